@@ -1,0 +1,20 @@
+"""The shell of typegate: every socket, process, file, clock and task.
+
+The map, in the direction in which imports run:
+
+    cli, commands       the command line
+    serving             a running Gateway behind HTTP or a pipe, until a signal
+    app                 composition root: Config in, running Gateway out
+    downstream          what callers connect to: HTTP and stdio, both protocol eras
+    admin               /admin/*, the probes and metrics
+    config              the file: model, reading, checking
+    access              who is calling
+    telemetry           logs and metrics
+    calls               one call from wrapper name to result
+    upstream            one link for each server behind us
+
+`errors`, `wire`, `lines`, `config.model` and `access.principal` are leaves, open to all. What tools *are* is
+known to the package `registry`, which does no I/O and imports nothing from here.
+"""
+
+__version__ = "0.1.0"

@@ -1,0 +1,1 @@
+"""What an operator and an orchestrator ask over HTTP."""

@@ -1,0 +1,134 @@
+"""`/admin/*`, `/healthz` and `/readyz` on Starlette."""
+
+from __future__ import annotations
+
+import hmac
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from gateway import wire
+from gateway.config.model import ServerConfig
+from gateway.errors import ConfigError
+
+if TYPE_CHECKING:
+    from gateway.app import Gateway
+
+log = logging.getLogger(__name__)
+
+Handler = Callable[[Request], Awaitable[Response]]
+_MAX_BODY_BYTES = 1024 * 1024
+
+
+class AdminApi:
+    """Rows out, commands in; every route of `/admin` wants the token."""
+
+    def __init__(self, gateway: Gateway, token: str, draining: Callable[[], bool]) -> None:
+        self._gateway = gateway
+        self._token = token.encode()
+        self._draining = draining
+
+    def app(self) -> Starlette:
+        """The ASGI application."""
+        return Starlette(
+            routes=[
+                Route("/healthz", self._healthz),
+                Route("/readyz", self._readyz),
+                Route("/admin/wrappers", self._guarded(self._wrappers)),
+                Route("/admin/servers", self._guarded(self._servers), methods=["GET", "POST"]),
+                Route("/admin/servers/{name}", self._guarded(self._one_server), methods=["GET", "DELETE"]),
+                Route("/admin/servers/{name}/refresh", self._guarded(self._refresh), methods=["POST"]),
+                Route("/admin/quarantine", self._guarded(self._quarantine)),
+            ]
+        )
+
+    def _guarded(self, handler: Handler) -> Handler:
+        async def guarded(request: Request) -> Response:
+            scheme, _, token = request.headers.get("authorization", "").partition(" ")
+            if scheme.lower() != "bearer" or not hmac.compare_digest(token.strip().encode(), self._token):
+                return JSONResponse({"error": "the admin token is needed"}, 401, headers={"www-authenticate": "Bearer"})
+            return await handler(request)
+
+        return guarded
+
+    async def _healthz(self, request: Request) -> Response:
+        return PlainTextResponse("ok\n")
+
+    async def _readyz(self, request: Request) -> Response:
+        if self._draining():
+            return PlainTextResponse("draining\n", 503)
+        if not self._gateway.tried:
+            return PlainTextResponse("connecting\n", 503)
+        return PlainTextResponse("ready\n")
+
+    async def _wrappers(self, request: Request) -> Response:
+        rows = self._gateway.wrapper_rows()
+        server = request.query_params.get("server")
+        if server is not None:
+            rows = [row for row in rows if row["server"] == server]
+        return JSONResponse({"wrappers": rows})
+
+    async def _quarantine(self, request: Request) -> Response:
+        return JSONResponse({"quarantine": self._gateway.quarantine_rows()})
+
+    async def _servers(self, request: Request) -> Response:
+        if request.method == "GET":
+            return JSONResponse({"servers": self._gateway.server_rows()})
+        body = await _body(request)
+        if not isinstance(body, dict) or not isinstance(body.get("name"), str):
+            return _wrong('the body must be an object with "name" and the server\'s configuration')
+        name = body.pop("name")
+        try:
+            config = ServerConfig.model_validate(body.get("config", body))
+            if config.type == "graphql":
+                return _wrong("servers of type graphql are not served by this version")
+            self._gateway.add_server(name, config)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            where = ".".join(str(part) for part in first["loc"])
+            return _wrong(f"{where}: {first['msg']}" if where else first["msg"])
+        except ConfigError as error:
+            return _wrong(error.message)
+        log.info("server added", extra={"server": name})
+        return JSONResponse(self._gateway.server_row(name), 201)
+
+    async def _one_server(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        if name not in self._gateway.servers:
+            return JSONResponse({"error": f"there is no server {name!r}"}, 404)
+        if request.method == "DELETE":
+            self._gateway.remove_server(name)
+            log.info("server removed", extra={"server": name})
+            return Response(status_code=204)
+        return JSONResponse(self._gateway.server_row(name))
+
+    async def _refresh(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        link = self._gateway.links.get(name)
+        if link is None:
+            return JSONResponse({"error": f"there is no server {name!r}"}, 404)
+        link.refresh()
+        return JSONResponse({"refreshing": name}, 202)
+
+
+async def _body(request: Request) -> Any:
+    size, parts = 0, []
+    async for part in request.stream():
+        size += len(part)
+        if size > _MAX_BODY_BYTES:
+            return None
+        parts.append(part)
+    try:
+        return wire.loads(b"".join(parts))
+    except wire.MalformedJson:
+        return None
+
+
+def _wrong(message: str) -> Response:
+    return JSONResponse({"error": message}, 400)

@@ -1,0 +1,313 @@
+"""Composition root: Config in, running Gateway out."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import anyio
+import anyio.to_thread
+from anyio.abc import TaskGroup
+
+from gateway import snapshot
+from gateway.access.principal import LOCAL
+from gateway.calls.context import Caller
+from gateway.calls.pipeline import CallPipeline
+from gateway.config.model import Config, ServerConfig
+from gateway.downstream.changes import Announcer
+from gateway.downstream.server import McpServer
+from gateway.errors import ConfigError
+from gateway.snapshot import Saved
+from gateway.upstream.http import HttpClient
+from gateway.upstream.link import UpstreamLink
+from gateway.upstream.mcp import RawListing
+from registry.catalog import ServerListing, ServerShape, Shape
+from registry.errors import AliasError
+from registry.intake import admit
+from registry.names import ServerName, ToolName, check_aliases
+from registry.store import Registry
+
+log = logging.getLogger(__name__)
+
+# A first list waits this long for upstreams that nothing is known of: hosts wait one second.
+FIRST_LIST_S: Final = 0.7
+_SAVE_AFTER_S: Final = 0.2
+_INLINE_TOOLS: Final = 8
+
+
+class Gateway:
+    """Everything that runs: one link for each upstream, one registry, one server."""
+
+    def __init__(self, config: Config, state_dir: Path | None, group: TaskGroup) -> None:
+        self.config = config
+        self._state_dir = state_dir
+        self._group = group
+        self._client = HttpClient()
+        self._scopes: dict[str, anyio.CancelScope] = {}
+        self._saved: dict[str, Saved] = {}
+        self._unsaved = anyio.Event()
+        self._former: dict[str, str] = {}
+        self._began_s = anyio.current_time()
+        self.links: dict[str, UpstreamLink] = {}
+        self.servers: dict[str, ServerConfig] = {}
+        self.registry = Registry(Shape(max_length=config.gateway.names.max_length))
+        self.pipeline = CallPipeline(self.registry, self.links, successor=self.successor)
+        self.announcer = Announcer(self.registry)
+        self.server = McpServer(
+            self.registry,
+            self.pipeline,
+            self.announcer,
+            shared=not config.gateway.auth.api_keys,
+            settle=self._settle_first,
+        )
+
+    async def start(self) -> None:
+        """Take what the snapshot knows, then start every link at once."""
+        if self._state_dir is not None:
+            self._saved = snapshot.load(self._state_dir)
+            self._former = {alias: one.fingerprint for alias, one in self._saved.items()}
+        for alias, config in self.config.servers.items():
+            if config.type != "graphql":
+                self._shape(alias, config)
+        for alias, config in self.config.servers.items():
+            if config.type != "graphql":
+                self._start_link(alias, config)
+        self._group.start_soon(self.announcer.run)
+        if self._state_dir is not None:
+            self._group.start_soon(self._keep_saving)
+
+    def close(self) -> None:
+        """Drop what no task owns."""
+        self._client.close()
+
+    # upstreams
+
+    def add_server(self, alias: str, config: ServerConfig) -> None:
+        """Begin to serve one more upstream.
+
+        Raises:
+            ConfigError: The alias is unsound or taken.
+        """
+        try:
+            check_aliases([*self.servers, alias])
+        except AliasError as error:
+            raise ConfigError(str(error), file="request", key=alias) from None
+        self._shape(alias, config)
+        self._start_link(alias, config)
+
+    def remove_server(self, alias: str) -> None:
+        """Stop serving an upstream.
+
+        Raises:
+            KeyError: There is none of this name.
+        """
+        config = self.servers.pop(alias)
+        self._former[alias] = snapshot.fingerprint(config)
+        self._scopes.pop(alias).cancel()
+        del self.links[alias]
+        shape = self.registry.shape
+        self.registry.drop(ServerName(alias))
+        rest = {server: one for server, one in shape.servers.items() if server != alias}
+        self.registry.reshape(Shape(max_length=shape.max_length, servers=rest))
+        self._saved.pop(alias, None)
+        self._unsaved.set()
+
+    def successor(self, alias: str) -> str | None:
+        """The alias under which a server of this former alias is reached today."""
+        former = self._former.get(alias)
+        if former is None or alias in self.servers:
+            return None
+        for current, config in self.servers.items():
+            if snapshot.fingerprint(config) == former:
+                return current
+        return None
+
+    def _shape(self, alias: str, config: ServerConfig) -> None:
+        prefix = config.prefix or self.config.gateway.names.prefix
+        shape = ServerShape(
+            prefixed=prefix != "none",
+            renames={ToolName(tool): one.name for tool, one in config.tools.items() if one.name},
+            hidden=frozenset(tool for tool, one in config.tools.items() if one.hidden),
+            allow=tuple(config.allow),
+            deny=tuple(config.deny),
+        )
+        old = self.registry.shape
+        self.registry.reshape(Shape(max_length=old.max_length, servers={**old.servers, ServerName(alias): shape}))
+        saved = self._saved.get(alias)
+        if saved is not None and saved.fingerprint == snapshot.fingerprint(config):
+            self.registry.put(saved.listing)
+
+    def _start_link(self, alias: str, config: ServerConfig) -> None:
+        link = UpstreamLink(alias, config, self._client, on_listing=self._listed, on_lost=self._lost)
+        self.servers[alias] = config
+        self.links[alias] = link
+        scope = self._scopes[alias] = anyio.CancelScope()
+
+        async def own() -> None:
+            with scope:
+                await link.run()
+
+        self._group.start_soon(own)
+
+    async def _listed(self, alias: str, epoch: int, raw: RawListing) -> None:
+        config = self.servers[alias]
+        transport: Literal["stdio", "http"] = "stdio" if config.type == "stdio" else "http"
+        if len(raw.tools) <= _INLINE_TOOLS:
+            intake = admit(raw.tools, transport=transport)
+        else:
+            # Checking schemas is work: the loop has other upstreams and callers to serve.
+            intake = await anyio.to_thread.run_sync(lambda: admit(raw.tools, transport=transport))
+        if self.servers.get(alias) is not config:
+            return
+        listing = ServerListing(
+            server=ServerName(alias),
+            epoch=epoch,
+            tools=intake.tools,
+            quarantined=intake.quarantined,
+            repaired=intake.repaired,
+            ttl_ms=raw.ttl_ms,
+            scope=raw.scope,
+            origin="live",
+            stale=False,
+            transport=transport,
+        )
+        for finding in intake.quarantined:
+            log.warning(
+                "tool quarantined: %s",
+                finding.code,
+                extra={"server": alias, "tool": finding.tool, "epoch": epoch},
+            )
+        self.registry.put(listing)
+        self._saved[alias] = Saved(fingerprint=snapshot.fingerprint(config), at_s=time.time(), listing=listing)
+        self._unsaved.set()
+
+    def _lost(self, alias: str, epoch: int) -> None:
+        self.registry.mark_stale(ServerName(alias), epoch)
+
+    async def _keep_saving(self) -> None:
+        assert self._state_dir is not None
+        state_dir = self._state_dir
+        while True:
+            await self._unsaved.wait()
+            await anyio.sleep(_SAVE_AFTER_S)
+            self._unsaved = anyio.Event()
+            saved = dict(self._saved)
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(snapshot.save, state_dir, saved)
+
+    # what others ask
+
+    @property
+    def tried(self) -> bool:
+        """Whether every upstream was tried once, or answers from the snapshot."""
+        known = self.registry.catalog.servers
+        return all(link.tried.is_set() or alias in known for alias, link in self.links.items())
+
+    async def settled(self, timeout_s: float) -> None:
+        """Wait until every upstream was tried once, within the bound."""
+        with anyio.move_on_after(timeout_s):
+            for link in list(self.links.values()):
+                await link.tried.wait()
+
+    async def _settle_first(self) -> None:
+        if not self.tried:
+            await self.settled(self._began_s + FIRST_LIST_S - anyio.current_time())
+
+    async def call(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Call one wrapper as a local caller.
+
+        Raises:
+            RpcError: The name is nothing of ours.
+        """
+        caller = Caller(principal=LOCAL, modern=True)
+        return await self.pipeline.call({"name": name, "arguments": arguments}, caller)
+
+    def server_rows(self) -> list[dict[str, Any]]:
+        """One row for each upstream, as `/admin/servers` shows it."""
+        return [self.server_row(alias) for alias in self.servers]
+
+    def server_row(self, alias: str) -> dict[str, Any]:
+        """One upstream's row; no value in it is a secret."""
+        config, link = self.servers[alias], self.links[alias]
+        listing = self.registry.catalog.servers.get(ServerName(alias))
+        session = link.session
+        quarantined = [one for server, one in self.registry.catalog.quarantined if server == alias]
+        saved = self._saved.get(alias)
+        age_s = time.time() - saved.at_s if saved is not None and listing is not None else None
+        return {
+            "name": alias,
+            "displayName": config.display_name or alias,
+            "type": config.type,
+            "state": link.state,
+            "epoch": link.epoch,
+            "protocol": session.version if session is not None else None,
+            "serverInfo": session.server_info if session is not None else None,
+            "capabilities": session.capabilities if session is not None else None,
+            "lastError": link.last_error,
+            "tools": len(self.registry.catalog.of(alias)),
+            "quarantined": len(quarantined),
+            "repaired": len(listing.repaired) if listing is not None else 0,
+            "origin": listing.origin if listing is not None else None,
+            "stale": listing.stale if listing is not None else None,
+            "ageSeconds": round(age_s, 1) if age_s is not None else None,
+            "inFlight": link.in_flight,
+            "auth": any(name.lower() in ("authorization", "x-api-key") for name in config.headers),
+            "tags": list(config.tags),
+        }
+
+    def wrapper_rows(self) -> list[dict[str, Any]]:
+        """One row for each wrapper, as `/admin/wrappers` shows it."""
+        from gateway import wire
+
+        return [
+            {
+                "name": wrapper.name,
+                "server": wrapper.server,
+                "tool": wrapper.tool,
+                "epoch": wrapper.epoch,
+                "digest": wrapper.digest,
+                "status": "stale" if wrapper.stale else "ready",
+                "origin": wrapper.origin,
+                "listed": True,
+                # About four bytes of JSON make a token in the tokenizers of today's models.
+                "tokens": (len(wire.dumps(wrapper.definition)) + 3) // 4,
+                "reason": wrapper.name_reason,
+            }
+            for wrapper in self.registry.catalog.wrappers
+        ]
+
+    def quarantine_rows(self) -> list[dict[str, Any]]:
+        """One row for each tool that is not shown, or was repaired before it was."""
+        rows = [
+            {
+                "server": server,
+                "tool": one.tool,
+                "status": "quarantined",
+                "code": one.code,
+                "detail": one.detail,
+            }
+            for server, one in self.registry.catalog.quarantined
+        ]
+        rows += [
+            {"server": server, "tool": one.tool, "status": "repaired", "code": one.code, "detail": one.detail}
+            for server, listing in self.registry.catalog.servers.items()
+            for one in listing.repaired
+        ]
+        return rows
+
+
+@asynccontextmanager
+async def open_gateway(config: Config, *, state_dir: Path | None) -> AsyncIterator[Gateway]:
+    """Start every link and yield at once; leaving ends every connection and child."""
+    async with anyio.create_task_group() as group:
+        gateway = Gateway(config, state_dir, group)
+        await gateway.start()
+        try:
+            yield gateway
+        finally:
+            group.cancel_scope.cancel()
+            gateway.close()

@@ -1,0 +1,205 @@
+"""The one path of every call, typed or generic: pin the catalog, resolve, check, send, word what failed."""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from gateway.calls.context import Caller, Via
+from gateway.calls.native import INVOKE_TOOL
+from gateway.calls.results import adapt
+from gateway.errors import INVALID_PARAMS, RpcError, UpstreamError, UpstreamUnavailable, error_result, relay
+from gateway.upstream.link import UpstreamCall, UpstreamLink
+from registry import problems
+from registry.catalog import Catalog, ToolWrapper
+from registry.names import fold
+from registry.store import Registry
+
+log = logging.getLogger(__name__)
+
+_PROTOCOL_META: Final = "io.modelcontextprotocol/"
+_NEAR: Final = 3
+
+
+class CallPipeline:
+    """Calls wrappers. Holds no state of its own: the catalog is pinned by each call."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        links: Mapping[str, UpstreamLink],
+        *,
+        successor: Callable[[str], str | None] = lambda alias: None,
+    ) -> None:
+        self._registry = registry
+        self._links = links
+        self._successor = successor
+
+    async def call(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+        """Answer one `tools/call`.
+
+        Args:
+            params: The request's `params`, as they came.
+            caller: Who asks, and how it hears of progress.
+
+        Returns:
+            The result object; failures that a model can act on are results with `isError`.
+
+        Raises:
+            RpcError: The name is nothing of ours, or the upstream's error is to be seen as such.
+        """
+        began_s = time.perf_counter()
+        catalog = self._registry.catalog
+        name = params.get("name")
+        if not isinstance(name, str):
+            raise RpcError(INVALID_PARAMS, "params.name must be a string")
+        arguments = params.get("arguments")
+        via: Via = "wrapper"
+        if name == INVOKE_TOOL["name"]:
+            via = "invoke_tool"
+            target = self._unwrap(catalog, arguments)
+            if isinstance(target, dict):
+                return target
+            wrapper, arguments = target
+        else:
+            found = catalog.get(name)
+            if found is None:
+                found = await self._late(name)
+            if found is None:
+                return self._unknown(catalog, name)
+            wrapper = found
+        outcome = "error"
+        try:
+            result = await self._run(wrapper, arguments, params, caller, via)
+            outcome = "error_result" if result.get("isError") else "ok"
+            return result
+        finally:
+            if log.isEnabledFor(logging.INFO):
+                log.info(
+                    "call",
+                    extra={
+                        "server": wrapper.server, "tool": wrapper.tool, "wrapper": wrapper.name, "via": via,
+                        "principal": caller.principal.name, "outcome": outcome,
+                        "duration_ms": round((time.perf_counter() - began_s) * 1000, 1),
+                    },
+                )  # fmt: skip
+
+    async def _run(
+        self, wrapper: ToolWrapper, arguments: Any, params: dict[str, Any], caller: Caller, via: Via
+    ) -> dict[str, Any]:
+        link = self._links.get(wrapper.server)
+        if link is None:
+            return error_result(f"Not called: server '{wrapper.server}' is no longer configured.")
+        if arguments is None:
+            arguments = {}
+        refused = self._check(wrapper, arguments, via)
+        if refused is not None:
+            return refused
+        try:
+            if link.session is None or link.epoch != wrapper.epoch:
+                await link.wait_ready(link.patience_s)
+                current = self._registry.catalog.find(wrapper.server, wrapper.tool)
+                if current is None:
+                    return error_result(
+                        f"Not called: server '{wrapper.server}' no longer has the tool '{wrapper.tool}'."
+                    )
+                if current.digest != wrapper.digest and (refused := self._check(current, arguments, via)):
+                    return refused
+                wrapper = current
+            result = await link.call(_upstream_call(wrapper, arguments, params, caller))
+            return adapt(result, server=wrapper.server, modern=caller.modern)
+        except UpstreamError as error:
+            return error_result(str(error))
+        except RpcError as error:
+            shape = self._registry.shape.servers.get(wrapper.server)
+            return relay(error, server=wrapper.server, verbatim=shape is not None and not shape.prefixed)
+
+    def _check(self, wrapper: ToolWrapper, arguments: Any, via: Via) -> dict[str, Any] | None:
+        found = problems.check(wrapper, arguments)
+        if not found:
+            return None
+        text = problems.explain(wrapper, found, arguments)
+        if via == "invoke_tool":
+            text += (
+                f"\n\nThrough invoke_tool the parameters go inside `arguments`: "
+                f'{{"server": "{wrapper.server}", "tool": "{wrapper.tool}", "arguments": {{…}}}}.'
+            )
+        return error_result(text)
+
+    def _unwrap(self, catalog: Catalog, arguments: Any) -> tuple[ToolWrapper, Any] | dict[str, Any]:
+        usage = 'Call it like {"server": "…", "tool": "…", "arguments": {…}}.'
+        if not isinstance(arguments, dict):
+            return error_result(f"Not called: invoke_tool takes an object. {usage}")
+        server, tool = arguments.get("server"), arguments.get("tool")
+        if not isinstance(server, str) or not isinstance(tool, str):
+            missing = [key for key in ("server", "tool") if not isinstance(arguments.get(key), str)]
+            return error_result(f"Not called: invoke_tool needs {' and '.join(missing)} as text. {usage}")
+        wrapper = catalog.find(server, tool)
+        if wrapper is not None:
+            return wrapper, arguments.get("arguments")
+        if server not in self._links:
+            servers = ", ".join(sorted(self._links)) or "none"
+            return error_result(f"Not called: there is no server '{server}'. Servers: {servers}.")
+        return self._no_such_tool(catalog, server, tool)
+
+    def _unknown(self, catalog: Catalog, name: str) -> dict[str, Any]:
+        alias, found, tool = name.partition("__")
+        if found and alias in self._links:
+            return self._no_such_tool(catalog, alias, tool)
+        if found and (today := self._successor(alias)) is not None:
+            renamed = catalog.find(today, tool)
+            what = f"Call {renamed.name} instead." if renamed else f"Its tools are named {today}__… now."
+            return error_result(f"Not called: server '{alias}' is now called '{today}'. {what}")
+        near = difflib.get_close_matches(name, [wrapper.name for wrapper in catalog.wrappers], n=_NEAR)
+        hint = f"; did you mean {', '.join(near)}?" if near else ""
+        raise RpcError(INVALID_PARAMS, f"Unknown tool: {name[:200]}{hint}")
+
+    def _no_such_tool(self, catalog: Catalog, server: str, tool: str) -> dict[str, Any]:
+        link = self._links[server]
+        if server not in catalog.servers and link.session is None:
+            reason = f" ({link.last_error})" if link.last_error else ""
+            return error_result(f"Not called: server '{server}' is not reachable right now{reason}. Try again.")
+        wrappers = catalog.of(server)
+        names = {fold(wrapper.tool): wrapper.name for wrapper in wrappers}
+        near = difflib.get_close_matches(fold(tool), list(names), n=_NEAR, cutoff=0.5)
+        listed = [names[key] for key in near] or [wrapper.name for wrapper in wrappers[:20]]
+        what = "Near" if near else "It has"
+        return error_result(
+            f"Not called: server '{server}' has no tool '{tool[:200]}'. {what}: {', '.join(listed) or 'no tools'}."
+        )
+
+    async def _late(self, name: str) -> ToolWrapper | None:
+        """A wrapper whose server is only now connecting: wait for it, bounded."""
+        alias, found, _ = name.partition("__")
+        link = self._links.get(alias) if found else None
+        if link is None or link.session is not None or alias in self._registry.catalog.servers:
+            return None
+        try:
+            await link.wait_ready(link.patience_s)
+        except UpstreamUnavailable:
+            return None
+        return self._registry.catalog.get(name)
+
+
+def _upstream_call(
+    wrapper: ToolWrapper, arguments: dict[str, Any], params: dict[str, Any], caller: Caller
+) -> UpstreamCall:
+    sent = {**params, "name": wrapper.tool, "arguments": arguments}
+    meta = params.get("_meta")
+    sent.pop("_meta", None)
+    if isinstance(meta, dict):
+        # Vendor members and trace context travel; the envelope and the token are each connection's own.
+        kept = {k: v for k, v in meta.items() if k != "progressToken" and not k.startswith(_PROTOCOL_META)}
+        if kept:
+            sent["_meta"] = kept
+    hints = wrapper.definition.get("annotations")
+    repeatable = isinstance(hints, dict) and (hints.get("readOnlyHint") is True or hints.get("idempotentHint") is True)
+    return UpstreamCall(
+        params=sent,
+        repeatable=repeatable,
+        header_map={path: header for header, path in wrapper.headers.items()} if wrapper.headers else {},
+        on_progress=caller.on_progress,
+    )

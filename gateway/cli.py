@@ -1,0 +1,238 @@
+"""The command line: what can be said, and how it is refused. The doing is in `gateway.commands`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import NoReturn
+
+from gateway.errors import ConfigError, GatewayError
+
+_ABOUT = """\
+An MCP gateway that gives every upstream tool its own typed name, SERVER__TOOL.
+
+examples:
+  typegate demo                                  two bundled servers, to try it
+  typegate check --config mcp.json               would this configuration work?
+  typegate serve --config mcp.json               serve it over HTTP
+  typegate call calendar-mcp__list_accounts      call one tool of a running gateway
+"""
+
+_SERVE = """\
+Serve a configuration over Streamable HTTP until SIGINT or SIGTERM.
+
+examples:
+  typegate serve --config mcp.json
+  typegate serve --config mcp.yaml --port 9000 --state-dir /var/lib/typegate
+"""
+
+_STDIO = """\
+The same gateway over stdin and stdout, for hosts that only start processes; or a bridge to a running one.
+
+examples:
+  typegate stdio --config mcp.json
+  typegate stdio --url http://127.0.0.1:8765/mcp --header 'Authorization: Bearer KEY'
+"""
+
+_DEMO = """\
+Serve two bundled servers, a calendar and a bank, and show how to call them.
+
+examples:
+  typegate demo
+  typegate demo --port 9000
+"""
+
+_CHECK = """\
+Connect to every server once; show what would be registered and every warning.
+Exit code: 0 all well, 1 something failed, 2 the configuration is wrong.
+
+examples:
+  typegate check --config mcp.json
+  typegate check --config mcp.json --json | jq .wrappers
+  typegate check --schema > typegate.schema.json
+"""
+
+_SERVERS = """\
+The servers of a running gateway, or those of a configuration.
+The admin token is TYPEGATE_ADMIN_TOKEN, or the file admin-token in the state directory.
+
+examples:
+  typegate servers
+  typegate servers --url http://127.0.0.1:9000 --json
+  typegate servers --config mcp.json
+"""
+
+_TOOLS = """\
+The wrappers of a running gateway, or those of a configuration.
+
+examples:
+  typegate tools
+  typegate tools --format json
+  typegate tools --format prompt --config mcp.json
+"""
+
+_CALL = """\
+Call one wrapper of a running gateway and print its result.
+Exit code: 0 a result, 1 an error result or no gateway, 2 wrong usage.
+
+examples:
+  typegate call bank__get_bank_balance '{"account_id": "1"}'
+  typegate call bank__get_bank_balance -a account_id='"1"'
+  typegate call calendar-mcp__send_email -a to='["a@example.test"]' -a subject=Hello -a body=Hi
+  echo '{}' | typegate call calendar-mcp__list_accounts -
+"""
+
+
+class _Parser(argparse.ArgumentParser):
+    """An argument parser that refuses in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message} (`{self.prog} --help` shows how)\n")
+
+
+def parser() -> argparse.ArgumentParser:
+    """Every command with its flags. Handlers are named, not imported: `stdio` must start quickly."""
+    root = _Parser(prog="typegate", description=_ABOUT, formatter_class=argparse.RawDescriptionHelpFormatter)
+    root.add_argument("--version", action="version", version=f"typegate {_version()}")
+    commands = root.add_subparsers(title="commands", metavar="COMMAND", parser_class=_Parser, required=True)
+
+    def command(name: str, about: str, handler: str) -> argparse.ArgumentParser:
+        form = argparse.RawDescriptionHelpFormatter
+        summary = about.split("\n", 1)[0]
+        made = commands.add_parser(name, help=summary, description=about, formatter_class=form, allow_abbrev=False)
+        made.set_defaults(handler=handler)
+        return made
+
+    serve = command("serve", _SERVE, "serving:serve")
+    _config(serve, required=True)
+    serve.add_argument("--host", help="address to listen on (default: the configuration's, 127.0.0.1)")
+    serve.add_argument("--port", type=_port, help="port to listen on, 0 for any (default: 8765)")
+    _state(serve)
+    serve.add_argument("--insecure", action="store_true", help="allow other machines to call without an API key")
+
+    stdio = command("stdio", _STDIO, "serving:stdio")
+    source = stdio.add_mutually_exclusive_group(required=True)
+    _config(source)
+    source.add_argument("--url", help="the /mcp address of a running gateway")
+    stdio.add_argument("--header", action="append", default=[], metavar="'K: V'", help="sent to --url; may be repeated")
+    stdio.add_argument("--profile", metavar="P", help="the profile to serve")
+    _state(stdio)
+
+    demo = command("demo", _DEMO, "serving:demo")
+    demo.add_argument("--port", type=_port, help="port to listen on (default: 8765, or a free one)")
+    _state(demo)
+
+    check = command("check", _CHECK, "looking:check")
+    _config(check)
+    check.add_argument("--json", action="store_true", help="print JSON")
+    check.add_argument("--schema", action="store_true", help="print the JSON Schema of the file instead")
+
+    servers = command("servers", _SERVERS, "looking:servers")
+    _config(servers)
+    _running(servers)
+    servers.add_argument("--json", action="store_true", help="print JSON")
+
+    tools = command("tools", _TOOLS, "looking:tools")
+    _config(tools)
+    _running(tools)
+    tools.add_argument("--profile", metavar="P", help="as this profile sees them")
+    tools.add_argument("--format", choices=("table", "json", "prompt"), default="table", help="default: table")
+    tools.add_argument("--json", action="store_const", const="json", dest="format", help="--format json")
+
+    call = command("call", _CALL, "calling:call")
+    call.add_argument("name", metavar="NAME", help="the wrapper, as `typegate tools` shows it")
+    call.add_argument("json_arguments", metavar="JSON", nargs="?", help="its arguments; - reads them from stdin")
+    call.add_argument(
+        "-a",
+        "--argument",
+        action="append",
+        default=[],
+        metavar="key=value",
+        help="one argument: JSON where it parses, text otherwise; may be repeated",
+    )
+    call.add_argument("--url", help="the /mcp address (default: http://127.0.0.1:8765/mcp)")
+    call.add_argument("--api-key", metavar="KEY", help="default: TYPEGATE_API_KEY")
+    call.add_argument("--timeout", type=_seconds, default=300.0, metavar="SECONDS", help="default: 300")
+    call.add_argument("--json", action="store_true", help="print the whole result as JSON")
+    return root
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    try:
+        args = parser().parse_args(argv)
+        module, _, function = args.handler.partition(":")
+        handler: Callable[[argparse.Namespace], int]
+        handler = getattr(import_module(f"gateway.commands.{module}"), function)
+        code = handler(args)
+        sys.stdout.flush()
+        return code
+    except SystemExit as stop:  # argparse: --help, --version, wrong usage
+        return stop.code if isinstance(stop.code, int) else 2
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # The reader has gone, as with `| head`. Python would complain once more when it closes stdout.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except (GatewayError, BaseExceptionGroup, OSError) as error:
+        return _refuse(error)
+
+
+def _refuse(error: BaseException) -> int:
+    """One message and an exit code for an error that a person can mend; a bug keeps its traceback."""
+    from gateway.commands.places import UsageError
+
+    cause = error
+    while isinstance(cause, BaseExceptionGroup):
+        # A task group wraps what went wrong in one of its tasks; the first fault is what matters.
+        cause = next((e for e in cause.exceptions if isinstance(e, GatewayError)), cause.exceptions[0])
+    if isinstance(cause, KeyboardInterrupt):
+        return 130
+    if not isinstance(cause, GatewayError | OSError):
+        raise error
+    print(f"typegate: {cause}", file=sys.stderr)
+    return 2 if isinstance(cause, ConfigError | UsageError | OSError) else 1
+
+
+def _config(group: argparse._ActionsContainer, *, required: bool = False) -> None:
+    group.add_argument("--config", type=Path, required=required, metavar="FILE", help="JSON or YAML file")
+
+
+def _state(command: argparse.ArgumentParser) -> None:
+    about = "where tokens and snapshots are kept (default: TYPEGATE_STATE_DIR, ~/.local/state/typegate)"
+    command.add_argument("--state-dir", type=Path, metavar="DIR", help=about)
+
+
+def _running(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--url", help="the running gateway (default: http://127.0.0.1:8765)")
+    _state(command)
+
+
+def _port(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) > 65_535:
+        raise argparse.ArgumentTypeError(f"{text!r} is no port; expected a number from 0 to 65535")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 < seconds <= 86_400:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time; expected seconds, as 30")
+    return seconds
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("typegate")
+    except PackageNotFoundError:  # a checkout that is run without being installed
+        return "0.1.0"

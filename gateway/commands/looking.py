@@ -1,0 +1,169 @@
+"""`typegate check`, `servers` and `tools`: what there is, or what there would be."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from argparse import Namespace
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from gateway.commands import output
+from gateway.commands.places import NotReached, UsageError, admin_token
+from gateway.commands.remote import DEFAULT_URL, admin, request
+
+_SERVER_COLUMNS = (
+    "name",
+    "type",
+    "state",
+    "protocol",
+    "tools",
+    "quarantined",
+    "repaired",
+    "auth",
+    "lastError",
+)
+_WRAPPER_COLUMNS = ("name", "server", "tool", "status", "tokens", "reason")
+_QUARANTINE_COLUMNS = ("server", "tool", "code", "detail")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sight:
+    """What one look showed."""
+
+    servers: list[dict[str, Any]] = field(default_factory=list)
+    wrappers: list[dict[str, Any]] = field(default_factory=list)
+    quarantine: list[dict[str, Any]] = field(default_factory=list)
+    definitions: list[dict[str, Any]] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+
+def check(args: Namespace) -> int:
+    """Connect to every upstream once; 0 all well, 1 something failed.
+
+    Raises:
+        ConfigError: The configuration is wrong.
+    """
+    if args.schema:
+        from gateway.config.model import json_schema
+
+        print(json.dumps(json_schema(), indent=2))
+        return 0
+    if args.config is None:
+        raise UsageError("check needs a file; expected --config FILE (or --schema)")
+    seen = _look_at_config(args)
+    failed = [row for row in seen.servers if row.get("lastError")]
+    if args.json:
+        output.as_json(
+            {
+                "servers": seen.servers,
+                "wrappers": seen.wrappers,
+                "quarantine": seen.quarantine,
+                "warnings": seen.warnings,
+            }
+        )
+    else:
+        output.table("servers", _SERVER_COLUMNS, seen.servers)
+        output.table("wrappers", _WRAPPER_COLUMNS, seen.wrappers)
+        if seen.quarantine:
+            output.table("quarantined", _QUARANTINE_COLUMNS, seen.quarantine)
+        output.warn(seen.warnings)
+    for row in failed:
+        output.say(f"{row.get('name')}: {row['lastError']}")
+    for row in seen.quarantine:
+        output.say(f"{row.get('server')}: tool {row.get('tool')} is quarantined: {row.get('detail')}")
+    return int(bool(failed or seen.quarantine))
+
+
+def servers(args: Namespace) -> int:
+    """The upstreams of a running gateway, or of a configuration."""
+    if args.config is not None:
+        seen = _look_at_config(args)
+        output.warn(seen.warnings)
+        rows = seen.servers
+    else:
+        rows = admin(args.url or DEFAULT_URL, "/admin/servers", admin_token(args))
+    if args.json:
+        output.as_json(rows)
+    else:
+        output.table("servers", _SERVER_COLUMNS, rows)
+    return 0
+
+
+def tools(args: Namespace) -> int:
+    """The wrappers of a running gateway, or of a configuration."""
+    if args.config is not None:
+        if args.profile is not None:
+            output.say("warning: --profile has no effect together with --config in this version")
+        seen = _look_at_config(args)
+        output.warn(seen.warnings)
+        rows, definitions = seen.wrappers, seen.definitions
+    elif args.format == "prompt":
+        rows, definitions = [], _listed(args)
+    else:
+        query = {"profile": args.profile} if args.profile is not None else None
+        rows = admin(args.url or DEFAULT_URL, "/admin/wrappers", admin_token(args), query)
+        definitions = []
+    if args.format == "json":
+        output.as_json(rows)
+    elif args.format == "prompt":
+        output.text("\n\n".join(_as_prompt(definition) for definition in definitions))
+    else:
+        output.table("wrappers", _WRAPPER_COLUMNS, rows)
+    return 0
+
+
+def _look_at_config(args: Namespace) -> Sight:
+    import anyio
+
+    from gateway.config.load import load
+
+    config = load(args.config)
+
+    async def look() -> Sight:
+        from gateway.app import open_gateway
+
+        slowest_s = max((server.connect_timeout for server in config.servers.values()), default=0.0)
+        async with open_gateway(config, state_dir=None) as gateway:
+            # The links keep their own deadlines; this one only bounds a link that does not.
+            await gateway.settled(slowest_s + 5.0)
+            return Sight(
+                servers=gateway.server_rows(),
+                wrappers=gateway.wrapper_rows(),
+                quarantine=gateway.quarantine_rows(),
+                definitions=[wrapper.definition for wrapper in gateway.registry.catalog.wrappers],
+                warnings=list(config.warnings),
+            )
+
+    return anyio.run(partial(look), backend="asyncio", backend_options={"use_uvloop": sys.platform != "win32"})
+
+
+def _listed(args: Namespace) -> list[dict[str, Any]]:
+    url: str = args.url or DEFAULT_URL
+    if args.profile is not None:
+        url = f"{url.rstrip('/')}/{args.profile}"
+    response = request(url, "tools/list", {}, api_key=os.environ.get("TYPEGATE_API_KEY"), timeout_s=30.0)
+    if "error" in response:
+        raise NotReached(f"{url} refuses to list its tools: {response['error'].get('message')}")
+    listed = response["result"].get("tools", [])
+    return [tool for tool in listed if isinstance(tool, dict)]
+
+
+def _as_prompt(definition: dict[str, Any]) -> str:
+    """One tool as text for a model: its arguments with type, description, required or optional."""
+    schema = definition.get("inputSchema")
+    schema = schema if isinstance(schema, dict) else {}
+    properties, required = schema.get("properties"), schema.get("required")
+    lines = [f"{definition.get('name')}: {definition.get('description', '')}".rstrip()]
+    if not isinstance(properties, dict) or not properties:
+        return "\n".join([*lines, "  no declared arguments"])
+    for name, member in properties.items():
+        member = member if isinstance(member, dict) else {}
+        kind = member.get("type", "any")
+        kind = " or ".join(map(str, kind)) if isinstance(kind, list) else str(kind)
+        need = "required" if isinstance(required, list) and name in required else "optional"
+        about = f": {member['description']}" if member.get("description") else ""
+        lines.append(f"  {name} ({kind}, {need}){about}")
+    return "\n".join(lines)

@@ -1,0 +1,63 @@
+"""Printing: tables for people, plain lines for pipes, JSON for programs."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+# C0 and C1 without tab and newline: a tool's text must not steer the reader's terminal.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def say(text: str) -> None:
+    """A line for the person: standard error."""
+    print(f"typegate: {text}", file=sys.stderr, flush=True)
+
+
+def warn(warnings: Iterable[str]) -> None:
+    """Warnings of a configuration, on standard error."""
+    for text in warnings:
+        say(f"warning: {text}")
+
+
+def text(value: str) -> None:
+    """A text of somebody else's, on standard output; harmless on a terminal, untouched in a pipe."""
+    print(_CONTROL.sub("\ufffd", value) if sys.stdout.isatty() else value)
+
+
+def as_json(value: object) -> None:
+    """A value as JSON on standard output: indented on a terminal, one line in a pipe."""
+    indent = 2 if sys.stdout.isatty() else None
+    print(json.dumps(value, indent=indent, ensure_ascii=not sys.stdout.isatty(), default=str))
+
+
+def table(title: str, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
+    """The named columns of `rows`: a table on a terminal, lines with tabs in a pipe."""
+    cells = [[_cell(row.get(column)) for column in columns] for row in rows]
+    if not sys.stdout.isatty():
+        for line in cells:
+            print("\t".join(line))
+        return
+    from rich.console import Console  # late: pipes and `typegate stdio` need not wait for it
+    from rich.table import Table
+    from rich.text import Text
+
+    drawn = Table(title=f"{title} ({len(rows)})", title_justify="left", header_style="bold")
+    for column in columns:
+        drawn.add_column(column, overflow="fold")
+    for line in cells:
+        drawn.add_row(*(Text(cell) for cell in line))
+    Console().print(drawn)
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, dict | list | tuple):
+        return str(len(value))
+    return _CONTROL.sub(" ", str(value)).replace("\n", " ").replace("\t", " ")

@@ -1,0 +1,66 @@
+"""Where the command line finds things: the state directory, the admin token, a running gateway."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+from gateway.errors import GatewayError
+
+
+class UsageError(GatewayError):
+    """The command was given something that it cannot use; the text is for a person. Exit code 2."""
+
+
+class NotReached(GatewayError):
+    """A running gateway did not answer, or answered with a refusal. Exit code 1."""
+
+
+def default_state_dir() -> Path:
+    """TYPEGATE_STATE_DIR, or `typegate` where the system keeps the state of programs."""
+    if chosen := os.environ.get("TYPEGATE_STATE_DIR"):
+        return Path(chosen).expanduser()
+    # XDG Base Directory Specification: a relative path is to be ignored.
+    base = os.environ.get("XDG_STATE_HOME", "")
+    return (Path(base) if Path(base).is_absolute() else Path("~/.local/state").expanduser()) / "typegate"
+
+
+def state_dir(args: Namespace) -> Path:
+    """The state directory that these arguments choose."""
+    chosen: Path | None = args.state_dir
+    return chosen.expanduser() if chosen is not None else default_state_dir()
+
+
+def admin_token(args: Namespace) -> str:
+    """The administrator's token, from the environment or from where the gateway keeps it.
+
+    Raises:
+        UsageError: It is in neither place.
+    """
+    if token := os.environ.get("TYPEGATE_ADMIN_TOKEN"):
+        return token
+    path = state_dir(args) / "admin-token"
+    try:
+        if token := path.read_text(encoding="utf-8").strip():
+            return token
+    except (OSError, UnicodeDecodeError):
+        pass
+    raise UsageError(
+        f"no admin token in TYPEGATE_ADMIN_TOKEN or {path}; expected one of them, "
+        "the --state-dir of the running gateway, or --config FILE to look without one"
+    )
+
+
+def how_to_run() -> str:
+    """The words that start this very program in another terminal."""
+    running = Path(sys.argv[0])
+    if running.name.removesuffix(".exe") == "typegate" and running.exists():
+        found = shutil.which("typegate")
+        if found and Path(found).resolve() == running.resolve():
+            return "typegate"
+        return shlex.quote(str(running.absolute()))
+    return f"{shlex.quote(sys.executable)} -m gateway"

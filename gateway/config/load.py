@@ -1,0 +1,192 @@
+"""A configuration file in, one checked Config out; every fault names file, key and expected form."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from gateway.config.model import Config, ConfigFile, ServerConfig, near
+from gateway.config.source import join, kind, read, values
+from gateway.config.variables import expand
+from gateway.errors import ConfigError
+from registry.errors import AliasError
+from registry.names import check_aliases
+
+# What INTERFACES describes and this version reads without acting on it.
+_INERT_IN_SERVER = ("defaults", "supplement", "siblings", "repair", "elicitation")
+_INERT_IN_TOOL = ("arguments", "supplement", "pinned", "description", "examples", "mode")
+_NO_EFFECT = "has no effect in this version"
+_MAX_PROBLEMS_SHOWN = 10
+
+
+def load(path: Path, environ: Mapping[str, str] | None = None) -> Config:
+    """The configuration in the file at `path`.
+
+    Args:
+        path: A JSON or YAML file.
+        environ: What `${NAME}` stands for; the process's environment by default.
+
+    Raises:
+        ConfigError: The file cannot be used.
+    """
+    return parse(read(path), path=path, environ=environ)
+
+
+def parse(
+    text: str,
+    *,
+    path: Path | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Config:
+    """The configuration that `text` stands for; `path` is where it came from.
+
+    Raises:
+        ConfigError: The text cannot be used.
+    """
+    file = str(path) if path is not None else "configuration"
+    folder = path.parent if path is not None else Path()
+    raw = values(text, file=file)
+    block = _block(raw, file)
+    ours = {key: raw[key] for key in (block, "gateway") if key is not None and raw.get(key) is not None}
+    warnings = [f"{file}: {text}" for text in _strangers(raw)]
+
+    servers = ours.get(block) if block is not None else None
+    if isinstance(servers, dict):
+        # Said before variables are replaced: what is skipped needs no variables.
+        for alias in [a for a, entry in servers.items() if _is_graphql(entry)]:
+            warnings.append(f"{file}: {join(str(block), alias)}: type graphql {_NO_EFFECT}; the server is skipped")
+        ours[str(block)] = servers = {a: entry for a, entry in servers.items() if not _is_graphql(entry)}
+    ours = expand(
+        ours,
+        environ=os.environ if environ is None else environ,
+        file=file,
+        folder=folder,
+    )
+    try:
+        checked = ConfigFile.model_validate(ours)
+    except ValidationError as error:
+        raise _refusal(error, file) from None
+    found = checked.mcp_servers or checked.servers
+    _check_aliases(found, str(block), file)
+    if isinstance(servers, dict):
+        warnings += [f"{file}: {text}" for text in _ignored_in_servers(servers, str(block))]
+    warnings += [f"{file}: {text}" for text in _without_effect(checked, str(block))]
+    return Config(servers=found, gateway=checked.gateway, warnings=warnings, path=path)
+
+
+def _block(raw: dict[str, Any], file: str) -> str | None:
+    present = [key for key in ("mcpServers", "servers") if raw.get(key) is not None]
+    if len(present) == 2:
+        raise ConfigError("stands beside mcpServers; expected one of the two", file=file, key="servers")
+    if present:
+        return present[0]
+    if "mcpServers" in raw or "servers" in raw or isinstance(raw.get("gateway"), dict):
+        return None  # a gateway without upstreams: they can be added while it runs
+    expected = 'an object "mcpServers" with a server for each alias'
+    others = [key for key in raw if near(key, ["mcpServers"]).startswith("mcpServers ")]
+    hint = f" (did you mean it by {others[0]}?)" if others else ""
+    raise ConfigError(f"has no mcpServers; expected {expected}{hint}", file=file)
+
+
+def _is_graphql(entry: object) -> bool:
+    return isinstance(entry, dict) and str(entry.get("type")).casefold() == "graphql"
+
+
+def _strangers(raw: dict[str, Any]) -> Iterator[str]:
+    """Keys beside our blocks: hosts keep their own things there, so they only earn a warning."""
+    for key in raw:
+        if key not in {"mcpServers", "servers", "gateway", "$schema", "inputs"}:
+            guess = near(key, ["gateway", "mcpServers"]).split(", or")[0]
+            hint = f"; expected {guess}" if "did you mean" in guess else ""
+            yield f"{join('', key)}: unknown key, ignored{hint}"
+
+
+def _ignored_in_servers(servers: dict[str, Any], block: str) -> Iterator[str]:
+    known = ServerConfig.keys()
+    for alias, entry in servers.items():
+        for key in entry if isinstance(entry, dict) else ():
+            if key not in known and key not in ServerConfig.model_fields:
+                guess = near(key, known).split(", or")[0]
+                hint = f"; expected {guess}" if "did you mean" in guess else ""
+                yield f"{join(join(block, alias), key)}: unknown key, ignored{hint}"
+
+
+def _without_effect(checked: ConfigFile, block: str) -> Iterator[str]:
+    """One warning for each kind of key that this version only reads, naming its first place."""
+    places: dict[str, list[str]] = {}
+    for alias, server in (checked.mcp_servers or checked.servers).items():
+        here = join(block, alias)
+        for name in _INERT_IN_SERVER:
+            if name in server.model_fields_set:
+                places.setdefault(name, []).append(join(here, name))
+        for tool, entry in server.tools.items():
+            for name in _INERT_IN_TOOL:
+                if name in entry.model_fields_set:
+                    places.setdefault(name, []).append(join(join(join(here, "tools"), tool), name))
+    if "profiles" in checked.gateway.model_fields_set:
+        places["profiles"] = ["gateway.profiles"]
+    for found in places.values():
+        more = f" (and {len(found) - 1} more of its kind)" if len(found) > 1 else ""
+        yield f"{found[0]}: {_NO_EFFECT}{more}"
+
+
+def _check_aliases(servers: Mapping[str, ServerConfig], block: str, file: str) -> None:
+    try:
+        check_aliases(servers)
+    except AliasError as error:
+        expected = "letters and digits joined by single - or _, unlike every other alias"
+        raise ConfigError(f"{error}; expected {expected}", file=file, key=block) from None
+
+
+def _refusal(error: ValidationError, file: str) -> ConfigError:
+    """Pydantic's report in our words. No value is repeated: it may be a secret."""
+    problems: list[tuple[str, str]] = []
+    for found in error.errors(include_url=False):
+        context = found.get("ctx", {})
+        path = _path(found["loc"])
+        if found["type"] == "typegate":
+            key = context.get("key")
+            problems.append((join(path, key) if key else path, f"{context['what']}; expected {context['expected']}"))
+        else:
+            problems.append((path, _say(found["type"], found["msg"], found.get("input"))))
+    (first_key, first), *rest = problems
+    shown = [first, *(f"{file}: {key}: {text}" for key, text in rest[: _MAX_PROBLEMS_SHOWN - 1])]
+    if len(rest) >= _MAX_PROBLEMS_SHOWN:
+        shown.append(f"{file}: and {len(rest) - _MAX_PROBLEMS_SHOWN + 1} more")
+    return ConfigError("\n".join(shown), file=file, key=first_key or None)
+
+
+def _path(location: tuple[int | str, ...]) -> str:
+    path = ""
+    for part in location:
+        if part != "[key]":
+            path = join(path, part)
+    return path
+
+
+def _say(code: str, message: str, value: object) -> str:
+    expected = {
+        "string_type": "text, in quotes",
+        "list_type": "a list",
+        "dict_type": "an object",
+        "model_type": "an object",
+        "bool_parsing": "true or false",
+        "bool_type": "true or false",
+        "int_parsing": "a whole number",
+        "int_from_float": "a whole number",
+        "int_type": "a whole number",
+        "float_parsing": "a number",
+        "float_type": "a number",
+        "string_too_short": "text that is not empty",
+        "too_short": "text that is not empty",
+    }.get(code)
+    if code == "missing":
+        return "is missing; expected text that is not empty"
+    if expected is None:
+        return f"has a wrong value; expected {message.removeprefix('Input should be ')}"
+    what = f"is {kind(value)}" if code.endswith("_type") else "has a wrong value"
+    return f"{what}; expected {expected}"

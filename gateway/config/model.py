@@ -1,0 +1,273 @@
+"""What the configuration file may say: one pydantic model, camelCase as in the files of hosts."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    field_validator,
+    model_validator,
+)
+from pydantic.alias_generators import to_camel
+from pydantic_core import PydanticCustomError
+
+ServerType = Literal["stdio", "http", "sse", "graphql"]
+Prefix = Literal["always", "none"]
+
+# Spellings of Streamable HTTP in the files of several hosts.
+_HTTP_SPELLINGS = frozenset({"streamable-http", "streamable_http", "streamablehttp"})
+
+
+def fault(what: str, expected: str, *, key: str | None = None) -> PydanticCustomError:
+    """A validation error that carries our three parts; the loader joins them with file and path."""
+    context = {"what": what, "expected": expected, "key": key}
+    return PydanticCustomError("typegate", "{what}; expected {expected}", context)
+
+
+def near(word: str, known: list[str]) -> str:
+    """The words to expect instead of `word`: the nearest one first, if any is near."""
+    folded = {name.casefold().replace("_", ""): name for name in known}
+    close = get_close_matches(word.casefold().replace("_", "").replace("-", ""), folded, n=1, cutoff=0.6)
+    listed = ", ".join(sorted(known))
+    return f"{folded[close[0]]} (did you mean it?), or another of: {listed}" if close else f"one of: {listed}"
+
+
+def _not_boolean(value: object) -> object:
+    # Pydantic would read true as 1, and nobody who writes `callTimeout: true` means one second.
+    if isinstance(value, bool):
+        raise fault("is a boolean", "a number")
+    return value
+
+
+Seconds = Annotated[float, BeforeValidator(_not_boolean), Field(gt=0, le=86_400, allow_inf_nan=False)]
+Count = Annotated[int, BeforeValidator(_not_boolean)]
+
+
+class _Section(BaseModel):
+    """A section of ours: an unknown key is an error with its near miss; a null is an absent key."""
+
+    model_config = ConfigDict(
+        alias_generator=to_camel,
+        populate_by_name=True,
+        extra="forbid",
+        frozen=True,
+        hide_input_in_errors=True,
+    )
+
+    @classmethod
+    def keys(cls) -> list[str]:
+        """The keys as they are written in the file."""
+        return [field.alias or name for name, field in cls.model_fields.items()]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known_keys_only(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        if cls.model_config.get("extra") == "forbid":
+            known = {*cls.keys(), *cls.model_fields}
+            for key in data:
+                if key not in known:
+                    raise fault("unknown key", near(str(key), cls.keys()), key=str(key))
+        return {key: value for key, value in data.items() if value is not None}
+
+
+class ToolConfig(_Section):
+    """What is said about one tool of one server, by the name that its upstream gives it."""
+
+    name: str | None = Field(default=None, min_length=1, description="The tool part of the name it is exposed under.")
+    description: str | None = Field(default=None, description="Replaces the upstream's description.")
+    supplement: str | None = Field(default=None, description="Appended to the description.")
+    hidden: bool = Field(default=False, description="Neither listed nor callable.")
+    pinned: bool = Field(default=False, description="Listed even where a profile defers wrappers.")
+    arguments: list[Any] = Field(default_factory=list, description="Arguments, as name, type, description, required.")
+    examples: list[Any] = Field(default_factory=list, description="Argument objects to show.")
+    mode: Literal["replace"] | None = Field(default=None, description="replace: `arguments` win over the upstream.")
+
+
+class ServerConfig(_Section):
+    """One upstream. The host's own keys stay as hosts write them; unknown ones are ignored by the loader."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    # Values that may hold credentials are kept out of every repr.
+    type: ServerType = Field(default="stdio", description="Inferred when absent: command → stdio, url → http.")
+    command: str | None = Field(default=None, description="The program to start.")
+    args: list[str] = Field(default_factory=list, repr=False)
+    env: dict[str, str] = Field(default_factory=dict, repr=False)
+    cwd: str | None = None
+    url: str | None = Field(default=None, repr=False)
+    headers: dict[str, str] = Field(default_factory=dict, repr=False)
+    connect_timeout: Seconds = Field(default=10.0, description="Seconds.")
+    call_timeout: Seconds = Field(default=60.0, description="Seconds; progress notifications extend it.")
+    max_concurrency: Count = Field(default=64, ge=1, le=10_000, description="Calls in flight at once.")
+    tags: list[str] = Field(default_factory=list)
+    prefix: Prefix | None = Field(default=None, description="none: tools under the names that the upstream gives.")
+    allow: list[str] = Field(default_factory=lambda: ["*"], description="Patterns of tool names to expose.")
+    deny: list[str] = Field(default_factory=list, description="Patterns of tool names to refuse.")
+    defaults: dict[str, Any] = Field(default_factory=dict)
+    supplement: str | None = None
+    siblings: list[str] = Field(default_factory=list)
+    display_name: str | None = None
+    elicitation: bool = False
+    repair: Literal["off", "safe", "full"] = "safe"
+    tools: dict[str, ToolConfig] = Field(default_factory=dict)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _infer_type(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        stated = data.get("type")
+        if isinstance(stated, str):
+            spelled = stated.casefold()
+            return {**data, "type": "http" if spelled in _HTTP_SPELLINGS else spelled}
+        if stated is None:
+            return {**data, "type": "http" if data.get("url") and not data.get("command") else "stdio"}
+        return data
+
+    @model_validator(mode="after")
+    def _one_way_to_reach_it(self) -> ServerConfig:
+        if self.command is not None and self.url is not None:
+            raise fault("has both command and url", "command for a process, or url for a server on the network")
+        if self.type == "stdio":
+            if self.url is not None:
+                raise fault("is stdio, which has no url", "http or sse", key="type")
+            if not (self.command and self.command.strip()):
+                raise fault("is missing or empty", "the program to start, or a url beside it", key="command")
+            if "\0" in self.command or any("\0" in arg for arg in self.args):
+                raise fault("holds a NUL character", "text that can be an argument of a program", key="command")
+        else:
+            if self.command is not None:
+                raise fault(f"is {self.type}, which has no command", "stdio", key="type")
+            _check_url(self.url)
+        return self
+
+    @field_validator("headers")
+    @classmethod
+    def _headers_fit_on_a_line(cls, headers: dict[str, str]) -> dict[str, str]:
+        for name, value in headers.items():
+            if not name or not name.isascii() or any(c.isspace() or c in ':"(),/;<=>?@[\\]{}' for c in name):
+                raise fault("is no header name", "letters, digits and -", key=name)
+            if not (value.isascii() and value.isprintable()):
+                raise fault("holds what no header can carry", "one line of ASCII text", key=name)
+        return headers
+
+
+def _check_url(url: str | None) -> None:
+    expected = "an absolute URL, as https://example.test/mcp"
+    if not url:
+        raise fault("is missing or empty", expected, key="url")
+    try:
+        parts = urlsplit(url)
+        sound = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        sound = False
+    if not sound or any(c.isspace() for c in url):
+        raise fault("is no absolute http or https URL", expected, key="url")
+
+
+class NamesConfig(_Section):
+    """How wrapper names are compiled."""
+
+    max_length: Count = Field(default=48, ge=24, le=128, description="The longest wrapper name.")
+    prefix: Prefix = "always"
+
+
+class ListenConfig(_Section):
+    """Where `typegate serve` listens, and for whom."""
+
+    host: str = Field(default="127.0.0.1", min_length=1)
+    port: Count = Field(default=8765, ge=0, le=65_535, description="0: any free port.")
+    allowed_hosts: list[str] = Field(default_factory=list, description="Host headers to accept beside our own.")
+    allowed_origins: list[str] = Field(default_factory=list, description="Origins of browsers to accept.")
+
+
+class ApiKey(_Section):
+    """A key that callers may present."""
+
+    name: str = Field(min_length=1)
+    key: SecretStr = Field(min_length=1)
+    scopes: list[str] = Field(default_factory=list)
+
+
+class AuthConfig(_Section):
+    """Who may call. Without keys everybody who reaches the port may."""
+
+    api_keys: list[ApiKey] = Field(default_factory=list)
+
+    @field_validator("api_keys")
+    @classmethod
+    def _no_two_alike(cls, keys: list[ApiKey]) -> list[ApiKey]:
+        if len({key.name for key in keys}) < len(keys):
+            raise fault("gives one name to two keys", "a name of its own for each key")
+        if len({key.key.get_secret_value() for key in keys}) < len(keys):
+            raise fault("gives one key two names", "a key of its own for each name")
+        return keys
+
+
+class AdminConfig(_Section):
+    """The administrator's token; TYPEGATE_ADMIN_TOKEN goes before it."""
+
+    token: SecretStr | None = Field(default=None, min_length=1)
+
+
+class ProfileConfig(_Section):
+    """A named view of the catalog."""
+
+    servers: list[str] | None = None
+    tags: list[str] | None = None
+    tools: list[str] | None = None
+    disclosure: Literal["auto", "eager", "lazy"] = "auto"
+    max_tools: Count = Field(default=100, ge=1)
+    max_tokens: Count = Field(default=20_000, ge=1)
+    dialect: str | None = None
+    supplements: dict[str, str] = Field(default_factory=dict)
+    instructions: str | None = None
+
+
+class GatewayConfig(_Section):
+    """Everything that is about the gateway itself."""
+
+    names: NamesConfig = NamesConfig()
+    listen: ListenConfig = ListenConfig()
+    auth: AuthConfig = AuthConfig()
+    admin: AdminConfig = AdminConfig()
+    profiles: dict[str, ProfileConfig] = Field(default_factory=dict)
+
+
+class ConfigFile(_Section):
+    """The file as it is written; hosts keep other things beside our two blocks."""
+
+    model_config = ConfigDict(extra="ignore", title="typegate configuration")
+
+    mcp_servers: dict[str, ServerConfig] = Field(default_factory=dict, description="Servers by alias.")
+    servers: dict[str, ServerConfig] = Field(default_factory=dict, description="The same, as VS Code spells it.")
+    gateway: GatewayConfig = GatewayConfig()
+
+
+class Config(BaseModel):
+    """What the rest of the program reads: servers by alias, in the order of the file."""
+
+    model_config = ConfigDict(frozen=True)
+
+    servers: dict[str, ServerConfig] = Field(default_factory=dict)
+    gateway: GatewayConfig = GatewayConfig()
+    warnings: list[str] = Field(default_factory=list)
+    path: Path | None = None
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema of the configuration file, for editors."""
+    schema = ConfigFile.model_json_schema(by_alias=True)
+    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    schema["$defs"]["ServerConfig"]["properties"]["type"].pop("default", None)  # it is inferred
+    return schema

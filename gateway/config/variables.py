@@ -1,0 +1,78 @@
+"""`${NAME}`, `${NAME:-default}` and `${file:/path}` in any string of the configuration."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from gateway.config.source import join
+from gateway.errors import ConfigError
+
+MAX_SECRET_BYTES: Final = 64 * 1024
+
+_FORMS: Final = "${NAME}, ${NAME:-default} or ${file:/path}; write $${ for a literal ${"
+# `$${` stays as `${`; an unclosed `${` is ordinary text, as shells in args have it.
+_PLACEHOLDER: Final = re.compile(r"(\$)?\$\{([^{}]*)\}")
+# `env:` is how VS Code and Cursor write the same thing.
+_VARIABLE: Final = re.compile(r"(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?", re.DOTALL)
+
+
+def expand(root: dict[str, Any], *, environ: Mapping[str, str], file: str, folder: Path) -> dict[str, Any]:
+    """A copy of `root` in which every placeholder is replaced by what it stands for.
+
+    Args:
+        root: Plain JSON values, of bounded depth.
+        environ: The variables.
+        file: How messages name the configuration file.
+        folder: Where relative paths of `${file:…}` start.
+
+    Raises:
+        ConfigError: A variable is not set, a secret file cannot be read, or a form is unknown.
+    """
+
+    def walk(value: Any, path: str) -> Any:
+        if isinstance(value, str):
+            return _PLACEHOLDER.sub(lambda m: replace(m, path), value) if "${" in value else value
+        if isinstance(value, dict):
+            return {key: walk(member, join(path, key)) for key, member in value.items()}
+        if isinstance(value, list):
+            return [walk(member, join(path, i)) for i, member in enumerate(value)]
+        return value
+
+    def replace(found: re.Match[str], path: str) -> str:
+        if found[1]:
+            return found[0][1:]
+        inside = found[2]
+        if inside.startswith("file:"):
+            return _secret(inside.removeprefix("file:"), folder, file, path)
+        variable = _VARIABLE.fullmatch(inside)
+        if variable is None:
+            raise ConfigError(f"${{{inside}}} is no placeholder; expected {_FORMS}", file=file, key=path)
+        name, default = variable[1], variable[2]
+        value = environ.get(name)
+        if default is not None:
+            return value or default
+        if value is None:
+            what = f"the environment variable {name} is not set; expected it, or ${{{name}:-default}}"
+            raise ConfigError(what, file=file, key=path)
+        return value
+
+    return {key: walk(member, key) for key, member in root.items()}
+
+
+def _secret(name: str, folder: Path, file: str, key: str) -> str:
+    try:
+        path = folder / Path(name).expanduser()
+        with path.open("rb") as stream:
+            content = stream.read(MAX_SECRET_BYTES + 1)
+        if len(content) > MAX_SECRET_BYTES:
+            raise ConfigError(f"{path} is too big; expected at most 64 KiB", file=file, key=key)
+        # Editors and secret mounts end files with a line break that is not part of the secret.
+        return content.decode("utf-8").rstrip("\r\n")
+    except UnicodeDecodeError:
+        raise ConfigError(f"{name} is not UTF-8; expected UTF-8 text", file=file, key=key) from None
+    except (OSError, RuntimeError, ValueError) as error:
+        reason = (error.strerror if isinstance(error, OSError) else str(error)) or "unreadable"
+        raise ConfigError(f"{name} cannot be read ({reason}); expected a file", file=file, key=key) from None

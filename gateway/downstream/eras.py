@@ -1,0 +1,57 @@
+"""The two protocol eras: which versions there are, and how a request tells its own."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from gateway.errors import INVALID_PARAMS, UNSUPPORTED_PROTOCOL_VERSION, RpcError
+
+META: Final = "io.modelcontextprotocol/"
+MODERN_VERSIONS: Final = ("2026-07-28",)
+HANDSHAKE_VERSIONS: Final = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
+VERSION_KEY: Final = META + "protocolVersion"
+CAPABILITIES_KEY: Final = META + "clientCapabilities"
+SUBSCRIPTION_KEY: Final = META + "subscriptionId"
+SERVER_INFO_KEY: Final = META + "serverInfo"
+
+
+def negotiate(requested: object) -> str:
+    """The handshake-era version to answer `initialize` with.
+
+    Source: MCP 2025-11-25, "Lifecycle", "Version Negotiation".
+    """
+    return requested if isinstance(requested, str) and requested in HANDSHAKE_VERSIONS else HANDSHAKE_VERSIONS[-1]
+
+
+def is_modern(params: object) -> bool:
+    """Whether a request carries the envelope of 2026-07-28."""
+    meta = params.get("_meta") if isinstance(params, dict) else None
+    return isinstance(meta, dict) and VERSION_KEY in meta
+
+
+def check_envelope(params: object) -> str:
+    """The version of a modern request.
+
+    Source: MCP 2026-07-28, "Base protocol", "Per-request protocol fields".
+
+    Raises:
+        RpcError: The envelope is missing, malformed, or of a version not spoken here.
+    """
+    meta: Any = params.get("_meta") if isinstance(params, dict) else None
+    if not isinstance(meta, dict):
+        raise RpcError(INVALID_PARAMS, f"params._meta must be an object with {VERSION_KEY} and {CAPABILITIES_KEY}")
+    missing = [key for key in (VERSION_KEY, CAPABILITIES_KEY) if key not in meta]
+    if missing:
+        raise RpcError(INVALID_PARAMS, f"params._meta is missing {', '.join(missing)}")
+    version = meta[VERSION_KEY]
+    if not isinstance(version, str):
+        raise RpcError(INVALID_PARAMS, f"{VERSION_KEY} must be a string")
+    if not isinstance(meta[CAPABILITIES_KEY], dict):
+        raise RpcError(INVALID_PARAMS, f"{CAPABILITIES_KEY} must be an object")
+    if version not in MODERN_VERSIONS:
+        raise RpcError(
+            UNSUPPORTED_PROTOCOL_VERSION,
+            "Unsupported protocol version",
+            {"supported": [*MODERN_VERSIONS], "requested": version},
+        )
+    return version

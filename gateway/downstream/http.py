@@ -1,0 +1,329 @@
+"""The `/mcp` endpoint: Streamable HTTP for both eras, as one ASGI callable.
+
+Source: MCP 2026-07-28 and 2025-11-25, "Transports", "Streamable HTTP".
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, MutableMapping
+from typing import Any, Final
+
+import anyio
+
+from gateway import wire
+from gateway.access.api_keys import ApiKeys
+from gateway.access.principal import Principal
+from gateway.downstream.eras import HANDSHAKE_VERSIONS, VERSION_KEY, check_envelope, is_modern
+from gateway.downstream.server import Answer, McpServer, Request, error_answer, parse_request
+from gateway.downstream.sessions import Session, SessionTable
+from gateway.downstream.streams import Exchange, Receive, Send, send_empty, send_json, watch_disconnect
+from gateway.errors import (
+    HEADER_MISMATCH,
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    METHOD_NOT_FOUND,
+    MISSING_CLIENT_CAPABILITY,
+    PARSE_ERROR,
+    UNSUPPORTED_PROTOCOL_VERSION,
+    RpcError,
+)
+from registry.store import Registry
+
+log = logging.getLogger(__name__)
+
+MAX_BODY_BYTES: Final = 4 * 1024 * 1024
+BODY_S: Final = 30.0
+_CANCELLED: Final = -32800
+_ROUTING: Final = frozenset({"mcp-protocol-version", "mcp-method", "mcp-name", "mcp-session-id"})
+_NAMED: Final[Mapping[str, str]] = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
+_STATUS: Final[Mapping[int, int]] = {
+    PARSE_ERROR: 400,
+    INVALID_REQUEST: 400,
+    INVALID_PARAMS: 400,
+    HEADER_MISMATCH: 400,
+    MISSING_CLIENT_CAPABILITY: 400,
+    UNSUPPORTED_PROTOCOL_VERSION: 400,
+    METHOD_NOT_FOUND: 404,
+}
+
+Scope = MutableMapping[str, Any]
+
+
+class _Refused(Exception):
+    """The request ends with this status before anything runs."""
+
+    def __init__(self, status: int, message: str = "", headers: list[tuple[bytes, bytes]] | None = None) -> None:
+        self.status = status
+        self.message = message
+        self.headers = headers
+        super().__init__(message)
+
+
+class McpEndpoint:
+    """Serves `/mcp`. Host and Origin were checked before."""
+
+    def __init__(self, server: McpServer, registry: Registry, keys: ApiKeys) -> None:
+        self._server = server
+        self._registry = registry
+        self._keys = keys
+        self.sessions = SessionTable(server.announcer)
+        self.in_flight = 0
+        self.draining = False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one HTTP request."""
+        try:
+            headers = _headers(scope)
+            principal = self._keys.principal(headers.get("authorization"))
+            if principal is None:
+                raise _Refused(401, "a valid API key is needed", [(b"www-authenticate", b"Bearer")])
+            if self.draining:
+                raise _Refused(503, "the gateway is shutting down", [(b"retry-after", b"1")])
+            method = scope["method"]
+            modern = headers.get("mcp-protocol-version") not in (None, *HANDSHAKE_VERSIONS)
+            if method == "POST":
+                await self._post(headers, principal, receive, send, modern=modern)
+            elif modern:
+                raise _Refused(405, "this version has POST only", [(b"allow", b"POST")])
+            elif method == "GET":
+                await self._get(headers, principal, receive, send)
+            elif method == "DELETE":
+                self.sessions.close(self._session(headers, principal))
+                await send_empty(send, 204)
+            else:
+                raise _Refused(405, "", [(b"allow", b"GET, POST, DELETE")])
+        except _Refused as refused:
+            code = INVALID_REQUEST
+            body = error_answer(None, RpcError(code, refused.message or "refused")).body
+            await send_json(send, refused.status, body, refused.headers)
+
+    async def _post(
+        self, headers: dict[str, str], principal: Principal, receive: Receive, send: Send, *, modern: bool
+    ) -> None:
+        _check_post(headers)
+        body = await _read(receive)
+        try:
+            message = wire.loads(body)
+        except wire.MalformedJson as error:
+            await _send_error(send, None, RpcError(PARSE_ERROR, f"Parse error: {error}"))
+            return
+        if isinstance(message, dict) and "method" not in message and ("result" in message or "error" in message):
+            if modern:
+                await _send_error(send, None, RpcError(INVALID_REQUEST, "No request of ours is waiting"))
+            else:
+                self._session(headers, principal)
+                await send_empty(send, 202)
+            return
+        if isinstance(message, dict) and "id" not in message and isinstance(message.get("method"), str):
+            if not modern:
+                self._notified(self._session(headers, principal), message)
+            await send_empty(send, 202)
+            return
+        try:
+            request_id, method, params = parse_request(message)
+        except RpcError as error:
+            await _send_error(send, _id_of(message), error)
+            return
+        session: Session | None = None
+        if modern or is_modern(params):
+            try:
+                self._check_modern(headers, method, params)
+            except RpcError as error:
+                await _send_error(send, request_id, error)
+                return
+            modern = True
+        elif method != "initialize":
+            session = self._session(headers, principal)
+        await self._exchange(request_id, method, params, principal, session, receive, send, modern=modern)
+
+    async def _exchange(
+        self,
+        request_id: str | int | float,
+        method: str,
+        params: dict[str, Any],
+        principal: Principal,
+        session: Session | None,
+        receive: Receive,
+        send: Send,
+        *,
+        modern: bool,
+    ) -> None:
+        counted = method != "subscriptions/listen"
+        self.in_flight += counted
+        left = anyio.Event()
+        try:
+            async with anyio.create_task_group() as group:
+                headers: list[tuple[bytes, bytes]] = []
+                exchange = Exchange(send, group, headers)
+
+                async def watch() -> None:
+                    await watch_disconnect(receive, group, exchange)
+                    left.set()
+
+                group.start_soon(watch)
+                if session is not None:
+                    session.running[request_id] = group.cancel_scope
+                request = Request(
+                    id=request_id, method=method, params=params, modern=modern, principal=principal,
+                    emit=exchange.emit,
+                )  # fmt: skip
+                answer = await self._server.answer(request)
+                if method == "initialize" and not modern and answer.error_code is None:
+                    headers.append((b"mcp-session-id", self.sessions.open(principal).id.encode()))
+                status = _STATUS.get(answer.error_code or 0, 200) if modern or answer.error_code == PARSE_ERROR else 200
+                await exchange.finish(status, answer.body)
+                group.cancel_scope.cancel()
+                return
+        finally:
+            self.in_flight -= counted
+            if session is not None:
+                session.running.pop(request_id, None)
+        if not left.is_set():
+            # Cancelled by a notification: the POST still wants its end.
+            body = error_answer(request_id, RpcError(_CANCELLED, "Request cancelled")).body
+            if exchange.streaming:
+                await send({"type": "http.response.body", "body": b""})
+            else:
+                await send_json(send, 200, body)
+
+    async def _get(self, headers: dict[str, str], principal: Principal, receive: Receive, send: Send) -> None:
+        if "text/event-stream" not in headers.get("accept", "") and "*/*" not in headers.get("accept", ""):
+            raise _Refused(406, "Accept must contain text/event-stream")
+        session = self._session(headers, principal)
+        if session.emit is not None:
+            raise _Refused(409, "this session already has a stream")
+        async with anyio.create_task_group() as group:
+            exchange = Exchange(send, group)
+            session.emit, session.hang_up = exchange.emit, group.cancel_scope.cancel
+            try:
+                group.start_soon(watch_disconnect, receive, group, exchange)
+                exchange.ping()
+                if session.pending:
+                    session.pending = False
+                    session.announce()
+                await self._server.closing.wait()
+                await exchange.end()
+                group.cancel_scope.cancel()
+            finally:
+                session.emit = session.hang_up = None
+
+    def _session(self, headers: dict[str, str], principal: Principal) -> Session:
+        session_id = headers.get("mcp-session-id")
+        if session_id is None:
+            raise _Refused(400, "Mcp-Session-Id is missing: initialize first")
+        session = self.sessions.get(session_id, principal)
+        if session is None:
+            raise _Refused(404, "Session not found")
+        return session
+
+    def _notified(self, session: Session, message: dict[str, Any]) -> None:
+        params = message.get("params")
+        if message["method"] == "notifications/cancelled" and isinstance(params, dict):
+            request_id = params.get("requestId")
+            scope = session.running.get(request_id) if isinstance(request_id, str | int | float) else None
+            if scope is not None:
+                scope.cancel()
+
+    def _check_modern(self, headers: dict[str, str], method: str, params: dict[str, Any]) -> None:
+        """Headers against body (MCP 2026-07-28, Streamable HTTP, "Server Validation").
+
+        Raises:
+            RpcError: They disagree, or the envelope is unsound.
+        """
+        meta = params.get("_meta")
+        claimed = meta.get(VERSION_KEY) if isinstance(meta, dict) else None
+        if isinstance(claimed, str) and headers.get("mcp-protocol-version") != claimed:
+            raise _mismatch("MCP-Protocol-Version does not match the request's protocol version")
+        if headers.get("mcp-method") != method and is_modern(params):
+            raise _mismatch("Mcp-Method does not match the request's method")
+        key = _NAMED.get(method)
+        named = params.get(key) if key is not None and is_modern(params) else None
+        if named is not None and _decoded(headers.get("mcp-name")) != named:
+            raise _mismatch(f"Mcp-Name does not match params.{key}")
+        check_envelope(params)
+        if method == "tools/call":
+            self._check_param_headers(headers, params)
+
+    def _check_param_headers(self, headers: dict[str, str], params: dict[str, Any]) -> None:
+        name, arguments = params.get("name"), params.get("arguments")
+        wrapper = self._registry.catalog.get(name) if isinstance(name, str) else None
+        if wrapper is None or not wrapper.headers:
+            return
+        from mcp.shared.inbound import validate_mcp_param_headers
+
+        arguments = arguments if isinstance(arguments, dict) else {}
+        rejection = validate_mcp_param_headers(wrapper.input_schema, arguments, headers)
+        if rejection is not None:
+            raise RpcError(rejection.code, rejection.message, rejection.data)
+
+
+def _headers(scope: Scope) -> dict[str, str]:
+    headers: dict[str, str] = {}
+    for raw_name, raw_value in scope["headers"]:
+        name = raw_name.decode("latin-1")
+        if name in headers and (name in _ROUTING or name.startswith("mcp-param-")):
+            raise _Refused(400, f"the header {name} appears more than once")
+        headers[name] = raw_value.decode("latin-1")
+    return headers
+
+
+def _check_post(headers: dict[str, str]) -> None:
+    media = headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media != "application/json":
+        raise _Refused(415, "Content-Type must be application/json")
+    accept = headers.get("accept", "*/*")
+    if "*/*" not in accept:
+        wanted = ("application/json" in accept or "application/*" in accept) and "text/event-stream" in accept
+        if not wanted:
+            raise _Refused(406, "Accept must contain application/json and text/event-stream")
+    length = headers.get("content-length", "")
+    if length.isdigit() and int(length) > MAX_BODY_BYTES:
+        raise _Refused(413, f"a request may have {MAX_BODY_BYTES} bytes", [(b"connection", b"close")])
+
+
+async def _read(receive: Receive) -> bytes:
+    message = await _receive(receive)
+    body: bytes = message.get("body", b"")
+    if not message.get("more_body"):
+        return body
+    parts, size = [body], len(body)
+    deadline = anyio.current_time() + BODY_S
+    while message.get("more_body"):
+        message = await _receive(receive, deadline - anyio.current_time())
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
+        if size > MAX_BODY_BYTES:
+            raise _Refused(413, f"a request may have {MAX_BODY_BYTES} bytes", [(b"connection", b"close")])
+    return b"".join(parts)
+
+
+async def _receive(receive: Receive, within_s: float = BODY_S) -> MutableMapping[str, Any]:
+    with anyio.move_on_after(within_s):
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise _Refused(400, "the caller left")
+        return message
+    raise _Refused(408, "the body did not arrive in time", [(b"connection", b"close")])
+
+
+async def _send_error(send: Send, request_id: str | int | float | None, error: RpcError) -> None:
+    answer: Answer = error_answer(request_id, error)
+    await send_json(send, _STATUS.get(error.code, 200), answer.body)
+
+
+def _id_of(message: object) -> str | int | float | None:
+    value = message.get("id") if isinstance(message, dict) else None
+    return value if isinstance(value, str | int | float) and not isinstance(value, bool) else None
+
+
+def _decoded(value: str | None) -> str | None:
+    if value is None or not value.startswith("=?base64?"):
+        return value
+    from mcp.shared.inbound import decode_header_value
+
+    return decode_header_value(value)
+
+
+def _mismatch(message: str) -> RpcError:
+    return RpcError(HEADER_MISMATCH, message)

@@ -1,0 +1,110 @@
+"""Standard input and output as a pair of bounded, asynchronous pipes of lines."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import stat
+import sys
+from collections import deque
+from collections.abc import AsyncIterator
+from typing import Final, cast
+
+import anyio
+
+from gateway.lines import LineSplitter
+
+MAX_WAITING: Final = 1024
+MAX_LINE_BYTES: Final = 4 * 1024 * 1024
+
+
+async def stop_at_signal(scope: anyio.CancelScope) -> None:
+    """Cancel at SIGTERM or SIGINT."""
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async for _ in signals:
+            scope.cancel()
+            return
+
+
+class _Input(asyncio.Protocol):
+    """Lines of standard input in a bounded queue; reading pauses while it is full."""
+
+    def __init__(self) -> None:
+        self._splitter = LineSplitter(MAX_LINE_BYTES)
+        self._transport: asyncio.ReadTransport | None = None
+        self.waiting: deque[bytes | None] = deque()
+        self.arrived = asyncio.Event()
+        self.ended = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports derive from none of asyncio's classes.
+        self._transport = cast(asyncio.ReadTransport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        skipped = self._splitter.skipped
+        self.waiting += self._splitter.feed(data)
+        self.waiting += [None] * (self._splitter.skipped - skipped)
+        if len(self.waiting) > MAX_WAITING and self._transport is not None:
+            self._transport.pause_reading()
+        self.arrived.set()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.ended = True
+        self.arrived.set()
+
+    def resume(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+
+class StandardPipes:
+    """The process's own pipes. While held, whatever prints goes to standard error."""
+
+    def __init__(self) -> None:
+        self._input = _Input()
+        self._reader: asyncio.BaseTransport | None = None
+        self._writer: asyncio.WriteTransport | None = None
+        self._output = -1
+
+    async def __aenter__(self) -> StandardPipes:
+        loop = asyncio.get_running_loop()
+        output = os.fdopen(os.dup(1), "wb", buffering=0)
+        os.dup2(2, 1)
+        sys.stdout = sys.stderr
+        self._reader, _ = await loop.connect_read_pipe(lambda: self._input, os.fdopen(os.dup(0), "rb", 0))
+        self._output = output.fileno()
+        if not stat.S_ISREG(os.fstat(self._output).st_mode):
+            self._writer, _ = await loop.connect_write_pipe(asyncio.Protocol, output)
+        self._file = output
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        if self._writer is not None:
+            with anyio.move_on_after(2, shield=True):
+                while self._writer.get_write_buffer_size() and not self._writer.is_closing():
+                    await anyio.sleep(0.005)
+            self._writer.close()
+        if self._reader is not None:
+            self._reader.close()
+
+    def write(self, line: bytes) -> None:
+        """Send one message; what a host does not read waits in the pipe's buffer."""
+        if self._writer is None:
+            data = line + b"\n"
+            while data:
+                data = data[os.write(self._output, data) :]
+        elif not self._writer.is_closing():
+            self._writer.write(line + b"\n")
+
+    async def lines(self) -> AsyncIterator[bytes | None]:
+        """Lines until standard input ends; None stands for one that was too long."""
+        waiting = self._input.waiting
+        while True:
+            while waiting:
+                yield waiting.popleft()
+            if self._input.ended:
+                return
+            self._input.arrived.clear()
+            self._input.resume()
+            await self._input.arrived.wait()

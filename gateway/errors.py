@@ -1,0 +1,156 @@
+"""Errors named by who broke the rule; one table from error to protocol answer."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+PARSE_ERROR: Final = -32700
+INVALID_REQUEST: Final = -32600
+METHOD_NOT_FOUND: Final = -32601
+INVALID_PARAMS: Final = -32602
+INTERNAL_ERROR: Final = -32603
+HEADER_MISMATCH: Final = -32020
+MISSING_CLIENT_CAPABILITY: Final = -32021
+UNSUPPORTED_PROTOCOL_VERSION: Final = -32022
+URL_ELICITATION_REQUIRED: Final = -32042
+
+# Of an upstream's codes these would make a client renegotiate with *us*.
+_RENEGOTIATION: Final = frozenset({HEADER_MISMATCH, UNSUPPORTED_PROTOCOL_VERSION})
+
+
+class GatewayError(Exception):
+    """Root of what the shell raises."""
+
+
+class ConfigError(GatewayError):
+    """The configuration cannot be used.
+
+    Attributes:
+        message: What is wrong and what was expected.
+        file: The file it stands in.
+        key: The dotted path of the offending key, if one is to blame.
+    """
+
+    def __init__(self, message: str, *, file: str, key: str | None = None) -> None:
+        self.message = message
+        self.file = file
+        self.key = key
+        super().__init__(f"{file}: {key}: {message}" if key else f"{file}: {message}")
+
+
+class RpcError(GatewayError):
+    """A JSON-RPC error: one that a peer sent, or one that we answer with.
+
+    Source: JSON-RPC 2.0, section 5.1 "Error object".
+    """
+
+    def __init__(self, code: int, message: str, data: Any = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.data = data
+
+    def to_object(self) -> dict[str, Any]:
+        """The error object as it goes on the wire."""
+        error: dict[str, Any] = {"code": self.code, "message": self.message}
+        if self.data is not None:
+            error["data"] = self.data
+        return error
+
+
+class UpstreamError(GatewayError):
+    """An upstream could not do what was asked; the text is fit for a model.
+
+    Attributes:
+        server: The alias of the upstream.
+    """
+
+    def __init__(self, server: str, message: str) -> None:
+        super().__init__(message)
+        self.server = server
+
+
+class UpstreamUnavailable(UpstreamError):
+    """Nothing was sent: the upstream is not connected, or refuses more work."""
+
+
+class UpstreamTimeout(UpstreamError):
+    """The deadline passed after the call had been sent."""
+
+
+class UpstreamLost(UpstreamError):
+    """The connection ended after the call had been sent: its outcome is unknown."""
+
+
+class UpstreamProtocolError(UpstreamError):
+    """The upstream answered with something that is not MCP."""
+
+
+class ConnectionLost(GatewayError):
+    """A transport ended or failed.
+
+    Attributes:
+        sent: Whether any byte of the request may have reached the peer.
+    """
+
+    def __init__(self, reason: str, *, sent: bool) -> None:
+        super().__init__(reason)
+        self.sent = sent
+
+
+class Congested(GatewayError):
+    """A connection takes no more for now; nothing was sent."""
+
+
+class SessionForgotten(GatewayError):
+    """The upstream no longer knows our session; the request was not run.
+
+    Source: MCP 2025-11-25, Streamable HTTP, "Session Management".
+    """
+
+
+class HttpStatusError(GatewayError):
+    """An upstream answered with an HTTP status that carries no JSON-RPC answer."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(f"HTTP {status}{': ' + reason if reason else ''}")
+        self.status = status
+
+
+def innermost(error: BaseException) -> BaseException:
+    """The first cause inside the groups that task groups wrap around it."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def error_result(text: str, *, meta: dict[str, Any] | None = None) -> dict[str, Any]:
+    """A `CallToolResult` that tells a model what went wrong."""
+    result: dict[str, Any] = {"content": [{"type": "text", "text": text}], "isError": True}
+    if meta:
+        result["_meta"] = meta
+    return result
+
+
+def relay(error: RpcError, *, server: str, verbatim: bool) -> dict[str, Any]:
+    """Turn an upstream's JSON-RPC error into an answer for a caller.
+
+    Hosts repeat or hide JSON-RPC errors, so only codes that a client acts on travel as
+    such; the others become an error result that keeps code and data in `_meta`.
+
+    Args:
+        error: What the upstream answered.
+        server: The upstream's alias.
+        verbatim: The upstream is passed through under its own names.
+
+    Raises:
+        RpcError: The caller is to see a JSON-RPC error.
+    """
+    if error.code in _RENEGOTIATION:
+        raise RpcError(INTERNAL_ERROR, error.message, {"server": server, "code": error.code, "data": error.data})
+    if verbatim or -32099 <= error.code <= -32020 or error.code == URL_ELICITATION_REQUIRED:
+        raise error
+    return error_result(
+        f"{error.message}\n\n(error {error.code} from server '{server}')",
+        meta={"typegate/upstreamError": error.to_object()},
+    )

@@ -1,0 +1,197 @@
+"""`typegate stdio --url`: standard input and output on one side, a running gateway on the other.
+
+Every message travels as it came. The handshake era's session, its stream of notifications and its
+loss are kept on the HTTP side, where a host that speaks stdio cannot.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Final
+
+import anyio
+from anyio.abc import TaskGroup
+
+from gateway import wire
+from gateway.downstream.eras import VERSION_KEY, is_modern
+from gateway.downstream.pipes import StandardPipes, stop_at_signal
+from gateway.errors import INTERNAL_ERROR, PARSE_ERROR, GatewayError, HttpStatusError, RpcError
+from gateway.upstream.events import EventParser
+from gateway.upstream.http import HttpClient, Response
+from gateway.upstream.mcp import header_value
+
+log = logging.getLogger(__name__)
+
+_HEADERS: Final = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
+_NAMED: Final = ("name", "uri")
+_RELISTEN_S: Final = 1.0
+
+
+async def bridge(url: str, headers: dict[str, str]) -> int:
+    """Carry messages until standard input ends. Returns the exit code."""
+    client = HttpClient()
+    try:
+        await _Bridge(client, url, headers).run()
+    finally:
+        client.close()
+    return 0
+
+
+class _Bridge:
+    def __init__(self, client: HttpClient, url: str, headers: dict[str, str]) -> None:
+        self._client = client
+        self._url = url
+        self._headers = {**_HEADERS, **headers}
+        self._session_id: str | None = None
+        self._version: str | None = None
+        self._initialize: dict[str, Any] | None = None
+        self._running: dict[Any, anyio.CancelScope] = {}
+        self._renewing = anyio.Lock()
+        self._pipes = StandardPipes()
+
+    async def run(self) -> None:
+        async with self._pipes, anyio.create_task_group() as group:
+            group.start_soon(stop_at_signal, group.cancel_scope)
+            async for line in self._pipes.lines():
+                if line is not None and line.strip():
+                    await self._receive(line, group)
+            with anyio.move_on_after(5):
+                while self._running:
+                    await anyio.sleep(0.02)
+            group.cancel_scope.cancel()
+
+    async def _receive(self, line: bytes, group: TaskGroup) -> None:
+        try:
+            message = wire.loads(line)
+        except wire.MalformedJson as error:
+            self._fail(None, RpcError(PARSE_ERROR, f"Parse error: {error}"))
+            return
+        params = message.get("params") if isinstance(message, dict) else None
+        request_id = message.get("id") if isinstance(message, dict) else None
+        if not isinstance(message, dict) or not isinstance(message.get("method"), str):
+            group.start_soon(self._carry, message, line, request_id)
+        elif message["method"] == "notifications/cancelled" and isinstance(params, dict):
+            scope = self._running.get(_hashable(params.get("requestId")))
+            if scope is not None:
+                scope.cancel()
+        elif message["method"] == "initialize":
+            # Nothing may overtake the handshake: what follows wants its session.
+            self._initialize = message
+            await self._carry(message, line, request_id)
+            if self._session_id is not None:
+                group.start_soon(self._follow)
+        elif "id" not in message:
+            await self._carry(message, line, None)
+        else:
+            group.start_soon(self._carry, message, line, request_id)
+
+    async def _carry(self, message: Any, line: bytes, request_id: Any) -> None:
+        key = _hashable(request_id)
+        with anyio.CancelScope() as scope:
+            if key is not None:
+                self._running[key] = scope
+            try:
+                session_id = self._session_id
+                status = await self._post(message, line)
+                if status == 404 and session_id is not None and await self._renew(session_id):
+                    status = await self._post(message, line)
+                if status >= 400:
+                    raise HttpStatusError(status, "")
+            except (GatewayError, ValueError) as error:
+                if key is not None:
+                    text = f"the gateway at {self._url} gave no answer: {error}"
+                    self._fail(request_id, RpcError(INTERNAL_ERROR, text))
+            finally:
+                if key is not None:
+                    self._running.pop(key, None)
+
+    async def _post(self, message: Any, line: bytes) -> int:
+        """Send one message and write what comes back; the status if nothing did."""
+        async with self._client.send("POST", self._url, self._head(message), line) as response:
+            if response.headers.get("mcp-session-id"):
+                self._session_id = response.headers["mcp-session-id"]
+            if response.content_type == "text/event-stream":
+                await self._events(response)
+                return 200
+            body = await response.read()
+            if response.status == 404 and self._session_id is not None and not is_modern_message(message):
+                return 404
+            if body and response.content_type == "application/json":
+                answer = wire.loads(body)
+                if isinstance(answer, dict) and answer.get("id") is None and isinstance(message, dict):
+                    answer["id"] = message.get("id")
+                self._note_version(message, answer)
+                if isinstance(message, dict) and "id" in message:
+                    self._pipes.write(wire.dumps(answer))
+                return 200
+            return response.status
+
+    async def _renew(self, lost: str) -> bool:
+        """Initialize again after the gateway has forgotten the session."""
+        async with self._renewing:
+            if self._session_id != lost:
+                return True
+            if self._initialize is None:
+                return False
+            self._session_id = None
+            again = {**self._initialize, "id": "typegate-renew"}
+            async with self._client.send("POST", self._url, self._head(again), wire.dumps(again)) as response:
+                await response.read()
+                self._session_id = response.headers.get("mcp-session-id")
+            done = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+            async with self._client.send("POST", self._url, self._head(done), wire.dumps(done)) as response:
+                await response.read()
+            return self._session_id is not None
+
+    async def _follow(self) -> None:
+        """Carry the session's own notifications, for as long as the bridge lives."""
+        while True:
+            try:
+                head = {**self._head(None), "accept": "text/event-stream"}
+                async with self._client.send("GET", self._url, head) as response:
+                    if response.content_type == "text/event-stream":
+                        await self._events(response)
+            except (GatewayError, ValueError) as error:
+                log.debug("the stream of notifications ended: %s", error)
+            await anyio.sleep(_RELISTEN_S)
+
+    async def _events(self, response: Response) -> None:
+        parser = EventParser()
+        async for chunk in response.chunks():
+            for event in parser.feed(chunk):
+                if event.event == "message" and event.data:
+                    self._pipes.write(wire.dumps(wire.loads(event.data)))
+
+    def _head(self, message: Any) -> dict[str, str]:
+        head = dict(self._headers)
+        if is_modern_message(message):
+            params = message["params"]
+            head["mcp-protocol-version"] = str(params["_meta"][VERSION_KEY])
+            head["mcp-method"] = message["method"]
+            name = next((params[key] for key in _NAMED if isinstance(params.get(key), str)), None)
+            if name is not None:
+                head["mcp-name"] = header_value(name)
+            return head
+        if self._session_id is not None:
+            head["mcp-session-id"] = self._session_id
+        if self._version is not None:
+            head["mcp-protocol-version"] = self._version
+        return head
+
+    def _note_version(self, message: Any, answer: Any) -> None:
+        if isinstance(message, dict) and message.get("method") == "initialize" and isinstance(answer, dict):
+            result = answer.get("result")
+            if isinstance(result, dict) and isinstance(result.get("protocolVersion"), str):
+                self._version = result["protocolVersion"]
+
+    def _fail(self, request_id: Any, error: RpcError) -> None:
+        self._pipes.write(wire.dumps({"jsonrpc": "2.0", "id": request_id, "error": error.to_object()}))
+
+
+def is_modern_message(message: Any) -> bool:
+    """Whether a message is a request with the envelope of 2026-07-28."""
+    return isinstance(message, dict) and isinstance(message.get("method"), str) and is_modern(message.get("params"))
+
+
+def _hashable(value: Any) -> str | int | float | None:
+    return value if isinstance(value, str | int | float) and not isinstance(value, bool) else None

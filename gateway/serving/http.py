@@ -1,0 +1,235 @@
+"""`typegate serve`: sockets, signals and the order in which things end."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import signal
+import socket
+import sys
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import anyio
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from gateway.access.api_keys import ApiKeys
+from gateway.admin.api import AdminApi
+from gateway.app import Gateway, open_gateway
+from gateway.config.model import Config
+from gateway.downstream.http import McpEndpoint
+from gateway.downstream.streams import Receive, Send, send_json
+from gateway.errors import ConfigError
+
+log = logging.getLogger(__name__)
+
+HEADER_S: Final = 15.0
+DRAIN_S: Final = 6.0
+MAX_CONNECTIONS: Final = 9_500
+_LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1", "[::1]"})
+
+OnReady = Callable[[Gateway, str], Awaitable[None] | None]
+
+
+class _Protocol(HttpToolsProtocol):
+    """uvicorn's protocol with a deadline for the head of a request, which uvicorn lacks."""
+
+    _deadline: Any = None
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._deadline = self.loop.call_later(HEADER_S, transport.abort)
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        if self._deadline is None:
+            self._deadline = self.loop.call_later(HEADER_S, self.transport.abort)
+
+    def on_headers_complete(self) -> None:
+        self._rest()
+        super().on_headers_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._rest()
+        super().connection_lost(exc)
+
+    def _rest(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+
+class _Uvicorn(uvicorn.Server):
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Signals are ours: what has to end ends in our order."""
+        yield
+
+
+class _Front:
+    """Host and Origin first, then the room that the path names."""
+
+    def __init__(
+        self, endpoint: McpEndpoint, admin: Any, hosts: frozenset[str] | None, origins: frozenset[str]
+    ) -> None:
+        self._endpoint = endpoint
+        self._admin = admin
+        self._hosts = hosts
+        self._origins = origins
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        for name, value in scope["headers"]:
+            # Source: MCP 2026-07-28, "Transports", "Security Warning" (DNS rebinding).
+            if name == b"host" and not self._host_allowed(value):
+                await send_json(send, 421, b'{"error":"this Host is not served here"}')
+                return
+            if name == b"origin" and not self._origin_allowed(value):
+                await send_json(send, 403, b'{"error":"this Origin is not allowed"}')
+                return
+        if scope["path"] == "/mcp":
+            await self._endpoint(scope, receive, send)
+        else:
+            await self._admin(scope, receive, send)
+
+    def _host_allowed(self, value: bytes) -> bool:
+        if self._hosts is None:
+            return True
+        host = value.decode("latin-1").lower()
+        return host in self._hosts or _without_port(host) in self._hosts
+
+    def _origin_allowed(self, value: bytes) -> bool:
+        origin = value.decode("latin-1").lower()
+        if origin in self._origins:
+            return True
+        scheme, _, host = origin.partition("://")
+        return scheme in ("http", "https") and _without_port(host) in _LOOPBACK
+
+
+async def serve(
+    config: Config,
+    *,
+    host: str,
+    port: int,
+    state_dir: Path,
+    insecure: bool = False,
+    on_ready: OnReady | None = None,
+) -> int:
+    """Serve over Streamable HTTP until SIGINT or SIGTERM. Returns the exit code.
+
+    Raises:
+        ConfigError: The address is taken, or open to others without any API key.
+    """
+    keys = ApiKeys(config.gateway.auth.api_keys)
+    loopback = host in _LOOPBACK
+    source = str(config.path or "command line")
+    if not loopback and not keys.required and not insecure:
+        raise ConfigError(
+            f"listening on {host} lets everyone on the network call every tool; "
+            "set gateway.auth.apiKeys, or say --insecure",
+            file=source,
+            key="gateway.listen.host",
+        )
+    listener = _bind(host, port, source)
+    token = _admin_token(config, state_dir)
+    listen = config.gateway.listen
+    hosts = frozenset({*_LOOPBACK, host.lower(), *(name.lower() for name in listen.allowed_hosts)})
+    draining = anyio.Event()
+    async with open_gateway(config, state_dir=state_dir) as gateway:
+        endpoint = McpEndpoint(gateway.server, gateway.registry, keys)
+        front = _Front(
+            endpoint,
+            AdminApi(gateway, token, draining.is_set).app(),
+            hosts if loopback or listen.allowed_hosts else None,
+            frozenset(origin.lower() for origin in listen.allowed_origins),
+        )
+        server = _Uvicorn(
+            uvicorn.Config(
+                front, http=_Protocol, lifespan="off", access_log=False, log_config=None, ws="none",
+                timeout_graceful_shutdown=1, server_header=False, date_header=False,
+            )
+        )  # fmt: skip
+        shown = f"[{host}]" if ":" in host else host
+        url = f"http://{shown}:{listener.getsockname()[1]}/mcp"
+        async with anyio.create_task_group() as group:
+            group.start_soon(_drain_at_signal, gateway, endpoint, server, draining)
+            if on_ready is not None:
+                group.start_soon(_tell, on_ready, gateway, url)
+            log.info("serving at %s", url)
+            await server.serve(sockets=[listener])
+            group.cancel_scope.cancel()
+    return 0
+
+
+async def _tell(on_ready: OnReady, gateway: Gateway, url: str) -> None:
+    told = on_ready(gateway, url)
+    if told is not None:
+        await told
+
+
+async def _drain_at_signal(
+    gateway: Gateway, endpoint: McpEndpoint, server: uvicorn.Server, draining: anyio.Event
+) -> None:
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async for _ in signals:
+            break
+        log.info("shutting down: %d calls in flight", endpoint.in_flight)
+        draining.set()
+        endpoint.draining = True
+        gateway.server.close_streams()
+        with anyio.move_on_after(DRAIN_S):
+            while endpoint.in_flight:
+                await anyio.sleep(0.02)
+        server.should_exit = True
+        await anyio.sleep_forever()
+
+
+def _bind(host: str, port: int, source: str) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host.strip("[]"), port))
+    except OSError as error:
+        listener.close()
+        reason = error.strerror or str(error)
+        raise ConfigError(f"cannot listen on {host}:{port} ({reason}); choose another --port", file=source) from None
+    listener.set_inheritable(False)
+    return listener
+
+
+def _admin_token(config: Config, state_dir: Path) -> str:
+    """The admin token: environment, then configuration, then one of our own, kept for the command line."""
+    named = os.environ.get("TYPEGATE_ADMIN_TOKEN")
+    if named:
+        return named
+    if config.gateway.admin.token is not None:
+        return config.gateway.admin.token.get_secret_value()
+    path = state_dir / "admin-token"
+    try:
+        kept = path.read_text().strip()
+        if kept:
+            return kept
+    except OSError:
+        pass
+    token = secrets.token_urlsafe(24)
+    try:
+        state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(token + "\n")
+    except OSError as error:
+        log.warning("the admin token cannot be kept: %s", error)
+    print(f"admin token: {token}", file=sys.stderr)
+    return token
+
+
+def _without_port(host: str) -> str:
+    if host.startswith("["):
+        return host.partition("]")[0] + "]"
+    return host.partition(":")[0]

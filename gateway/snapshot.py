@@ -1,0 +1,110 @@
+"""Last good listings on disk, so that a start answers before any upstream is up.
+
+The file holds what upstreams publish about their tools, and digests of how each is reached:
+no header, no environment, no argument. It is written whole and swapped in; one that is damaged,
+of another version or of another maker is ignored with a warning.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from gateway import wire
+from gateway.config.model import ServerConfig
+from registry.catalog import ServerListing
+from registry.names import ServerName
+
+log = logging.getLogger(__name__)
+
+VERSION: Final = 1
+FILE_NAME: Final = "snapshot.json"
+MAX_BYTES: Final = 256 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saved:
+    """One listing as it was stored: how its server was reached, and when it said so."""
+
+    fingerprint: str
+    at_s: float
+    listing: ServerListing
+
+
+def fingerprint(config: ServerConfig) -> str:
+    """A digest of what a server is: its program and arguments, or its URL. Says nothing of secrets."""
+    parts = [config.type == "stdio", config.command, config.args, config.cwd, config.url]
+    return hashlib.sha256(wire.dumps(parts)).hexdigest()[:32]
+
+
+def load(state_dir: Path) -> dict[str, Saved]:
+    """The stored listings by alias; empty where there is nothing that can be trusted."""
+    path = state_dir / FILE_NAME
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise ValueError("it is too large")
+        raw = path.read_bytes()
+        checksum, _, body = raw.partition(b"\n")
+        if hashlib.sha256(body).hexdigest().encode() != checksum:
+            raise ValueError("its checksum is wrong")
+        document = wire.loads(body)
+        if not isinstance(document, dict) or document.get("version") != VERSION:
+            raise ValueError("it is of another version")
+        return {alias: _saved(alias, entry) for alias, entry in document["servers"].items()}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        log.warning("the snapshot is ignored: %s", error or type(error).__name__)
+        return {}
+
+
+def save(state_dir: Path, saved: Mapping[str, Saved]) -> None:
+    """Store the listings; a file that cannot be written costs a warning, nothing else."""
+    entries = {
+        alias: {
+            "fingerprint": one.fingerprint,
+            "at": one.at_s,
+            "tools": list(one.listing.tools),
+            "ttlMs": one.listing.ttl_ms,
+            "scope": one.listing.scope,
+            "transport": one.listing.transport,
+        }
+        for alias, one in saved.items()
+    }
+    temporary: str | None = None
+    try:
+        body = wire.dumps({"version": VERSION, "servers": entries})
+        state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor, temporary = tempfile.mkstemp(dir=state_dir, prefix=".snapshot-")
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, state_dir / FILE_NAME)
+    except (OSError, ValueError) as error:
+        log.warning("the snapshot cannot be written: %s", error)
+        if temporary is not None:
+            Path(temporary).unlink(missing_ok=True)
+
+
+def _saved(alias: str, entry: dict[str, Any]) -> Saved:
+    tools = entry["tools"]
+    if not all(isinstance(tool, dict) and isinstance(tool.get("name"), str) for tool in tools):
+        raise ValueError("a tool in it is malformed")
+    listing = ServerListing(
+        server=ServerName(alias),
+        epoch=0,
+        tools=tuple(tools),
+        ttl_ms=entry["ttlMs"],
+        scope="public" if entry["scope"] == "public" else "private",
+        origin="snapshot",
+        stale=True,
+        transport="stdio" if entry["transport"] == "stdio" else "http",
+    )
+    return Saved(fingerprint=str(entry["fingerprint"]), at_s=float(entry["at"]), listing=listing)

@@ -1,0 +1,21 @@
+"""How long to wait before the next attempt."""
+
+from __future__ import annotations
+
+from typing import Final
+
+FIRST_S: Final = 0.5
+LONGEST_S: Final = 30.0
+
+
+def delay_s(attempt: int, chance: float) -> float:
+    """Exponential backoff with jitter over the upper half of each step.
+
+    Half of the step is always waited, so that a crash loop costs few processes.
+
+    Args:
+        attempt: Failures so far in a row, from 0.
+        chance: A random number in [0, 1).
+    """
+    step_s = min(LONGEST_S, FIRST_S * 2.0 ** min(attempt, 10))
+    return step_s * (0.5 + 0.5 * chance)

@@ -1,0 +1,419 @@
+"""The three connections that an upstream can have: stdio, Streamable HTTP, HTTP+SSE."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final
+from urllib.parse import urljoin
+
+import anyio
+from anyio.abc import TaskGroup
+
+from gateway import wire
+from gateway.errors import Congested, ConnectionLost, GatewayError, HttpStatusError, SessionForgotten
+from gateway.upstream.channel import Correlator, OnNotification, OnProgress, answer_of, refusal
+from gateway.upstream.events import EventParser
+from gateway.upstream.http import HttpClient, Response, split_url
+from gateway.upstream.stdio import ChildProcess, running_child
+
+log = logging.getLogger(__name__)
+
+_POST_HEADERS: Final = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
+_MAX_BACKGROUND: Final = 16
+# Words by which servers tell that they know a session no more, whatever the status.
+_FORGOTTEN: Final = (
+    "session not found",
+    "session terminated",
+    "no valid session",
+    "invalid session",
+    "unknown session",
+)
+
+
+class StdioChannel:
+    """A child process; answers arrive in any order on its standard output."""
+
+    cancels_by_closing = False
+
+    def __init__(self, child: ChildProcess, correlator: Correlator) -> None:
+        self._child = child
+        self._correlator = correlator
+        self.headers: dict[str, str] = {}
+
+    async def request(
+        self,
+        method: str,
+        params: dict[str, Any],
+        *,
+        on_progress: OnProgress | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> Any:
+        """See `Channel.request`; headers mean nothing here."""
+        return await self._correlator.request(method, params, on_progress, cancellable=method != "initialize")
+
+    async def notify(self, method: str, params: dict[str, Any] | None = None) -> None:
+        """See `Channel.notify`."""
+        self._correlator.notify(method, params)
+
+    async def wait_closed(self) -> str:
+        """See `Channel.wait_closed`."""
+        return await self._child.wait_ended()
+
+
+@asynccontextmanager
+async def open_stdio(
+    server: str,
+    command: str,
+    args: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    cwd: str | None,
+    on_notification: OnNotification,
+) -> AsyncIterator[StdioChannel]:
+    """Start a child and talk to it.
+
+    Raises:
+        ConnectionLost: The command cannot be started.
+    """
+    correlator: Correlator
+
+    def receive(line: bytes) -> None:
+        correlator.receive(line)
+
+    async with running_child(server, command, args, env=env, cwd=cwd, on_line=receive) as child:
+        correlator = Correlator(server, on_notification, child.write_line)
+        async with anyio.create_task_group() as group:
+
+            async def fail_when_ended() -> None:
+                correlator.close(await child.wait_ended())
+
+            group.start_soon(fail_when_ended)
+            try:
+                yield StdioChannel(child, correlator)
+            finally:
+                correlator.close("the connection is being closed")
+                group.cancel_scope.cancel()
+
+
+class HttpChannel:
+    """Streamable HTTP: one POST for each request, each contained.
+
+    Source: MCP 2026-07-28 and 2025-11-25, "Transports", "Streamable HTTP".
+    """
+
+    cancels_by_closing = True
+
+    def __init__(
+        self, server: str, client: HttpClient, url: str, headers: Mapping[str, str], on_notification: OnNotification,
+        group: TaskGroup,
+    ) -> None:  # fmt: skip
+        self._server = server
+        self._client = client
+        self._url = url
+        self._on_notification = on_notification
+        self._group = group
+        self._ids = itertools.count(1)
+        self._background = 0
+        self._closed = anyio.Event()
+        self._reason = "the connection is closed"
+        self.headers: dict[str, str] = dict(headers)
+        self.session_id: str | None = None
+
+    async def request(
+        self,
+        method: str,
+        params: dict[str, Any],
+        *,
+        on_progress: OnProgress | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> Any:
+        """See `Channel.request`."""
+        request_id = next(self._ids)
+        if on_progress is not None:
+            params = {**params, "_meta": {**params.get("_meta", {}), "progressToken": request_id}}
+        body = wire.dumps({"jsonrpc": "2.0", "id": request_id, "method": method, "params": params})
+        finished = False
+        try:
+            async with self._client.send("POST", self._url, self._head(headers), body) as response:
+                message = await self._answer(response, request_id, on_progress)
+                finished = True
+                if method == "initialize":
+                    self.session_id = response.headers.get("mcp-session-id")
+            if self.session_id is not None and _tells_forgotten(message):
+                raise SessionForgotten("the upstream has forgotten the session")
+            return answer_of(message)
+        finally:
+            if not finished and self.session_id is not None:
+                # In the handshake era a closed connection cancels nothing by itself.
+                self._later("notifications/cancelled", {"requestId": request_id, "reason": "the caller left"})
+
+    async def notify(self, method: str, params: dict[str, Any] | None = None) -> None:
+        """See `Channel.notify`."""
+        message: dict[str, Any] = {"jsonrpc": "2.0", "method": method}
+        if params is not None:
+            message["params"] = params
+        await self._post(message)
+
+    async def wait_closed(self) -> str:
+        """See `Channel.wait_closed`."""
+        await self._closed.wait()
+        return self._reason
+
+    def fail(self, reason: str) -> None:
+        """Mark the whole connection as gone: the server cannot be reached."""
+        if not self._closed.is_set():
+            self._reason = reason
+            self._closed.set()
+
+    @asynccontextmanager
+    async def listen_get(self) -> AsyncIterator[AsyncIterator[dict[str, Any]]]:
+        """The handshake era's stream of messages that belong to no request.
+
+        Raises:
+            HttpStatusError: The server offers none.
+        """
+        head = {**self._head(None), "accept": "text/event-stream"}
+        head.pop("content-type", None)
+        async with self._client.send("GET", self._url, head) as response:
+            if response.status != 200 or response.content_type != "text/event-stream":
+                raise HttpStatusError(response.status, "no stream of notifications")
+            yield self._messages(response)
+
+    async def delete(self) -> None:
+        """End the session, as a good client does."""
+        if self.session_id is not None:
+            async with self._client.send("DELETE", self._url, self._head(None)) as response:
+                await response.read()
+
+    def receive(self, message: dict[str, Any]) -> None:
+        """Take a message that answers no request of ours."""
+        method = message.get("method")
+        if not isinstance(method, str):
+            return
+        if "id" in message:
+            self._later_message(refusal(message))
+            return
+        params = message.get("params")
+        self._on_notification(method, params if isinstance(params, dict) else {})
+
+    def _head(self, extra: dict[str, str] | None) -> dict[str, str]:
+        head = {**_POST_HEADERS, **self.headers}
+        if self.session_id is not None:
+            head["mcp-session-id"] = self.session_id
+        if extra:
+            head.update(extra)
+        return head
+
+    async def _answer(self, response: Response, request_id: int, on_progress: OnProgress | None) -> dict[str, Any]:
+        if response.status == 404 and self.session_id is not None:
+            raise SessionForgotten("the upstream has forgotten the session")
+        if response.content_type == "text/event-stream" and response.status == 200:
+            async for message in self._messages(response):
+                if "method" not in message:
+                    if message.get("id") == request_id:
+                        return message
+                elif message.get("method") == "notifications/progress" and on_progress is not None:
+                    params = message.get("params")
+                    if isinstance(params, dict) and params.get("progressToken") == request_id:
+                        on_progress(params)
+                else:
+                    self.receive(message)
+            raise ConnectionLost("the stream of the answer ended before the answer", sent=True)
+        body = await response.read()
+        parsed: Any = None
+        if response.content_type == "application/json" or body[:1] == b"{":
+            try:
+                parsed = wire.loads(body)
+            except wire.MalformedJson as error:
+                if response.status < 400:
+                    raise ConnectionLost(f"the answer is not JSON ({error})", sent=True) from None
+        message = parsed if isinstance(parsed, dict) else {}
+        if "error" in message or "result" in message:
+            if response.status < 400:
+                if message.get("id") != request_id and "error" not in message:
+                    raise ConnectionLost("the answer carries another request's id", sent=True)
+                return message
+            if isinstance(message.get("error"), dict) and "code" in message["error"]:
+                return message
+        if response.status >= 300:
+            raise HttpStatusError(response.status, _reason_phrase(response.status))
+        raise ConnectionLost("the answer is neither JSON nor an event stream", sent=True)
+
+    async def _messages(self, response: Response) -> AsyncIterator[dict[str, Any]]:
+        parser = EventParser()
+        async for chunk in response.chunks():
+            for event in parser.feed(chunk):
+                if event.event != "message" or not event.data:
+                    continue
+                try:
+                    message = wire.loads(event.data)
+                except wire.MalformedJson:
+                    log.warning("an event is not JSON, ignored", extra={"server": self._server})
+                    continue
+                if isinstance(message, dict):
+                    yield message
+
+    async def _post(self, message: dict[str, Any]) -> None:
+        with anyio.fail_after(10):
+            async with self._client.send("POST", self._url, self._head(None), wire.dumps(message)) as response:
+                await response.read()
+
+    def _later(self, method: str, params: dict[str, Any]) -> None:
+        self._later_message({"jsonrpc": "2.0", "method": method, "params": params})
+
+    def _later_message(self, message: dict[str, Any]) -> None:
+        if self._background >= _MAX_BACKGROUND:
+            return
+        self._background += 1
+
+        async def post() -> None:
+            try:
+                await self._post(message)
+            except (GatewayError, TimeoutError, ValueError):
+                log.debug("a message could not be sent", extra={"server": self._server})
+            finally:
+                self._background -= 1
+
+        self._group.start_soon(post)
+
+
+class SseChannel(StdioChannel):
+    """HTTP+SSE of 2024-11-05: requests by POST, every answer on one long stream."""
+
+    def __init__(self, correlator: Correlator, reason: list[str], closed: anyio.Event) -> None:
+        self._correlator = correlator
+        self._reason = reason
+        self._closed = closed
+        self.headers = {}
+
+    async def wait_closed(self) -> str:
+        """See `Channel.wait_closed`."""
+        await self._closed.wait()
+        return self._reason[0]
+
+
+@asynccontextmanager
+async def open_http(
+    server: str, url: str, *, headers: Mapping[str, str], client: HttpClient, on_notification: OnNotification
+) -> AsyncIterator[HttpChannel]:
+    """A Streamable HTTP channel; nothing is sent before its first request."""
+    async with anyio.create_task_group() as group:
+        channel = HttpChannel(server, client, url, headers, on_notification, group)
+        try:
+            yield channel
+        finally:
+            with anyio.move_on_after(1, shield=True):
+                try:
+                    await channel.delete()
+                except (GatewayError, ValueError):
+                    log.debug("the session could not be ended", extra={"server": server})
+            group.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def open_sse(
+    server: str, url: str, *, headers: Mapping[str, str], client: HttpClient, on_notification: OnNotification
+) -> AsyncIterator[SseChannel]:
+    """Open the long stream and learn where to post.
+
+    Raises:
+        ConnectionLost: The stream ended before it named an endpoint.
+        HttpStatusError: It is no event stream, or names an endpoint of another origin.
+    """
+    reason = ["the connection is closed"]
+    closed = anyio.Event()
+    ready = anyio.Event()
+    endpoint: list[str] = []
+    sender, posts = anyio.create_memory_object_stream[bytes](256)
+
+    def send(line: bytes) -> None:
+        try:
+            sender.send_nowait(line)
+        except (anyio.WouldBlock, anyio.ClosedResourceError, anyio.BrokenResourceError):
+            raise Congested("it takes no more messages") from None
+
+    correlator = Correlator(server, on_notification, send)
+
+    async def read(response: Response) -> None:
+        parser = EventParser()
+        async for chunk in response.chunks():
+            for event in parser.feed(chunk):
+                if event.event == "endpoint":
+                    target = urljoin(url, event.data.decode("utf-8", "replace").strip())
+                    if split_url(target)[0] != split_url(url)[0]:
+                        raise HttpStatusError(200, "the endpoint is of another origin")
+                    endpoint[:] = [target]
+                    ready.set()
+                elif event.event == "message":
+                    correlator.receive(event.data)
+        raise ConnectionLost("the event stream ended", sent=True)
+
+    async def hold() -> None:
+        try:
+            async with client.send("GET", url, {**headers, "accept": "text/event-stream"}) as response:
+                if response.status != 200 or response.content_type != "text/event-stream":
+                    raise HttpStatusError(response.status, "not an event stream")
+                await read(response)
+        except (GatewayError, ValueError) as error:
+            reason[0] = str(error)
+            failure.append(error)
+        finally:
+            correlator.close(reason[0])
+            closed.set()
+            ready.set()
+
+    async def post(line: bytes) -> None:
+        try:
+            head = {**headers, "content-type": "application/json"}
+            async with client.send("POST", endpoint[0], head, line) as response:
+                await response.read()
+                if response.status >= 400:
+                    raise HttpStatusError(response.status, "the message was refused")
+        except (GatewayError, ValueError) as error:
+            message = wire.loads(line)
+            if isinstance(message.get("id"), int):
+                failed = {
+                    "id": message["id"],
+                    "error": {"code": -32603, "message": f"could not be sent: {error}"},
+                }
+                correlator.receive(wire.dumps(failed))
+
+    failure: list[Exception] = []
+    async with anyio.create_task_group() as group:
+
+        async def post_all() -> None:
+            async for line in posts:
+                group.start_soon(post, line)
+
+        group.start_soon(hold)
+        try:
+            await ready.wait()
+            if not endpoint:
+                raise failure[0] if failure else ConnectionLost(reason[0], sent=False)
+            group.start_soon(post_all)
+            yield SseChannel(correlator, reason, closed)
+        finally:
+            sender.close()
+            correlator.close("the connection is being closed")
+            group.cancel_scope.cancel()
+    posts.close()
+
+
+def _tells_forgotten(message: dict[str, Any]) -> bool:
+    error = message.get("error")
+    text = error.get("message") if isinstance(error, dict) else None
+    return isinstance(text, str) and any(words in text.lower() for words in _FORGOTTEN)
+
+
+def _reason_phrase(status: int) -> str:
+    if status in (401, 403):
+        return "the credentials were refused"
+    if 300 <= status < 400:
+        return "a redirect is not followed"
+    return ""
+
+
+__all__ = ["HttpChannel", "SseChannel", "StdioChannel", "open_http", "open_sse", "open_stdio"]

@@ -1,0 +1,363 @@
+"""One owner task for each upstream: connect, discover, watch, reconnect; callers only send to it."""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import anyio
+
+from gateway.config.model import ServerConfig
+from gateway.errors import (
+    INVALID_PARAMS,
+    Congested,
+    ConnectionLost,
+    GatewayError,
+    HttpStatusError,
+    RpcError,
+    SessionForgotten,
+    UpstreamLost,
+    UpstreamProtocolError,
+    UpstreamTimeout,
+    UpstreamUnavailable,
+    innermost,
+)
+from gateway.upstream.backoff import delay_s
+from gateway.upstream.breaker import Breaker
+from gateway.upstream.channels import HttpChannel
+from gateway.upstream.http import HttpClient, split_url
+from gateway.upstream.mcp import McpConnector, RawListing, UpstreamSession
+
+log = logging.getLogger(__name__)
+
+State = Literal["connecting", "ready", "waiting", "stopped"]
+OnListing = Callable[[str, int, RawListing], Awaitable[None]]
+OnProgress = Callable[[dict[str, Any]], None]
+
+POLL_S: Final = 60.0
+# A session that lived this long was sound: its end starts the backoff afresh.
+SOUND_S: Final = 10.0
+WAIT_READY_S: Final = 10.0
+WAIT_FAILING_S: Final = 2.0
+_STORM_S: Final = 0.05
+_KNOCK_S: Final = 0.4
+_HEADER_MISMATCH: Final = -32020
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpstreamCall:
+    """One `tools/call`, as the pipeline wants it sent.
+
+    Attributes:
+        params: The whole `params` object, names already those of the upstream.
+        repeatable: The tool is marked idempotent or read-only.
+        header_map: Property paths to the `x-mcp-header` tokens they are mirrored in.
+        on_progress: Hears each progress notification's params.
+    """
+
+    params: dict[str, Any]
+    repeatable: bool
+    header_map: dict[tuple[str, ...], str]
+    on_progress: OnProgress | None = None
+
+
+class UpstreamLink:
+    """Keeps one upstream connected and its listing true."""
+
+    def __init__(
+        self,
+        server: str,
+        config: ServerConfig,
+        client: HttpClient,
+        *,
+        on_listing: OnListing,
+        on_lost: Callable[[str, int], None],
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        self.server = server
+        self.config = config
+        self._connector = McpConnector(server, config, client)
+        self._on_listing = on_listing
+        self._on_lost = on_lost
+        self._chance = chance
+        self._session: UpstreamSession | None = None
+        self._ready = anyio.Event()
+        self._relist = anyio.Event()
+        self._breaker = Breaker()
+        self._failures = 0
+        self._restart: Callable[[], None] | None = None
+        self.tried = anyio.Event()
+        self.state: State = "connecting"
+        self.epoch = 0
+        self.in_flight = 0
+        self.last_error: str | None = None
+        self.listed_at_s: float | None = None
+
+    @property
+    def session(self) -> UpstreamSession | None:
+        """The present session, while there is one."""
+        return self._session
+
+    @property
+    def patience_s(self) -> float:
+        """How long a call waits for a connection: less where attempts keep failing."""
+        return min(WAIT_READY_S if self._failures < 3 else WAIT_FAILING_S, self.config.call_timeout)
+
+    async def run(self) -> None:
+        """Own the upstream until cancelled. Nothing that the upstream does ends this."""
+        while True:
+            self.state = "connecting"
+            began_s = time.monotonic()
+            refused = False
+            try:
+                await self._live()
+            except Exception as error:  # boundary: no upstream may end its owner task
+                cause = innermost(error)
+                refused = isinstance(cause, ConnectionLost)
+                if isinstance(cause, GatewayError):
+                    self.last_error = str(cause)
+                else:
+                    self.last_error = f"unexpected {type(cause).__name__}"
+                    log.exception("the link failed unexpectedly", extra={"server": self.server})
+            finally:
+                self._session = None
+                self._ready = anyio.Event() if self._ready.is_set() else self._ready
+            self._on_lost(self.server, self.epoch)
+            self.tried.set()
+            self.state = "waiting"
+            self._failures = 0 if time.monotonic() - began_s >= SOUND_S else self._failures + 1
+            log.warning("not connected: %s", self.last_error, extra={"server": self.server})
+            await self._pause(delay_s(max(0, self._failures - 1), self._chance()), knock=refused)
+
+    def refresh(self) -> None:
+        """List again soon; connect at once where the link waits."""
+        self._relist.set()
+        if self._restart is not None:
+            self._restart()
+
+    async def wait_ready(self, wait_s: float) -> UpstreamSession:
+        """The session, waiting for it if need be.
+
+        Raises:
+            UpstreamUnavailable: Not connected within the bound.
+        """
+        session = self._session
+        if session is not None:
+            return session
+        with anyio.move_on_after(wait_s):
+            while self._session is None:
+                await self._ready.wait()
+        if self._session is None:
+            reason = f" ({self.last_error})" if self.last_error else ""
+            raise UpstreamUnavailable(
+                self.server,
+                f"Not called: server '{self.server}' is not reachable right now{reason}. Nothing was sent; try again.",
+            )
+        return self._session
+
+    async def call(self, call: UpstreamCall) -> Any:
+        """Send one call and return the raw result.
+
+        Raises:
+            UpstreamUnavailable: Nothing was sent.
+            UpstreamTimeout: The deadline passed, progress or not.
+            UpstreamLost: The connection ended after sending; the outcome is unknown.
+            UpstreamProtocolError: The answer was not MCP.
+            RpcError: The upstream's own error.
+        """
+        now_s = time.monotonic()
+        if self.in_flight >= self.config.max_concurrency:
+            raise UpstreamUnavailable(
+                self.server,
+                f"Not called: server '{self.server}' already has {self.in_flight} calls in flight. "
+                "Nothing was sent; try again when some have ended.",
+            )
+        if not self._breaker.admits(now_s):
+            raise UpstreamUnavailable(
+                self.server,
+                f"Not called: server '{self.server}' has failed {self._breaker.failures} times in a row "
+                "and is left alone for some seconds. Nothing was sent.",
+            )
+        self._breaker = self._breaker.probing(now_s)
+        self.in_flight += 1
+        try:
+            return await self._attempts(call)
+        finally:
+            self.in_flight -= 1
+
+    async def _attempts(self, call: UpstreamCall) -> Any:
+        for last in (False, True):
+            session = await self.wait_ready(self.patience_s)
+            try:
+                result = await self._send(session, call)
+            except SessionForgotten as error:
+                self._end_session(session, str(error))
+                if last:
+                    raise UpstreamUnavailable(self.server, self._words("keeps forgetting its session")) from None
+            except Congested as error:
+                raise UpstreamUnavailable(
+                    self.server,
+                    f"Not called: server '{self.server}' is overloaded ({error}). Nothing was sent.",
+                ) from None
+            except ConnectionLost as error:
+                if not error.sent:
+                    self._breaker = self._breaker.failed(time.monotonic(), self._chance())
+                    self._end_session(session, str(error))
+                if last or (error.sent and not call.repeatable):
+                    raise self._lost(error) from None
+            except HttpStatusError as error:
+                raise UpstreamProtocolError(
+                    self.server, self._words(f"answered with {error}; the call has no result")
+                ) from None
+            except RpcError as error:
+                self._breaker = self._breaker.succeeded()
+                if error.code in (INVALID_PARAMS, _HEADER_MISMATCH):
+                    # Evidence that our listing is no longer true.
+                    self._relist.set()
+                raise
+            else:
+                self._breaker = self._breaker.succeeded()
+                return result
+        raise AssertionError("unreachable")
+
+    async def _send(self, session: UpstreamSession, call: UpstreamCall) -> Any:
+        headers: dict[str, str] | None = None
+        if call.header_map and session.era == "modern":
+            from mcp.shared.inbound import mcp_param_headers
+
+            headers = mcp_param_headers(call.header_map, call.params.get("arguments") or {})
+        limit_s = self.config.call_timeout
+        with anyio.move_on_after(limit_s) as scope:
+
+            def progressed(params: dict[str, Any]) -> None:
+                scope.deadline = anyio.current_time() + limit_s
+                if call.on_progress is not None:
+                    call.on_progress(params)
+
+            return await session.request("tools/call", call.params, on_progress=progressed, param_headers=headers)
+        raise UpstreamTimeout(
+            self.server,
+            f"Server '{self.server}' gave no answer within {limit_s:g} s and the call was given up; "
+            "it may still have taken effect there.",
+        )
+
+    def _lost(self, error: ConnectionLost) -> GatewayError:
+        if not error.sent:
+            return UpstreamUnavailable(
+                self.server,
+                f"Not called: server '{self.server}' is not reachable right now ({error}). Nothing was sent.",
+            )
+        return UpstreamLost(
+            self.server,
+            f"The connection to server '{self.server}' failed after the call was sent ({error}): its outcome is "
+            "unknown, and it was not repeated. Check before you call again.",
+        )
+
+    def _words(self, what: str) -> str:
+        return f"Server '{self.server}' {what}."
+
+    def _end_session(self, session: UpstreamSession, reason: str) -> None:
+        if self._session is not session:
+            return
+        self.last_error = reason
+        self._session = None
+        self._ready = anyio.Event()
+        # The end of a child is heard by its owner, with the reason; nothing else tells of an HTTP one.
+        if self._restart is not None and isinstance(session.channel, HttpChannel):
+            self._restart()
+
+    async def _live(self) -> None:
+        """One connection from its opening to its end."""
+        with anyio.CancelScope() as scope:
+            self._restart = None
+            async with self._connector.open() as session:
+                with anyio.fail_after(self.config.connect_timeout):
+                    listing = await session.list_tools()
+                self.epoch += 1
+                session.epoch = self.epoch
+                self._restart = scope.cancel
+                await self._publish(listing)
+                self._session = session
+                self.state = "ready"
+                self.last_error = None
+                self._breaker = Breaker()
+                self._ready.set()
+                self.tried.set()
+                log.info("connected, %d tools", len(listing.tools), extra={"server": self.server})
+                async with anyio.create_task_group() as group:
+                    group.start_soon(session.watch)
+                    group.start_soon(self._keep_listed, session, listing.ttl_ms)
+                    reason = await session.channel.wait_closed()
+                    group.cancel_scope.cancel()
+                raise ConnectionLost(reason, sent=True)
+        self._restart = None
+        raise SessionForgotten(self.last_error or "reconnecting")
+
+    async def _keep_listed(self, session: UpstreamSession, ttl_ms: int | None) -> None:
+        while True:
+            # A hint of 0 means "do not cache", which for a live list means polling at leisure.
+            hint_s = ttl_ms / 1000 if ttl_ms else POLL_S
+            poll_s = max(1.0, hint_s) * (0.8 + 0.4 * self._chance())
+            with anyio.move_on_after(None if session.watched and ttl_ms is None else poll_s):
+                await _either(session.changed, self._relist)
+            # A storm of changes is one change: what comes while we list is listed once more.
+            await anyio.sleep(_STORM_S)
+            session.changed = anyio.Event()
+            self._relist = anyio.Event()
+            try:
+                with anyio.fail_after(self.config.connect_timeout):
+                    listing = await session.list_tools()
+            except SessionForgotten as error:
+                self._end_session(session, str(error))
+                return
+            except (GatewayError, TimeoutError) as error:
+                # The last good surface stays; the reason is for the operator.
+                self.last_error = f"listing failed: {error or 'no answer in time'}"
+                if isinstance(error, ConnectionLost) and not error.sent:
+                    self._end_session(session, str(error))
+                    return
+                continue
+            self.last_error = None
+            ttl_ms = listing.ttl_ms
+            await self._publish(listing)
+
+    async def _publish(self, listing: RawListing) -> None:
+        self.listed_at_s = time.time()
+        await self._on_listing(self.server, self.epoch, listing)
+
+    async def _pause(self, seconds: float, *, knock: bool) -> None:
+        """Wait before the next attempt; a port that accepts connections again ends the wait."""
+        with anyio.CancelScope() as scope:
+            self._restart = scope.cancel
+            until_s = time.monotonic() + seconds
+            while (left_s := until_s - time.monotonic()) > 0:
+                await anyio.sleep(min(_KNOCK_S, left_s))
+                if knock and self.config.url is not None and await _answers(self.config.url):
+                    break
+        self._restart = None
+
+
+async def _either(first: anyio.Event, second: anyio.Event) -> None:
+    async with anyio.create_task_group() as group:
+
+        async def wait(event: anyio.Event) -> None:
+            await event.wait()
+            group.cancel_scope.cancel()
+
+        group.start_soon(wait, first)
+        group.start_soon(wait, second)
+
+
+async def _answers(url: str) -> bool:
+    origin, _ = split_url(url)
+    try:
+        with anyio.fail_after(1):
+            stream = await anyio.connect_tcp(origin.host, origin.port)
+        await stream.aclose()
+    except (OSError, TimeoutError):
+        return False
+    return True

@@ -1,0 +1,210 @@
+"""A child process as an upstream: bounded lines in, its own process group, a clean end.
+
+Source: MCP 2026-07-28, "Transports", "stdio".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import logging
+import os
+import shutil
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Final, cast
+
+import anyio
+
+from gateway.errors import Congested, ConnectionLost
+from gateway.lines import LineSplitter
+
+log = logging.getLogger(__name__)
+
+MAX_UNSENT_BYTES: Final = 16 * 1024 * 1024
+_STDERR_LINE_BYTES: Final = 2000
+_STDERR_LINES_PER_S: Final = 50
+_CLOSE_GRACE_S: Final = 1.0
+_TERM_GRACE_S: Final = 1.0
+
+# What a program needs to run at all; everything else a child must be given by name.
+SAFE_ENVIRONMENT: Final = (
+    "HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "USER", "TZ",
+    "APPDATA", "COMSPEC", "HOMEDRIVE", "HOMEPATH", "LOCALAPPDATA", "PATHEXT", "PROGRAMDATA", "PROGRAMFILES",
+    "SYSTEMDRIVE", "SYSTEMROOT", "TEMP", "TMP", "USERNAME", "USERPROFILE", "WINDIR",
+)  # fmt: skip
+_PR_SET_PDEATHSIG: Final = 1
+_LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
+
+
+def child_environment(named: Mapping[str, str], ours: Mapping[str, str]) -> dict[str, str]:
+    """What the child sees: the safe set of ours, and what its configuration names."""
+    environment = {key: ours[key] for key in SAFE_ENVIRONMENT if key in ours}
+    environment.update(named)
+    return environment
+
+
+class _Pipes(asyncio.SubprocessProtocol):
+    def __init__(self, on_line: Callable[[bytes], None], on_stderr: Callable[[bytes], None]) -> None:
+        self._on_line = on_line
+        self._on_stderr = on_stderr
+        self._stdout = LineSplitter()
+        self._stderr = LineSplitter(_STDERR_LINE_BYTES)
+        self.exited = asyncio.Event()
+        self.ended = asyncio.Event()
+
+    def pipe_data_received(self, fd: int, data: bytes | str) -> None:
+        assert isinstance(data, bytes)
+        if fd == 1:
+            for line in self._stdout.feed(data):
+                self._on_line(line)
+        else:
+            for line in self._stderr.feed(data):
+                self._on_stderr(line)
+
+    def pipe_connection_lost(self, fd: int, error: Exception | None) -> None:
+        # A server that closed its output can answer nothing any more, running or not.
+        if fd == 1:
+            self.ended.set()
+
+    def process_exited(self) -> None:
+        self.exited.set()
+        self.ended.set()
+
+
+class ChildProcess:
+    """A running child: write lines to it, be told the lines that it writes."""
+
+    def __init__(self, transport: asyncio.SubprocessTransport, pipes: _Pipes) -> None:
+        self._transport = transport
+        self._pipes = pipes
+        self.pid = transport.get_pid()
+        # uvloop's transports derive from none of asyncio's classes.
+        self._stdin = cast(asyncio.WriteTransport, transport.get_pipe_transport(0))
+
+    def write_line(self, line: bytes) -> None:
+        """Send one line.
+
+        Raises:
+            ConnectionLost: The child is gone.
+            Congested: It reads so slowly that too much is waiting.
+        """
+        if self._pipes.ended.is_set() or self._stdin.is_closing():
+            raise ConnectionLost(self.end_reason(), sent=False)
+        if self._stdin.get_write_buffer_size() > MAX_UNSENT_BYTES:
+            raise Congested("the process does not read its input")
+        self._stdin.write(line + b"\n")
+
+    async def wait_ended(self) -> str:
+        """Return the reason once the child has exited or closed its output."""
+        await self._pipes.ended.wait()
+        with anyio.move_on_after(0.2):
+            await self._pipes.exited.wait()
+        return self.end_reason()
+
+    def end_reason(self) -> str:
+        """How the child ended, in words."""
+        code = self._transport.get_returncode()
+        if code is None:
+            return "the process closed its output"
+        if code < 0:
+            with suppress(ValueError):
+                return f"the process was ended by {signal.Signals(-code).name}"
+        return f"the process exited with code {code}"
+
+    async def end(self) -> None:
+        """Close its input, wait, terminate, kill; leave nobody of its group behind."""
+        self._stdin.close()
+        for grace_s, sign in ((_CLOSE_GRACE_S, signal.SIGTERM), (_TERM_GRACE_S, signal.SIGKILL)):
+            with anyio.move_on_after(grace_s):
+                await self._pipes.exited.wait()
+            if self._pipes.exited.is_set():
+                break
+            self._signal_group(sign)
+        with anyio.move_on_after(2):
+            await self._pipes.exited.wait()
+        # Its descendants may live on after the leader: the group is ours alone.
+        self._signal_group(signal.SIGKILL)
+        self._transport.close()
+
+    def _signal_group(self, sign: signal.Signals) -> None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, sign)
+
+
+def _die_with_parent() -> None:
+    if _LIBC is not None:
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+@asynccontextmanager
+async def running_child(
+    server: str,
+    command: str,
+    args: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    cwd: str | None,
+    on_line: Callable[[bytes], None],
+) -> AsyncIterator[ChildProcess]:
+    """Start a child; it has ended, with all its descendants, when this is left.
+
+    Raises:
+        ConnectionLost: The command cannot be started.
+    """
+    environment = child_environment(env, os.environ)
+    path = shutil.which(command, path=environment.get("PATH"))
+    if path is None:
+        raise ConnectionLost(f"command not found: {command}", sent=False)
+    stderr = _StderrLog(server)
+    loop = asyncio.get_running_loop()
+    try:
+        transport, pipes = await loop.subprocess_exec(
+            lambda: _Pipes(on_line, stderr.line),
+            path,
+            *args,
+            env=environment,
+            cwd=cwd,
+            start_new_session=True,
+            preexec_fn=_die_with_parent if _LIBC is not None else None,
+        )
+    except OSError as error:
+        raise ConnectionLost(f"cannot start {command}: {error.strerror or error}", sent=False) from None
+    child = ChildProcess(transport, pipes)
+    try:
+        yield child
+    finally:
+        with anyio.CancelScope(shield=True):
+            await child.end()
+        stderr.close()
+
+
+class _StderrLog:
+    """A child's standard error in our log: labelled, cut, and not more than so much a second."""
+
+    def __init__(self, server: str) -> None:
+        self._server = server
+        self._second = 0
+        self._count = 0
+        self._dropped = 0
+
+    def line(self, line: bytes) -> None:
+        second = int(asyncio.get_running_loop().time())
+        if second != self._second:
+            self.close()
+            self._second, self._count = second, 0
+        self._count += 1
+        if self._count > _STDERR_LINES_PER_S:
+            self._dropped += 1
+            return
+        text = line.decode("utf-8", "replace").rstrip()
+        clean = "".join(character if character.isprintable() or character == "\t" else "?" for character in text)
+        if clean:
+            log.info("stderr: %s", clean, extra={"server": self._server})
+
+    def close(self) -> None:
+        if self._dropped:
+            log.info("stderr: %d lines dropped", self._dropped, extra={"server": self._server})
+            self._dropped = 0

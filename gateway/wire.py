@@ -1,0 +1,58 @@
+"""JSON on the wire: bytes to values and back, with no value changed on the way."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, Final, NoReturn
+
+import orjson
+
+# orjson turns integers beyond 64 bits into floats: a run of 19 digits is where that can begin.
+_LONG_NUMBER: Final = re.compile(rb"\d{19}")
+
+
+class MalformedJson(ValueError):
+    """The bytes are no JSON, or nested too deeply to be held."""
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+def loads(data: bytes | bytearray | memoryview) -> Any:
+    """Parse one JSON text; integers of any size and lone surrogates survive.
+
+    Raises:
+        MalformedJson: Not JSON, or too deep.
+    """
+    raw = bytes(data)
+    try:
+        if _LONG_NUMBER.search(raw) is None:
+            return orjson.loads(raw)
+        return json.loads(raw, parse_constant=_refuse_constant)
+    except ValueError as error:
+        if "surrogate" not in str(error):
+            raise MalformedJson(str(error)) from None
+    except RecursionError:
+        raise MalformedJson("nested too deeply") from None
+    try:
+        return json.loads(raw, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise MalformedJson(str(error)) from None
+
+
+def dumps(value: Any) -> bytes:
+    """Serialise a JSON value compactly.
+
+    Raises:
+        MalformedJson: Nested too deeply, or not a JSON value.
+    """
+    try:
+        return orjson.dumps(value)
+    except TypeError:
+        pass
+    try:
+        return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
+    except (ValueError, TypeError, RecursionError) as error:
+        raise MalformedJson(str(error) or "nested too deeply") from None

@@ -1,0 +1,307 @@
+"""Listings in, one immutable Catalog out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from types import MappingProxyType
+from typing import Any, Literal
+
+from registry import headers
+from registry.errors import SchemaRejected, UnknownTool
+from registry.intake import Finding
+from registry.names import (
+    BUILTIN_NAMES,
+    CompiledName,
+    ServerName,
+    ToolName,
+    WrapperName,
+    compile_names,
+    fold,
+)
+from registry.schemas import canonical, digest, digest_of
+
+_NO_HEADERS: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerListing:
+    """What one upstream said on one connection, after intake; its tools are never changed in place."""
+
+    server: ServerName
+    epoch: int
+    tools: tuple[dict[str, Any], ...]
+    quarantined: tuple[Finding, ...] = ()
+    repaired: tuple[Finding, ...] = ()
+    ttl_ms: int | None = None
+    scope: Literal["public", "private"] = "public"
+    origin: Literal["live", "snapshot"] = "live"
+    stale: bool = False
+    transport: Literal["stdio", "http"] = "stdio"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerShape:
+    """How one server's tools are named and which of them exist; patterns match upstream names."""
+
+    prefixed: bool = True
+    renames: Mapping[ToolName, str] = field(default_factory=dict)
+    hidden: frozenset[str] = frozenset()
+    allow: tuple[str, ...] = ("*",)
+    deny: tuple[str, ...] = ()
+
+    def shows(self, tool: str) -> bool:
+        """Tell whether this tool has a wrapper at all."""
+        return (
+            tool not in self.hidden
+            and any(fnmatchcase(tool, pattern) for pattern in self.allow)
+            and not any(fnmatchcase(tool, pattern) for pattern in self.deny)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """What configuration says about the catalog; the order of servers settles clashes of bare names."""
+
+    max_length: int = 48
+    servers: Mapping[ServerName, ServerShape] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolWrapper:
+    """One tool as we expose it; `definition` is the upstream's object with only `name` replaced."""
+
+    name: WrapperName
+    server: ServerName
+    tool: ToolName
+    epoch: int
+    definition: dict[str, Any]
+    digest: str
+    schema_digest: str
+    name_reason: str | None = None
+    stale: bool = False
+    origin: Literal["live", "snapshot"] = "live"
+    headers: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: _NO_HEADERS)
+
+    @property
+    def input_schema(self) -> Any:
+        """The schema that arguments are checked against, whatever a profile advertises."""
+        return self.definition.get("inputSchema", {})
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """One server's share of a catalog, kept so that only the changed server is rebuilt."""
+
+    listing: ServerListing
+    shape: ServerShape
+    max_length: int
+    wrappers: tuple[ToolWrapper, ...]
+    findings: tuple[Finding, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Catalog:
+    """All wrappers at one moment, ordered by name; never changed, only replaced."""
+
+    version: int = 0
+    wrappers: tuple[ToolWrapper, ...] = ()
+    servers: Mapping[ServerName, ServerListing] = field(default_factory=dict)
+    quarantined: tuple[tuple[ServerName, Finding], ...] = ()
+    digest: str = ""
+    _by_name: Mapping[str, ToolWrapper] = field(default_factory=dict, repr=False, compare=False)
+    _by_server: Mapping[str, tuple[ToolWrapper, ...]] = field(default_factory=dict, repr=False, compare=False)
+    _by_tool: Mapping[tuple[str, str], ToolWrapper] = field(default_factory=dict, repr=False, compare=False)
+    # What `build` reuses; of no interest to readers.
+    parts: Mapping[ServerName, _Part] = field(default_factory=dict, repr=False, compare=False)
+
+    def resolve(self, name: str) -> ToolWrapper:
+        """Return the wrapper of this name.
+
+        Raises:
+            UnknownTool: there is none.
+        """
+        wrapper = self._by_name.get(name)
+        if wrapper is None:
+            raise UnknownTool(name)
+        return wrapper
+
+    def get(self, name: str) -> ToolWrapper | None:
+        """Return the wrapper of this name, or None."""
+        return self._by_name.get(name)
+
+    def find(self, server: str, tool: str) -> ToolWrapper | None:
+        """Return a server's wrapper by its upstream's name, or else by its wrapper name."""
+        wrapper = self._by_tool.get((server, tool))
+        if wrapper is None and (named := self._by_name.get(tool)) is not None and named.server == server:
+            return named
+        return wrapper
+
+    def of(self, server: str) -> tuple[ToolWrapper, ...]:
+        """Return one server's wrappers, ordered by name."""
+        return self._by_server.get(server, ())
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogChange:
+    """What a caller could notice between two catalogs; true when there is anything."""
+
+    before: Catalog
+    after: Catalog
+    added: tuple[WrapperName, ...] = field(init=False)
+    removed: tuple[WrapperName, ...] = field(init=False)
+    changed: tuple[WrapperName, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        old, new = self.before, self.after
+        put = object.__setattr__
+        if old.digest == new.digest and old.wrappers and new.wrappers:
+            old = new
+        put(self, "added", tuple(w.name for w in new.wrappers if old.get(w.name) is None))
+        put(self, "removed", tuple(w.name for w in old.wrappers if new.get(w.name) is None))
+        both = [(old.get(w.name), w) for w in new.wrappers]
+        put(self, "changed", tuple(w.name for was, w in both if was and was.digest != w.digest))
+
+    def __bool__(self) -> bool:
+        return bool(self.added or self.removed or self.changed)
+
+
+def handshake_definition(definition: dict[str, Any]) -> dict[str, Any]:
+    """Return the definition as clients of the `initialize` eras accept it; the same object when it is.
+
+    Before 2026-07-28 an `outputSchema` had a root of `type: object`, and one other lost the whole list.
+    """
+    if "outputSchema" not in definition:
+        return definition
+    output = definition["outputSchema"]
+    if isinstance(output, dict) and output.get("type") == "object":
+        return definition
+    return {key: value for key, value in definition.items() if key != "outputSchema"}
+
+
+def build(
+    listings: Mapping[ServerName, ServerListing],
+    shape: Shape,
+    *,
+    version: int,
+    previous: Catalog | None = None,
+) -> Catalog:
+    """Build the catalog of these listings, reusing every server that did not change.
+
+    Compiles no schema: definitions were checked by intake, or come from a snapshot of what was.
+    """
+    parts = {
+        server: _part(listing, shape, previous.parts.get(server) if previous is not None else None)
+        for server, listing in listings.items()
+    }
+    chosen, refused = _settle_names(parts, shape)
+    wrappers = tuple(sorted(chosen, key=lambda wrapper: wrapper.name))
+    by_server: dict[str, list[ToolWrapper]] = {}
+    for wrapper in wrappers:
+        by_server.setdefault(wrapper.server, []).append(wrapper)
+    quarantined = [(s, finding) for s in sorted(parts) for finding in parts[s].listing.quarantined]
+    quarantined += [(s, finding) for s in sorted(parts) for finding in parts[s].findings]
+    return Catalog(
+        version=version,
+        wrappers=wrappers,
+        servers=MappingProxyType(dict(listings)),
+        quarantined=(*quarantined, *refused),
+        digest=digest([[w.name, w.digest] for w in wrappers]),
+        _by_name={w.name: w for w in wrappers},
+        _by_server={s: tuple(ws) for s, ws in by_server.items()},
+        _by_tool={(w.server, w.tool): w for w in wrappers},
+        parts=parts,
+    )
+
+
+def _part(listing: ServerListing, shape: Shape, known: _Part | None) -> _Part:
+    server_shape = shape.servers.get(listing.server, ServerShape())
+    if known is not None and known.shape == server_shape and known.max_length == shape.max_length:
+        if known.listing is listing:
+            return known
+        if known.listing.tools is listing.tools:
+            # Only the standing of the listing changed; names, digests and definitions hold.
+            wrappers = tuple(
+                replace(w, epoch=listing.epoch, stale=listing.stale, origin=listing.origin) for w in known.wrappers
+            )
+            return replace(known, listing=listing, wrappers=wrappers)
+    wrappers, findings = _wrap(listing, server_shape, shape.max_length)
+    return _Part(listing, server_shape, shape.max_length, wrappers, findings)
+
+
+def _wrap(
+    listing: ServerListing, shape: ServerShape, max_length: int
+) -> tuple[tuple[ToolWrapper, ...], tuple[Finding, ...]]:
+    tools: dict[ToolName, dict[str, Any]] = {}
+    for definition in listing.tools:
+        name = definition.get("name")
+        if isinstance(name, str):
+            tools.setdefault(ToolName(name), definition)
+    # Hidden siblings take part in naming, so that hiding one renames nobody.
+    names = compile_names(listing.server, tools, max_length=max_length, prefixed=shape.prefixed, renames=shape.renames)
+    wrappers: list[ToolWrapper] = []
+    findings: list[Finding] = []
+    for tool, definition in tools.items():
+        if not shape.shows(tool):
+            continue
+        try:
+            wrappers.append(_wrapper(listing, tool, names[tool], definition))
+        except SchemaRejected as rejected:
+            findings.append(Finding(tool=tool, code=rejected.code, detail=rejected.detail))
+    return tuple(wrappers), tuple(findings)
+
+
+def _wrapper(listing: ServerListing, tool: ToolName, compiled: CompiledName, definition: dict[str, Any]) -> ToolWrapper:
+    named = {**definition, "name": compiled.name}
+    text = canonical(named)
+    schema = named.get("inputSchema", {})
+    annotated = headers.KEYWORD_BYTES in text
+    return ToolWrapper(
+        name=compiled.name,
+        server=listing.server,
+        tool=tool,
+        epoch=listing.epoch,
+        definition=named,
+        digest=digest_of(text),
+        schema_digest=digest(schema),
+        name_reason=compiled.reason,
+        stale=listing.stale,
+        origin=listing.origin,
+        headers=MappingProxyType(headers.header_paths(schema)) if annotated else _NO_HEADERS,
+    )
+
+
+def _settle_names(
+    parts: Mapping[ServerName, _Part], shape: Shape
+) -> tuple[list[ToolWrapper], list[tuple[ServerName, Finding]]]:
+    """Let prefixed names and built-ins stand, then bare names in the order of configuration."""
+    place = {server: index for index, server in enumerate(shape.servers)}
+    prefixed = [part for part in parts.values() if part.shape.prefixed]
+    bare = sorted(
+        (part for part in parts.values() if not part.shape.prefixed),
+        key=lambda part: (place.get(part.listing.server, len(place)), part.listing.server),
+    )
+    chosen = [wrapper for part in prefixed for wrapper in part.wrappers]
+    if not bare:
+        return chosen, []
+    refused: list[tuple[ServerName, Finding]] = []
+    owners: dict[str, str] = {fold(wrapper.name): wrapper.name for wrapper in chosen}
+    owners.update({fold(name): name for name in BUILTIN_NAMES})
+    for part in bare:
+        kept = list(_not_taken(part, owners, refused))
+        owners.update({fold(wrapper.name): wrapper.name for wrapper in kept})
+        chosen.extend(kept)
+    return chosen, refused
+
+
+def _not_taken(
+    part: _Part, owners: Mapping[str, str], refused: list[tuple[ServerName, Finding]]
+) -> Iterable[ToolWrapper]:
+    for wrapper in part.wrappers:
+        owner = owners.get(fold(wrapper.name))
+        if owner is None:
+            yield wrapper
+        else:
+            detail = f"without a prefix this tool would take the name of {owner}"
+            refused.append((wrapper.server, Finding(tool=wrapper.tool, code="name_taken", detail=detail)))

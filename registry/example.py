@@ -1,0 +1,80 @@
+"""A ready call for a schema: every required argument with a typed placeholder."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+_MAX_DEPTH: Final = 4
+_MAX_MEMBERS: Final = 24
+_MAX_REFERENCES: Final = 8
+_MAX_TEXT: Final = 60
+
+
+def example_call(schema: Any) -> dict[str, Any]:
+    """Return an argument object with its required members, or its first ones when none is required."""
+    example = _object(_resolve(schema, schema), schema, 0)
+    return example if isinstance(example, dict) else {}
+
+
+def _resolve(schema: Any, root: Any) -> Any:
+    """Follow local references a few steps; anything else is left as it is."""
+    for _step in range(_MAX_REFERENCES):
+        reference = schema.get("$ref") if isinstance(schema, dict) else None
+        if not isinstance(reference, str) or not reference.startswith("#/"):
+            return schema
+        target: Any = root
+        for token in reference[2:].split("/")[:20]:
+            key = token.replace("~1", "/").replace("~0", "~")
+            target = target.get(key) if isinstance(target, dict) else None
+        if target is None:
+            return schema
+        schema = target
+    return schema
+
+
+def _object(schema: Any, root: Any, depth: int) -> Any:
+    properties = schema.get("properties") if isinstance(schema, dict) else None
+    if not isinstance(properties, dict):
+        properties = {}
+    required = schema.get("required") if isinstance(schema, dict) else None
+    names = [name for name in required if isinstance(name, str)] if isinstance(required, list) else []
+    if not names and depth == 0:
+        names = list(properties)[:3]
+    return {name: _value(properties.get(name, {}), root, depth + 1) for name in names[:_MAX_MEMBERS]}
+
+
+def _value(schema: Any, root: Any, depth: int) -> Any:
+    schema = _resolve(schema, root)
+    if not isinstance(schema, dict):
+        return "<any>"
+    if "const" in schema and _is_short(schema["const"]):
+        return schema["const"]
+    options = schema.get("enum")
+    if isinstance(options, list) and options:
+        texts = [option for option in options if isinstance(option, str)]
+        joined = "|".join(texts[:6])
+        return f"<{joined}>" if texts and len(joined) <= _MAX_TEXT else _short(options[0])
+    for keyword in ("anyOf", "oneOf", "allOf"):
+        branches = schema.get(keyword)
+        if isinstance(branches, list) and branches and "type" not in schema and depth < _MAX_DEPTH:
+            return _value(branches[0], root, depth + 1)
+    kind = schema.get("type")
+    if isinstance(kind, list):
+        kind = next((one for one in kind if one != "null"), "null")
+    if kind == "object" or (kind is None and "properties" in schema):
+        return _object(schema, root, depth) if depth < _MAX_DEPTH else {}
+    if kind == "array":
+        return [_value(schema.get("items"), root, depth + 1)] if depth < _MAX_DEPTH else []
+    if kind == "null":
+        return None
+    return f"<{kind}>" if isinstance(kind, str) and len(kind) <= _MAX_TEXT else "<any>"
+
+
+def _is_short(value: Any) -> bool:
+    return (
+        value is None or isinstance(value, bool | int | float) or (isinstance(value, str) and len(value) <= _MAX_TEXT)
+    )
+
+
+def _short(value: Any) -> Any:
+    return value if _is_short(value) else "<any>"

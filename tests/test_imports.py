@@ -1,0 +1,118 @@
+"""Imports run one way: registry knows nothing of gateway, and gateway's rooms only look inwards."""
+
+import ast
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+REGISTRY_MAY_IMPORT = {
+    "registry",
+    "jsonschema",
+    "jsonschema_rs",
+    "referencing",
+    "cachetools",
+    "mcp_types",
+    "orjson",
+}
+REGISTRY_MAY_NOT_DO = {"asyncio", "time", "socket", "subprocess", "http", "os", "pathlib"}
+# From the outside to the inside; a room imports its own layer and what is further in.
+LAYERS = (
+    {"cli", "commands", "__main__"},
+    {"app", "serving"},
+    {"downstream", "admin", "config", "access", "telemetry"},
+    {"calls"},
+    {"upstream", "snapshot"},
+)
+LEAVES = {
+    "gateway",
+    "gateway.errors",
+    "gateway.wire",
+    "gateway.lines",
+    "gateway.config.model",
+    "gateway.access.principal",
+}
+HEAVY = ("mcp", "starlette", "uvicorn", "rich", "jsonschema", "jsonschema_rs", "ruamel.yaml")
+
+
+def sources(package: str) -> list[Path]:
+    return sorted((ROOT / package).rglob("*.py"))
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Every module that the file imports at run time, wherever in the file; types alone do not count."""
+    pending: list[ast.AST] = [ast.parse(path.read_text(encoding="utf-8"))]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
+            pending.extend(node.orelse)
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path} has a relative import"
+            for alias in node.names:
+                whole = f"{node.module}.{alias.name}"
+                inside = ROOT.joinpath(*whole.split("."))
+                yield whole if inside.with_suffix(".py").exists() or inside.is_dir() else str(node.module)
+        else:
+            pending.extend(ast.iter_child_nodes(node))
+
+
+def layer(module: str) -> int:
+    room = module.split(".")[1]
+    [found] = [depth for depth, rooms in enumerate(LAYERS) if room in rooms] or [-1]
+    assert found >= 0, f"{module} is in no layer; give it one in LAYERS"
+    return found
+
+
+@pytest.mark.parametrize("path", sources("registry"), ids=module_name)
+def test_the_registry_imports_the_standard_library_and_its_validators_only(path: Path) -> None:
+    for name in imports(path):
+        root = name.split(".")[0]
+        assert root in REGISTRY_MAY_IMPORT or root in sys.stdlib_module_names, name
+        assert root not in REGISTRY_MAY_NOT_DO, f"{name}: the registry does no I/O"
+
+
+@pytest.mark.parametrize("path", sources("registry"), ids=module_name)
+def test_the_registry_has_no_coroutine(path: Path) -> None:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    assert not any(isinstance(node, ast.AsyncFunctionDef | ast.Await) for node in ast.walk(tree))
+
+
+@pytest.mark.parametrize("path", sources("gateway"), ids=module_name)
+def test_the_rooms_of_the_gateway_import_inwards_only(path: Path) -> None:
+    here = module_name(path)
+    if here.startswith("gateway.demo"):
+        outside = [n for n in imports(path) if n.startswith(("gateway", "registry")) and "gateway.demo" not in n]
+        assert outside == [], "the demo's servers know nothing of the gateway"
+        return
+    for name in imports(path):
+        if not name.startswith("gateway") or name in LEAVES:
+            continue
+        assert here not in LEAVES, f"the leaf {here} imports {name}"
+        assert layer(here) <= layer(name), f"{here} imports {name}, which is further out"
+
+
+@pytest.mark.parametrize(
+    "module", ["gateway.serving.stdio", "gateway.downstream.stdio", "gateway.cli", "gateway.commands.serving"]
+)
+def test_the_start_of_typegate_stdio_waits_for_nothing_heavy(module: str) -> None:
+    code = f"import sys, {module}; print(*[name for name in {HEAVY!r} if name in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == []

@@ -1,0 +1,81 @@
+"""What the README shows is what the program takes."""
+
+import json
+import re
+import shlex
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+
+from gateway.cli import parser
+from gateway.config.load import parse
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+VARIABLES = {"GITHUB_TOKEN": "a", "TYPEGATE_API_KEY": "b", "TYPEGATE_ADMIN_TOKEN": "c"}
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+
+
+def console_lines() -> list[str]:
+    return [line for block in blocks("console") for line in block.splitlines() if line.strip()]
+
+
+def typegate_lines() -> list[str]:
+    """The part of each console line that starts typegate."""
+    parts = [part.strip() for line in console_lines() for part in line.split("&&")]
+    return [part for part in parts if shlex.split(part, comments=True)[0].endswith("typegate")]
+
+
+def understood(line: str) -> Namespace:
+    return parser().parse_args(shlex.split(line, comments=True)[1:])
+
+
+@pytest.mark.parametrize("text", blocks("json") + blocks("yaml"))
+def test_every_configuration_in_the_readme_is_taken_without_a_warning(text: str) -> None:
+    config = parse(text, environ=VARIABLES)
+    assert config.servers
+    assert config.warnings == []
+
+
+def test_the_json_in_the_readme_is_json() -> None:
+    assert all(json.loads(text) for text in blocks("json"))
+
+
+def test_what_hosts_are_told_to_start_is_a_command_that_exists() -> None:
+    for text in blocks("json"):
+        for server in parse(text, environ={}).servers.values():
+            if server.type == "stdio":
+                assert parser().parse_args(server.args).handler == "serving:stdio"
+
+
+@pytest.mark.parametrize("line", typegate_lines())
+def test_every_command_and_flag_in_the_readme_exists(line: str) -> None:
+    assert understood(line).handler
+
+
+def test_every_command_is_shown_in_the_readme() -> None:
+    shown = {understood(line).handler for line in typegate_lines()}
+    assert shown == {
+        "serving:serve",
+        "serving:stdio",
+        "serving:demo",
+        "looking:check",
+        "looking:servers",
+        "looking:tools",
+        "calling:call",
+    }
+
+
+def test_the_two_promised_lines_stand_alone_and_unchanged() -> None:
+    lines = console_lines()
+    assert "python3 -m venv .venv && .venv/bin/pip install -q . && .venv/bin/typegate demo" in lines
+    assert "python3 -m venv .venv && .venv/bin/pip install -q -e '.[dev]' && .venv/bin/pytest -q" in lines
+
+
+def test_every_path_in_the_readme_exists() -> None:
+    for path in re.findall(r"`(deploy/[\w./-]+)`", README):
+        assert (ROOT / path).exists(), path
