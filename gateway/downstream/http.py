@@ -156,12 +156,7 @@ class McpEndpoint:
             async with anyio.create_task_group() as group:
                 headers: list[tuple[bytes, bytes]] = []
                 exchange = Exchange(send, group, headers)
-
-                async def watch() -> None:
-                    await watch_disconnect(receive, group, exchange)
-                    left.set()
-
-                group.start_soon(watch)
+                group.start_soon(watch_disconnect, receive, group, exchange, left)
                 if session is not None:
                     session.running[request_id] = group.cancel_scope
                 request = Request(
@@ -183,7 +178,7 @@ class McpEndpoint:
             # Cancelled by a notification: the POST still wants its end.
             body = error_answer(request_id, RpcError(_CANCELLED, "Request cancelled")).body
             if exchange.streaming:
-                await send({"type": "http.response.body", "body": b""})
+                await exchange.end()
             else:
                 await send_json(send, 200, body)
 
@@ -193,20 +188,22 @@ class McpEndpoint:
         session = self._session(headers, principal)
         if session.emit is not None:
             raise _Refused(409, "this session already has a stream")
-        async with anyio.create_task_group() as group:
-            exchange = Exchange(send, group)
-            session.emit, session.hang_up = exchange.emit, group.cancel_scope.cancel
-            try:
-                group.start_soon(watch_disconnect, receive, group, exchange)
+        left = anyio.Event()
+        try:
+            async with anyio.create_task_group() as group:
+                exchange = Exchange(send, group)
+                session.emit, session.hang_up = exchange.emit, group.cancel_scope.cancel
+                group.start_soon(watch_disconnect, receive, group, exchange, left)
                 exchange.ping()
                 if session.pending:
                     session.pending = False
                     session.announce()
                 await self._server.closing.wait()
-                await exchange.end()
                 group.cancel_scope.cancel()
-            finally:
-                session.emit = session.hang_up = None
+        finally:
+            session.emit = session.hang_up = None
+        if not left.is_set():
+            await exchange.end()
 
     def _session(self, headers: dict[str, str], principal: Principal) -> Session:
         session_id = headers.get("mcp-session-id")
@@ -264,7 +261,8 @@ def _headers(scope: Scope) -> dict[str, str]:
         name = raw_name.decode("latin-1")
         if name in headers and (name in _ROUTING or name.startswith("mcp-param-")):
             raise _Refused(400, f"the header {name} appears more than once")
-        headers[name] = raw_value.decode("latin-1")
+        # Source: RFC 9110, section 5.5 "Field Values": white space around a value is not part of it.
+        headers[name] = raw_value.decode("latin-1").strip(" \t")
     return headers
 
 

@@ -82,6 +82,7 @@ class Exchange:
             await self._pumping.wait()
         await self._start()
         await self._send({"type": "http.response.body", "body": b"".join(self._frames) + last})
+        self._frames.clear()
 
     def _put(self, frame: bytes) -> None:
         if self._finished:
@@ -95,15 +96,17 @@ class Exchange:
             self._group.start_soon(self._pump)
 
     async def _pump(self) -> None:
-        await self._start()
-        while self._frames:
-            chunk = b"".join(self._frames)
-            self._frames.clear()
-            self._unsent_bytes = 0
-            await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
         assert self._pumping is not None
-        self._pumping.set()
-        self._pumping = None
+        try:
+            await self._start()
+            while self._frames:
+                chunk = b"".join(self._frames)
+                self._frames.clear()
+                self._unsent_bytes = 0
+                await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
+        finally:
+            self._pumping.set()
+            self._pumping = None
 
     async def _start(self) -> None:
         if not self._started:
@@ -112,8 +115,8 @@ class Exchange:
             await self._send({"type": "http.response.start", "status": 200, "headers": head})
 
 
-async def watch_disconnect(receive: Receive, group: TaskGroup, exchange: Exchange) -> None:
-    """Cancel the group when the caller leaves; ping while it waits."""
+async def watch_disconnect(receive: Receive, group: TaskGroup, exchange: Exchange, left: anyio.Event) -> None:
+    """Set `left` and cancel the group when the caller leaves; ping while it waits."""
     while True:
         message: MutableMapping[str, Any] | None = None
         with anyio.move_on_after(PING_S):
@@ -121,5 +124,6 @@ async def watch_disconnect(receive: Receive, group: TaskGroup, exchange: Exchang
         if message is None:
             exchange.ping()
         elif message["type"] == "http.disconnect":
+            left.set()
             group.cancel_scope.cancel()
             return
