@@ -55,7 +55,7 @@ class Gateway:
         self.links: dict[str, UpstreamLink] = {}
         self.servers: dict[str, ServerConfig] = {}
         self.registry = Registry(Shape(max_length=config.gateway.names.max_length))
-        self.pipeline = CallPipeline(self.registry, self.links, successor=self.successor)
+        self.pipeline = CallPipeline(self.registry, self.links, retired=self.retired, successor=self.successor)
         self.announcer = Announcer(self.registry)
         self.server = McpServer(
             self.registry,
@@ -116,10 +116,14 @@ class Gateway:
         self._saved.pop(alias, None)
         self._unsaved.set()
 
+    def retired(self, alias: str) -> bool:
+        """Whether a server had this alias, and none has it today."""
+        return alias in self._former and alias not in self.servers
+
     def successor(self, alias: str) -> str | None:
         """The alias under which a server of this former alias is reached today."""
         former = self._former.get(alias)
-        if former is None or alias in self.servers:
+        if former is None or not self.retired(alias):
             return None
         for current, config in self.servers.items():
             if snapshot.fingerprint(config) == former:

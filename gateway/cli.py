@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -163,6 +164,9 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # Upstreams choose their texts; a terminal that cannot show one is told so, not failed at.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         args = parser().parse_args(argv)
         module, _, function = args.handler.partition(":")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from typing import Any, Final, NoReturn
 
@@ -20,24 +21,35 @@ def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
+def _finite(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise ValueError(f"{text[:40]} is beyond every number")  # it could only leave as null
+    return value
+
+
+def _loads_slowly(raw: bytes) -> Any:
+    return json.loads(raw, parse_constant=_refuse_constant, parse_float=_finite)
+
+
 def loads(data: bytes | bytearray | memoryview) -> Any:
     """Parse one JSON text; integers of any size and lone surrogates survive.
 
     Raises:
-        MalformedJson: Not JSON, or too deep.
+        MalformedJson: Not JSON, too deep, or with a number that no float can hold.
     """
     raw = bytes(data)
     try:
         if _LONG_NUMBER.search(raw) is None:
             return orjson.loads(raw)
-        return json.loads(raw, parse_constant=_refuse_constant)
+        return _loads_slowly(raw)
     except ValueError as error:
         if "surrogate" not in str(error):
             raise MalformedJson(str(error)) from None
     except RecursionError:
         raise MalformedJson("nested too deeply") from None
     try:
-        return json.loads(raw, parse_constant=_refuse_constant)
+        return _loads_slowly(raw)
     except (ValueError, RecursionError) as error:
         raise MalformedJson(str(error)) from None
 

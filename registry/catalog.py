@@ -13,6 +13,7 @@ from registry.errors import SchemaRejected, UnknownTool
 from registry.intake import Finding
 from registry.names import (
     BUILTIN_NAMES,
+    SEPARATOR,
     CompiledName,
     ServerName,
     ToolName,
@@ -131,12 +132,19 @@ class Catalog:
         """Return the wrapper of this name, or None."""
         return self._by_name.get(name)
 
+    def exactly(self, server: str, tool: str) -> ToolWrapper | None:
+        """Return the wrapper of the tool that its upstream calls so, or None."""
+        return self._by_tool.get((server, tool))
+
     def find(self, server: str, tool: str) -> ToolWrapper | None:
-        """Return a server's wrapper by its upstream's name, or else by its wrapper name."""
-        wrapper = self._by_tool.get((server, tool))
-        if wrapper is None and (named := self._by_name.get(tool)) is not None and named.server == server:
-            return named
-        return wrapper
+        """Return the wrapper that a caller means: by its upstream's name, or else by its own, with or without alias."""
+        wrapper = self.exactly(server, tool)
+        if wrapper is not None:
+            return wrapper
+        for name in (tool, server + SEPARATOR + tool):
+            if (named := self._by_name.get(name)) is not None and named.server == server:
+                return named
+        return None
 
     def of(self, server: str) -> tuple[ToolWrapper, ...]:
         """Return one server's wrappers, ordered by name."""

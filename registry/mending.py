@@ -42,6 +42,9 @@ def mend_schema(schema: Any, notes: Notes) -> Any:
         elif key == "required" and child is None:
             dropped.append(key)
             notes.append(("required", "required was null"))
+        elif key == "$schema" and not isinstance(child, str):
+            dropped.append(key)
+            notes.append(("dialect", "$schema was not a text"))
         elif key in ("title", "description"):
             if child is None:
                 dropped.append(key)

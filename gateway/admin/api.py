@@ -14,6 +14,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from gateway import wire
+from gateway.config.load import refusal
 from gateway.config.model import ServerConfig
 from gateway.errors import ConfigError
 
@@ -24,6 +25,14 @@ log = logging.getLogger(__name__)
 
 Handler = Callable[[Request], Awaitable[Response]]
 _MAX_BODY_BYTES = 1024 * 1024
+
+
+class JsonAnswer(JSONResponse):
+    """JSON that holds whatever upstreams said, in names that are no Unicode too."""
+
+    def render(self, content: Any) -> bytes:
+        """Serialise as everywhere here."""
+        return wire.dumps(content)
 
 
 class AdminApi:
@@ -52,7 +61,7 @@ class AdminApi:
         async def guarded(request: Request) -> Response:
             scheme, _, token = request.headers.get("authorization", "").partition(" ")
             if scheme.lower() != "bearer" or not hmac.compare_digest(token.strip().encode(), self._token):
-                return JSONResponse({"error": "the admin token is needed"}, 401, headers={"www-authenticate": "Bearer"})
+                return JsonAnswer({"error": "the admin token is needed"}, 401, headers={"www-authenticate": "Bearer"})
             return await handler(request)
 
         return guarded
@@ -72,14 +81,14 @@ class AdminApi:
         server = request.query_params.get("server")
         if server is not None:
             rows = [row for row in rows if row["server"] == server]
-        return JSONResponse({"wrappers": rows})
+        return JsonAnswer({"wrappers": rows})
 
     async def _quarantine(self, request: Request) -> Response:
-        return JSONResponse({"quarantine": self._gateway.quarantine_rows()})
+        return JsonAnswer({"quarantine": self._gateway.quarantine_rows()})
 
     async def _servers(self, request: Request) -> Response:
         if request.method == "GET":
-            return JSONResponse({"servers": self._gateway.server_rows()})
+            return JsonAnswer({"servers": self._gateway.server_rows()})
         body = await _body(request)
         if not isinstance(body, dict) or not isinstance(body.get("name"), str):
             return _wrong('the body must be an object with "name" and the server\'s configuration')
@@ -90,31 +99,29 @@ class AdminApi:
                 return _wrong("servers of type graphql are not served by this version")
             self._gateway.add_server(name, config)
         except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False)[0]
-            where = ".".join(str(part) for part in first["loc"])
-            return _wrong(f"{where}: {first['msg']}" if where else first["msg"])
+            return _wrong(str(refusal(error, "request")))
         except ConfigError as error:
             return _wrong(error.message)
         log.info("server added", extra={"server": name})
-        return JSONResponse(self._gateway.server_row(name), 201)
+        return JsonAnswer(self._gateway.server_row(name), 201)
 
     async def _one_server(self, request: Request) -> Response:
         name = request.path_params["name"]
         if name not in self._gateway.servers:
-            return JSONResponse({"error": f"there is no server {name!r}"}, 404)
+            return JsonAnswer({"error": f"there is no server {name!r}"}, 404)
         if request.method == "DELETE":
             self._gateway.remove_server(name)
             log.info("server removed", extra={"server": name})
             return Response(status_code=204)
-        return JSONResponse(self._gateway.server_row(name))
+        return JsonAnswer(self._gateway.server_row(name))
 
     async def _refresh(self, request: Request) -> Response:
         name = request.path_params["name"]
         link = self._gateway.links.get(name)
         if link is None:
-            return JSONResponse({"error": f"there is no server {name!r}"}, 404)
+            return JsonAnswer({"error": f"there is no server {name!r}"}, 404)
         link.refresh()
-        return JSONResponse({"refreshing": name}, 202)
+        return JsonAnswer({"refreshing": name}, 202)
 
 
 async def _body(request: Request) -> Any:
@@ -131,4 +138,4 @@ async def _body(request: Request) -> Any:
 
 
 def _wrong(message: str) -> Response:
-    return JSONResponse({"error": message}, 400)
+    return JsonAnswer({"error": message}, 400)

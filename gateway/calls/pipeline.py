@@ -32,10 +32,12 @@ class CallPipeline:
         registry: Registry,
         links: Mapping[str, UpstreamLink],
         *,
+        retired: Callable[[str], bool] = lambda alias: False,
         successor: Callable[[str], str | None] = lambda alias: None,
     ) -> None:
         self._registry = registry
         self._links = links
+        self._retired = retired
         self._successor = successor
 
     async def call(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
@@ -101,7 +103,7 @@ class CallPipeline:
         try:
             if link.session is None or link.epoch != wrapper.epoch:
                 await link.wait_ready(link.patience_s)
-                current = self._registry.catalog.find(wrapper.server, wrapper.tool)
+                current = self._registry.catalog.exactly(wrapper.server, wrapper.tool)
                 if current is None:
                     return error_result(
                         f"Not called: server '{wrapper.server}' no longer has the tool '{wrapper.tool}'."
@@ -141,21 +143,33 @@ class CallPipeline:
         if wrapper is not None:
             return wrapper, arguments.get("arguments")
         if server not in self._links:
-            servers = ", ".join(sorted(self._links)) or "none"
-            return error_result(f"Not called: there is no server '{server}'. Servers: {servers}.")
+            gone = self._gone(catalog, server, tool)
+            return gone or error_result(f"Not called: there is no server '{server[:200]}'. {self._servers()}")
         return self._no_such_tool(catalog, server, tool)
 
     def _unknown(self, catalog: Catalog, name: str) -> dict[str, Any]:
         alias, found, tool = name.partition("__")
         if found and alias in self._links:
             return self._no_such_tool(catalog, alias, tool)
-        if found and (today := self._successor(alias)) is not None:
-            renamed = catalog.find(today, tool)
-            what = f"Call {renamed.name} instead." if renamed else f"Its tools are named {today}__… now."
-            return error_result(f"Not called: server '{alias}' is now called '{today}'. {what}")
+        if found and (gone := self._gone(catalog, alias, tool)) is not None:
+            return gone
         near = difflib.get_close_matches(name, [wrapper.name for wrapper in catalog.wrappers], n=_NEAR)
         hint = f"; did you mean {', '.join(near)}?" if near else ""
         raise RpcError(INVALID_PARAMS, f"Unknown tool: {name[:200]}{hint}")
+
+    def _gone(self, catalog: Catalog, alias: str, tool: str) -> dict[str, Any] | None:
+        """Say what became of a server that was here under this alias; None if there was none."""
+        if not self._retired(alias):
+            return None
+        today = self._successor(alias)
+        if today is None:
+            return error_result(f"Not called: server '{alias}' was removed. {self._servers()}")
+        renamed = catalog.find(today, tool)
+        what = f"Call {renamed.name} instead." if renamed else f"Its tools are named {today}__… now."
+        return error_result(f"Not called: server '{alias}' is now called '{today}'. {what}")
+
+    def _servers(self) -> str:
+        return f"Servers: {', '.join(sorted(self._links)) or 'none'}."
 
     def _no_such_tool(self, catalog: Catalog, server: str, tool: str) -> dict[str, Any]:
         link = self._links[server]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 import sys
 from argparse import Namespace
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gateway.commands import output
 from gateway.commands.places import UsageError, how_to_run, state_dir
+from gateway.telemetry import logs
 
 if TYPE_CHECKING:
     from gateway.app import Gateway
@@ -50,6 +52,7 @@ def serve(args: Namespace) -> int:
             on_ready=announce,
         )
 
+    logs.start()
     return _run(run)
 
 
@@ -70,6 +73,7 @@ def stdio(args: Namespace) -> int:
 
             return await bridge(url, headers)
 
+        logs.start()
         return _run(run_bridge)
     if args.header:
         raise UsageError("--header goes with --url; expected headers of upstreams in the configuration")
@@ -85,6 +89,7 @@ def stdio(args: Namespace) -> int:
 
         return await serve_stdio(config, state_dir=state_dir(args))
 
+    logs.start()
     return _run(run_stdio)
 
 
@@ -109,6 +114,7 @@ def demo(args: Namespace) -> int:
 
         return await serve(config, host=_LOOPBACK, port=port, state_dir=state, on_ready=announce)
 
+    logs.start(logging.WARNING)
     return _run(run)
 
 

@@ -69,7 +69,7 @@ def parse(
     try:
         checked = ConfigFile.model_validate(ours)
     except ValidationError as error:
-        raise _refusal(error, file) from None
+        raise refusal(error, file) from None
     found = checked.mcp_servers or checked.servers
     _check_aliases(found, str(block), file)
     if isinstance(servers, dict):
@@ -142,7 +142,7 @@ def _check_aliases(servers: Mapping[str, ServerConfig], block: str, file: str) -
         raise ConfigError(f"{error}; expected {expected}", file=file, key=block) from None
 
 
-def _refusal(error: ValidationError, file: str) -> ConfigError:
+def refusal(error: ValidationError, file: str) -> ConfigError:
     """Pydantic's report in our words. No value is repeated: it may be a secret."""
     problems: list[tuple[str, str]] = []
     for found in error.errors(include_url=False):

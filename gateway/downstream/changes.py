@@ -8,6 +8,7 @@ from typing import Final
 
 import anyio
 
+from registry.catalog import CatalogChange
 from registry.store import Registry
 
 log = logging.getLogger(__name__)
@@ -22,8 +23,9 @@ class Announcer:
     def __init__(self, registry: Registry) -> None:
         self._changed = anyio.Event()
         self._listeners: dict[int, Callable[[], None]] = {}
+        self._due: set[int] = set()
         self._next = 0
-        self._unsubscribe = registry.subscribe(lambda change: self._changed.set())
+        self._unsubscribe = registry.subscribe(self._note)
 
     def listen(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Call `listener`, synchronous and quick, at each change; returns what ends that."""
@@ -39,10 +41,20 @@ class Announcer:
                 await self._changed.wait()
                 await anyio.sleep(_GATHER_S)
                 self._changed = anyio.Event()
-                for listener in list(self._listeners.values()):
+                due, self._due = sorted(self._due), set()
+                for key in due:
                     try:
-                        listener()
+                        self._listeners.get(key, _nobody)()
                     except Exception:  # boundary: one listener spoils nothing for the others
                         log.exception("a listener of changes failed")
         finally:
             self._unsubscribe()
+
+    def _note(self, change: CatalogChange) -> None:
+        # Who comes after a change finds it in the list already.
+        self._due.update(self._listeners)
+        self._changed.set()
+
+
+def _nobody() -> None:
+    """The listener that has left."""

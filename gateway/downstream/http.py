@@ -68,8 +68,18 @@ class McpEndpoint:
         self._registry = registry
         self._keys = keys
         self.sessions = SessionTable(server.announcer)
-        self.in_flight = 0
+        self._running: set[anyio.CancelScope] = set()
         self.draining = False
+
+    @property
+    def in_flight(self) -> int:
+        """How many requests wait for their answer; subscriptions are none of them."""
+        return len(self._running)
+
+    def give_up(self) -> None:
+        """Cut off what is still in flight; each caller is told."""
+        for scope in list(self._running):
+            scope.cancel()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one HTTP request."""
@@ -149,14 +159,14 @@ class McpEndpoint:
         *,
         modern: bool,
     ) -> None:
-        counted = method != "subscriptions/listen"
-        self.in_flight += counted
         left = anyio.Event()
         try:
             async with anyio.create_task_group() as group:
                 headers: list[tuple[bytes, bytes]] = []
                 exchange = Exchange(send, group, headers)
                 group.start_soon(watch_disconnect, receive, group, exchange, left)
+                if method != "subscriptions/listen":
+                    self._running.add(group.cancel_scope)
                 if session is not None:
                     session.running[request_id] = group.cancel_scope
                 request = Request(
@@ -171,10 +181,14 @@ class McpEndpoint:
                 group.cancel_scope.cancel()
                 return
         finally:
-            self.in_flight -= counted
+            self._running.discard(group.cancel_scope)
             if session is not None:
                 session.running.pop(request_id, None)
-        if not left.is_set():
+        if left.is_set():
+            return
+        if self.draining:
+            await exchange.finish(200, self._server.given_up(request).body)
+        else:
             # Cancelled by a notification: the POST still wants its end.
             body = error_answer(request_id, RpcError(_CANCELLED, "Request cancelled")).body
             if exchange.streaming:

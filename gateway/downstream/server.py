@@ -21,7 +21,7 @@ from gateway.downstream.eras import (
     negotiate,
 )
 from gateway.downstream.views import SERVER_INFO, ToolViews
-from gateway.errors import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, RpcError
+from gateway.errors import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, RpcError, error_result
 from registry.store import Registry
 
 log = logging.getLogger(__name__)
@@ -109,6 +109,16 @@ class McpServer:
         except Exception:  # boundary: no caller sees our internals
             log.exception("a request failed unexpectedly")
             return error_answer(request.id, RpcError(INTERNAL_ERROR, "Internal error"))
+
+    def given_up(self, request: Request) -> Answer:
+        """Answer a request that the end of the process cuts off."""
+        text = "The gateway is shutting down and no answer came in time: the outcome of this request is unknown."
+        if request.method != "tools/call":
+            return error_answer(request.id, RpcError(INTERNAL_ERROR, text))
+        result = error_result(text)
+        if request.modern:
+            _stamp(result)
+        return Answer(body=_envelope(request.id, b'"result":' + wire.dumps(result)))
 
     async def _result(self, request: Request) -> bytes:
         method = request.method

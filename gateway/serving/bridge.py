@@ -133,15 +133,19 @@ class _Bridge:
                 return True
             if self._initialize is None:
                 return False
-            self._session_id = None
             again = {**self._initialize, "id": "typegate-renew"}
-            async with self._client.send("POST", self._url, self._head(again), wire.dumps(again)) as response:
+            async with self._client.send("POST", self._url, dict(self._headers), wire.dumps(again)) as response:
                 await response.read()
-                self._session_id = response.headers.get("mcp-session-id")
+                fresh = response.headers.get("mcp-session-id")
+            if fresh is None:
+                return False
             done = {"jsonrpc": "2.0", "method": "notifications/initialized"}
-            async with self._client.send("POST", self._url, self._head(done), wire.dumps(done)) as response:
+            head = {**self._head(done), "mcp-session-id": fresh}
+            async with self._client.send("POST", self._url, head, wire.dumps(done)) as response:
                 await response.read()
-            return self._session_id is not None
+            # Only now: until then others keep the lost one, are refused as well, and wait here.
+            self._session_id = fresh
+            return True
 
     async def _follow(self) -> None:
         """Carry the session's own notifications, for as long as the bridge lives."""

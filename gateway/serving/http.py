@@ -30,6 +30,7 @@ log = logging.getLogger(__name__)
 HEADER_S: Final = 15.0
 DRAIN_S: Final = 6.0
 MAX_CONNECTIONS: Final = 9_500
+_BACKLOG: Final = 2048
 _LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1", "[::1]"})
 
 OnReady = Callable[[Gateway, str], Awaitable[None] | None]
@@ -83,6 +84,11 @@ class _Front:
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
+            return
+        hosts = sum(name == b"host" for name, _ in scope["headers"])
+        if hosts > 1 or (hosts == 0 and scope["http_version"] != "1.0"):
+            # Source: RFC 9112, section 3.2 "Request Target".
+            await send_json(send, 400, b'{"error":"one Host is needed"}')
             return
         for name, value in scope["headers"]:
             # Source: MCP 2026-07-28, "Transports", "Security Warning" (DNS rebinding).
@@ -160,7 +166,6 @@ async def serve(
             group.start_soon(_drain_at_signal, gateway, endpoint, server, draining)
             if on_ready is not None:
                 group.start_soon(_tell, on_ready, gateway, url)
-            log.info("serving at %s", url)
             await server.serve(sockets=[listener])
             group.cancel_scope.cancel()
     return 0
@@ -185,16 +190,21 @@ async def _drain_at_signal(
         with anyio.move_on_after(DRAIN_S):
             while endpoint.in_flight:
                 await anyio.sleep(0.02)
+        endpoint.give_up()
         server.should_exit = True
         await anyio.sleep_forever()
 
 
 def _bind(host: str, port: int, source: str) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    # Inherited by each connection: an answer is written in two parts, and Nagle would hold the second 40 ms.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     try:
         listener.bind((host.strip("[]"), port))
+        # At once: whoever reads our address may come before uvicorn does.
+        listener.listen(_BACKLOG)
     except OSError as error:
         listener.close()
         reason = error.strerror or str(error)

@@ -108,7 +108,8 @@ class Correlator:
             self._send(line)
             return answer_of(await future)
         except asyncio.CancelledError:
-            if cancellable and not future.done():
+            # A cancelled waiter takes its future along; one that is done otherwise holds an answer.
+            if cancellable and (future.cancelled() or not future.done()):
                 self._tell_cancelled(request_id)
             raise
         finally:

@@ -119,6 +119,8 @@ class HttpChannel:
         self._background = 0
         self._closed = anyio.Event()
         self._reason = "the connection is closed"
+        self._ended = False
+        self._abandoned = False
         self.headers: dict[str, str] = dict(headers)
         self.session_id: str | None = None
 
@@ -164,6 +166,7 @@ class HttpChannel:
 
     def fail(self, reason: str) -> None:
         """Mark the whole connection as gone: the server cannot be reached."""
+        self.abandon()
         if not self._closed.is_set():
             self._reason = reason
             self._closed.set()
@@ -182,9 +185,14 @@ class HttpChannel:
                 raise HttpStatusError(response.status, "no stream of notifications")
             yield self._messages(response)
 
-    async def delete(self) -> None:
-        """End the session, as a good client does."""
-        if self.session_id is not None:
+    def abandon(self) -> None:
+        """Leave the session to itself: it is lost, or calls on their way still need it."""
+        self._abandoned = True
+
+    async def end(self) -> None:
+        """End the session, as a good client does; requests on their way go on by themselves."""
+        self._ended = True
+        if self.session_id is not None and not self._abandoned:
             async with self._client.send("DELETE", self._url, self._head(None)) as response:
                 await response.read()
 
@@ -265,7 +273,7 @@ class HttpChannel:
         self._later_message({"jsonrpc": "2.0", "method": method, "params": params})
 
     def _later_message(self, message: dict[str, Any]) -> None:
-        if self._background >= _MAX_BACKGROUND:
+        if self._ended or self._background >= _MAX_BACKGROUND:
             return
         self._background += 1
 
@@ -307,7 +315,7 @@ async def open_http(
         finally:
             with anyio.move_on_after(1, shield=True):
                 try:
-                    await channel.delete()
+                    await channel.end()
                 except (GatewayError, ValueError):
                     log.debug("the session could not be ended", extra={"server": server})
             group.cancel_scope.cancel()
@@ -338,7 +346,7 @@ async def open_sse(
     correlator = Correlator(server, on_notification, send)
 
     async def read(response: Response) -> None:
-        parser = EventParser()
+        parser = EventParser(skip_large=True)
         async for chunk in response.chunks():
             for event in parser.feed(chunk):
                 if event.event == "endpoint":

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from gateway.errors import ConnectionLost
+from gateway.lines import LineSplitter
 
 MAX_EVENT_BYTES: Final = 8 * 1024 * 1024
 
@@ -24,11 +25,16 @@ class ServerSentEvent:
 
 
 class EventParser:
-    """Feed chunks, get events. Comments and unknown fields are ignored."""
+    """Feed chunks, get events. Comments and unknown fields are ignored.
 
-    def __init__(self) -> None:
-        self._pending: list[bytes] = []
-        self._pending_bytes = 0
+    Args:
+        skip_large: Leave out what is over the bound, where a stream carries the answers of others too.
+    """
+
+    def __init__(self, *, skip_large: bool = False) -> None:
+        self._lines = LineSplitter(MAX_EVENT_BYTES)
+        self._skip_large = skip_large
+        self._dropping = False
         self._data: list[bytes] = []
         self._data_bytes = 0
         self._event = ""
@@ -40,46 +46,37 @@ class EventParser:
         Raises:
             ConnectionLost: A line or an event is larger than `MAX_EVENT_BYTES`.
         """
-        if b"\n" not in chunk:
-            self._hold(chunk)
-            return
-        head, _, rest = chunk.partition(b"\n")
-        self._pending.append(head)
-        lines = [b"".join(self._pending)]
-        self._pending.clear()
-        self._pending_bytes = 0
-        lines += rest.split(b"\n")
-        tail = lines.pop()
-        for line in lines:
-            event = self._line(line[:-1] if line.endswith(b"\r") else line)
+        for line in self._lines.feed(chunk):
+            event = self._line(line.removesuffix(b"\r"))
             if event is not None:
                 yield event
-        if tail:
-            self._hold(tail)
-
-    def _hold(self, part: bytes) -> None:
-        self._pending.append(part)
-        self._pending_bytes += len(part)
-        if self._pending_bytes > MAX_EVENT_BYTES:
-            raise ConnectionLost(f"an event is larger than {MAX_EVENT_BYTES} bytes", sent=True)
+        # A line that was skipped left its event without data, which is no event.
+        if self._lines.skipped and not self._skip_large:
+            raise _too_large()
 
     def _line(self, line: bytes) -> ServerSentEvent | None:
         if not line:
-            if not self._data:
-                self._event = ""
+            if not self._data or self._dropping:
+                self._data, self._data_bytes, self._event, self._dropping = [], 0, "", False
                 return None
             made = ServerSentEvent(event=self._event or "message", data=b"\n".join(self._data), id=self._id)
             self._data, self._data_bytes, self._event = [], 0, ""
             return made
         name, _, value = line.partition(b":")
         value = value.removeprefix(b" ")
-        if name == b"data":
+        if name == b"data" and not self._dropping:
             self._data.append(value)
             self._data_bytes += len(value)
             if self._data_bytes > MAX_EVENT_BYTES:
-                raise ConnectionLost(f"an event is larger than {MAX_EVENT_BYTES} bytes", sent=True)
+                if not self._skip_large:
+                    raise _too_large()
+                self._data, self._data_bytes, self._dropping = [], 0, True
         elif name == b"event":
             self._event = value.decode("utf-8", "replace")
         elif name == b"id":
             self._id = value.decode("utf-8", "replace")
         return None
+
+
+def _too_large() -> ConnectionLost:
+    return ConnectionLost(f"an event is larger than {MAX_EVENT_BYTES} bytes", sent=True)

@@ -294,11 +294,11 @@ class HttpClient:
                 if connection.status not in (307, 308):
                     yield Response(status=connection.status, headers=connection.headers, _connection=connection)
                     return
-                url = urljoin(url, connection.headers.get("location", ""))
-                status = connection.status
+                location, status = connection.headers.get("location", ""), connection.status
             finally:
                 self._release(origin, connection)
             try:
+                url = urljoin(url, location)
                 moved, target = split_url(url)
             except ValueError as error:
                 raise HttpStatusError(status, str(error)) from None

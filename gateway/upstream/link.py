@@ -90,6 +90,8 @@ class UpstreamLink:
         self._breaker = Breaker()
         self._failures = 0
         self._restart: Callable[[], None] | None = None
+        self._hurry: Callable[[], None] | None = None
+        self._served = False
         self.tried = anyio.Event()
         self.state: State = "connecting"
         self.epoch = 0
@@ -112,12 +114,14 @@ class UpstreamLink:
         while True:
             self.state = "connecting"
             began_s = time.monotonic()
-            refused = False
+            refused = forgotten = False
+            self._served = False
             try:
                 await self._live()
             except Exception as error:  # boundary: no upstream may end its owner task
                 cause = innermost(error)
                 refused = isinstance(cause, ConnectionLost)
+                forgotten = isinstance(cause, SessionForgotten)
                 if isinstance(cause, GatewayError):
                     self.last_error = str(cause)
                 else:
@@ -129,15 +133,19 @@ class UpstreamLink:
             self._on_lost(self.server, self.epoch)
             self.tried.set()
             self.state = "waiting"
-            self._failures = 0 if time.monotonic() - began_s >= SOUND_S else self._failures + 1
             log.warning("not connected: %s", self.last_error, extra={"server": self.server})
+            if forgotten and self._served:
+                # It worked and wants a new session: no failure, and callers wait for it.
+                self._failures = 0
+                continue
+            self._failures = 0 if time.monotonic() - began_s >= SOUND_S else self._failures + 1
             await self._pause(delay_s(max(0, self._failures - 1), self._chance()), knock=refused)
 
     def refresh(self) -> None:
         """List again soon; connect at once where the link waits."""
         self._relist.set()
-        if self._restart is not None:
-            self._restart()
+        if self._hurry is not None:
+            self._hurry()
 
     async def wait_ready(self, wait_s: float) -> UpstreamSession:
         """The session, waiting for it if need be.
@@ -190,8 +198,14 @@ class UpstreamLink:
             self.in_flight -= 1
 
     async def _attempts(self, call: UpstreamCall) -> Any:
+        sent: ConnectionLost | None = None
         for last in (False, True):
-            session = await self.wait_ready(self.patience_s)
+            try:
+                session = await self.wait_ready(self.patience_s)
+            except UpstreamUnavailable:
+                if sent is not None:
+                    raise self._lost(sent) from None
+                raise
             try:
                 result = await self._send(session, call)
             except SessionForgotten as error:
@@ -206,9 +220,14 @@ class UpstreamLink:
             except ConnectionLost as error:
                 if not error.sent:
                     self._breaker = self._breaker.failed(time.monotonic(), self._chance())
+                if not error.sent or not isinstance(session.channel, HttpChannel):
+                    # Over HTTP only one exchange was lost; elsewhere it was the connection of all.
                     self._end_session(session, str(error))
-                if last or (error.sent and not call.repeatable):
+                if error.sent and not call.repeatable:
                     raise self._lost(error) from None
+                if last:
+                    raise self._lost(sent or error, repeated=sent is not None and error.sent) from None
+                sent = error if error.sent else None
             except HttpStatusError as error:
                 raise UpstreamProtocolError(
                     self.server, self._words(f"answered with {error}; the call has no result")
@@ -221,6 +240,7 @@ class UpstreamLink:
                 raise
             else:
                 self._breaker = self._breaker.succeeded()
+                self._served = True
                 return result
         raise AssertionError("unreachable")
 
@@ -245,7 +265,7 @@ class UpstreamLink:
             "it may still have taken effect there.",
         )
 
-    def _lost(self, error: ConnectionLost) -> GatewayError:
+    def _lost(self, error: ConnectionLost, *, repeated: bool = False) -> GatewayError:
         if not error.sent:
             return UpstreamUnavailable(
                 self.server,
@@ -254,7 +274,7 @@ class UpstreamLink:
         return UpstreamLost(
             self.server,
             f"The connection to server '{self.server}' failed after the call was sent ({error}): its outcome is "
-            "unknown, and it was not repeated. Check before you call again.",
+            f"unknown, and it was {'sent twice' if repeated else 'not repeated'}. Check before you call again.",
         )
 
     def _words(self, what: str) -> str:
@@ -267,8 +287,10 @@ class UpstreamLink:
         self._session = None
         self._ready = anyio.Event()
         # The end of a child is heard by its owner, with the reason; nothing else tells of an HTTP one.
-        if self._restart is not None and isinstance(session.channel, HttpChannel):
-            self._restart()
+        if isinstance(session.channel, HttpChannel):
+            session.channel.abandon()
+            if self._restart is not None:
+                self._restart()
 
     async def _live(self) -> None:
         """One connection from its opening to its end."""
@@ -332,13 +354,13 @@ class UpstreamLink:
     async def _pause(self, seconds: float, *, knock: bool) -> None:
         """Wait before the next attempt; a port that accepts connections again ends the wait."""
         with anyio.CancelScope() as scope:
-            self._restart = scope.cancel
+            self._hurry = scope.cancel
             until_s = time.monotonic() + seconds
             while (left_s := until_s - time.monotonic()) > 0:
                 await anyio.sleep(min(_KNOCK_S, left_s))
                 if knock and self.config.url is not None and await _answers(self.config.url):
                     break
-        self._restart = None
+        self._hurry = None
 
 
 async def _either(first: anyio.Event, second: anyio.Event) -> None:

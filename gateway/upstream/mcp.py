@@ -26,6 +26,8 @@ META: Final = "io.modelcontextprotocol/"
 CLIENT_INFO: Final = {"name": "typegate", "version": __version__}
 MAX_PAGES: Final = 64
 MAX_TOOLS: Final = 20_000
+# What clients hold at most; beyond 2**53 a strict parser would refuse the whole list.
+MAX_TTL_MS: Final = 24 * 60 * 60 * 1000
 _PROBE_S: Final = 3.0
 _RELISTEN_S: Final = 0.3
 
@@ -74,7 +76,7 @@ class UpstreamSession:
             tools += page["tools"][: MAX_TOOLS - len(tools)]
             ttl = page.get("ttlMs")
             if isinstance(ttl, int | float) and not isinstance(ttl, bool) and ttl >= 0:
-                ttls.append(int(ttl))
+                ttls.append(int(min(ttl, MAX_TTL_MS)))
             public = public and page.get("cacheScope") == "public"
             cursor = page.get("nextCursor")
             if not isinstance(cursor, str) or cursor in seen or len(tools) >= MAX_TOOLS:

@@ -1,0 +1,30 @@
+"""Logs on standard error: a message and fields, one line for each event."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+FIELDS: Final = ("server", "epoch", "tool", "wrapper", "via", "principal", "outcome", "duration_ms")
+
+
+class _Line(logging.Formatter):
+    """`time LEVEL message server=… epoch=…`; never more than one line but for a traceback."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%S%z")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        line = super().formatMessage(record).replace("\r", "?").replace("\n", "?")
+        given = ((name, getattr(record, name, None)) for name in FIELDS)
+        return " ".join((line, *(f"{name}={value!a}" for name, value in given if value is not None)))
+
+
+def start(level: int = logging.INFO) -> None:
+    """Write to standard error from now on: ours from this level, other libraries' warnings."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(_Line())
+    logging.getLogger().addHandler(handler)
+    logging.getLogger("gateway").setLevel(level)
+    # One line for each call is for those who ask for it.
+    logging.getLogger("gateway.calls").setLevel(max(level, logging.WARNING))

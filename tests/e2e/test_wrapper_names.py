@@ -1,0 +1,293 @@
+"""Every tool has one name of its own, whatever it is called; what is no name is answered with the right one."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from e2e.processes import typegate
+from gateways import TOKEN, RunningGateway, glance_again, running_gateway, text_of
+from mcp.shared.inbound import encode_header_value
+from upstreams.running import rescript, scripted_http_server, scripted_stdio_server, tool
+
+WRAPPER = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,47}")
+ODD_NAMES = (
+    "a" * 80,
+    "a" * 79 + "b",
+    "x.y",
+    "x-y",
+    "x_y",
+    "X_Y",
+    "x/y",
+    "x y",
+    "日本語",
+    "日本国",
+    "café",
+    "cafe",
+    "cafe\u0301",
+    "Straße",
+    "🙂",
+    "🙃",
+    "",
+    " ",
+    "_",
+    "__",
+    "-",
+    "0",
+    "a__b",
+    "__proto__",
+    "constructor",
+    "..",
+    "../../etc/passwd",
+    "<b>&amp;\"'",
+    "tab\there",
+    "new\nline",
+    "nul\u0000",
+    "\u202eevil",
+    "invoke_tool",
+    "list_servers",
+)
+
+
+async def names_by_tool(gateway: RunningGateway, server: str) -> dict[str, str]:
+    """The wrapper of each tool of a server, as the admin API tells it."""
+    rows = (await gateway.admin("wrappers")).json()["wrappers"]
+    return {row["tool"]: row["name"] for row in rows if row["server"] == server}
+
+
+async def test_two_servers_with_the_same_tool_have_a_wrapper_each_and_each_call_reaches_its_own(
+    tmp_path: Path,
+) -> None:
+    one, at_one = scripted_stdio_server(tmp_path, "a", tools=[tool("list_files", "path")])
+    async with (
+        scripted_http_server(tmp_path, "b", tools=[tool("list_files", "path")]) as other,
+        running_gateway(tmp_path, {"od-a": one, "od-b": other.config}) as gateway,
+    ):
+        await gateway.until_listed("od-a__list_files", "od-b__list_files")
+        await gateway.call("od-a__list_files", {"path": "/a"})
+        assert (len(at_one.calls()), len(other.recording.calls())) == (1, 0)
+        await gateway.call("od-b__list_files", {"path": "/b"})
+        await gateway.call("invoke_tool", {"server": "od-b", "tool": "list_files", "arguments": {"path": "/c"}})
+        assert [call["arguments"] for call in at_one.calls()] == [{"path": "/a"}]
+        assert [call["arguments"] for call in other.recording.calls()] == [{"path": "/b"}, {"path": "/c"}]
+
+
+@pytest.mark.parametrize("transport", ["stdio", "http"])
+async def test_odd_names_are_distinct_stable_and_callable(tmp_path: Path, transport: str) -> None:
+    tools = [tool(name, marker="integer") for name in ODD_NAMES]
+    config, record = scripted_stdio_server(tmp_path, "s", tools=tools, modern=True)
+    another, _ = scripted_stdio_server(tmp_path, "n", tools=[tool("x.y"), tool("x_y")])
+    async with scripted_http_server(tmp_path, "h", tools=tools, modern=True) as http:
+        if transport == "http":
+            config, record = http.config, http.recording
+        async with running_gateway(tmp_path, {"odd": config}) as gateway:
+            await gateway.until_listed("odd__x_y")
+            names = await names_by_tool(gateway, "odd")
+            assert set(names) == set(ODD_NAMES)
+            assert set(names.values()) == set(await gateway.tools())
+            assert all(WRAPPER.fullmatch(name) and name.startswith("odd__") for name in names.values())
+            assert len({name.replace("-", "_").lower() for name in names.values()}) == len(ODD_NAMES)
+            assert re.fullmatch(r"odd__a+_a+_[0-9a-f]{8}", names["a" * 80])
+            assert re.fullmatch(r"odd__a+_a+b_[0-9a-f]{8}", names["a" * 79 + "b"])
+            for marker, name in enumerate(ODD_NAMES):
+                result = await gateway.call(names[name], {"marker": marker})
+                assert not result.get("isError"), (name, result)
+            assert [(call["name"], call["arguments"]["marker"]) for call in record.calls()] == [
+                (name, marker) for marker, name in enumerate(ODD_NAMES)
+            ]
+            assert await gateway.stop() == 0
+        gateway.log.unlink()  # it tells the next one's port
+        tools.reverse()
+        if transport == "http":
+            await http.restart(tools=tools, modern=True)
+        else:
+            rescript(config, record, tools=tools, modern=True)
+        async with running_gateway(tmp_path, {"new": another, "odd": config}) as gateway:
+            await gateway.until_listed("odd__x_y", "new__x_y")
+            # What the snapshot said is not what is meant here.
+            row = await gateway.server("odd")
+            while row["origin"] != "live":
+                row = await gateway.server("odd")
+            assert await names_by_tool(gateway, "odd") == names
+
+
+async def test_a_name_that_is_no_unicode_costs_neither_the_list_nor_a_look_at_it(tmp_path: Path) -> None:
+    script: dict[str, Any] = {
+        "tools": [tool("echo"), tool("half\ud800")],
+        "server_info": {"name": "\ud800", "n": 2**70},
+    }
+    async with (
+        scripted_http_server(tmp_path, "h", **script) as http,
+        running_gateway(tmp_path, {"odd": http.config}) as gateway,
+    ):
+        await gateway.until_listed("odd__echo")
+        names = await names_by_tool(gateway, "odd")
+        assert set(names) == {"echo", "half\ud800"}
+        looking = typegate("tools", "--url", gateway.url)
+        environment = {**os.environ, **looking["env"], "TYPEGATE_ADMIN_TOKEN": TOKEN, "PYTHONIOENCODING": "ascii"}
+        seen = await anyio.run_process([looking["command"], *looking["args"]], env=environment)
+        assert b"half\\ud800" in seen.stdout
+        assert (await gateway.server("odd"))["serverInfo"] == script["server_info"]
+        await gateway.call(names["half\ud800"])
+        assert [call["name"] for call in http.recording.calls()] == ["half\ud800"]
+
+
+async def test_a_call_of_a_tool_that_is_gone_runs_no_other_one(tmp_path: Path) -> None:
+    # The wrapper of `y` has the name of the other tool.
+    config, record = scripted_stdio_server(tmp_path, "s", tools=[tool("y"), tool("fs__y"), tool("exit")])
+    async with running_gateway(tmp_path, {"fs": config}) as gateway:
+        await gateway.until_listed("fs__y", "fs__fs__y")
+        await gateway.call("fs__fs__y", {"n": 1})
+        rescript(config, record, tools=[tool("y"), tool("exit")])
+        await gateway.call("fs__exit")
+        gone = await gateway.call("fs__fs__y", {"n": 2})
+        assert gone.get("isError"), gone
+        assert "tool 'fs__y'" in text_of(gone)
+        assert [call["name"] for call in record.calls()] == ["fs__y", "exit"]
+
+
+async def test_no_upstream_takes_the_place_of_a_built_in_tool(tmp_path: Path) -> None:
+    tools = [tool("invoke_tool"), tool("tool"), tool("echo")]
+    servers: dict[str, Any] = {}
+    records = {}
+    for alias in ("invoke", "plain", "bare"):
+        servers[alias], records[alias] = scripted_stdio_server(tmp_path, alias, tools=tools)
+    servers["bare"]["prefix"] = "none"
+    async with running_gateway(tmp_path, servers) as gateway:
+        await gateway.until_listed("invoke__tool", "invoke__invoke_tool", "plain__invoke_tool", "echo")
+        answer = await gateway.rpc("tools/list")
+        [ours] = [one for one in answer["result"]["tools"] if one["name"] == "invoke_tool"]
+        assert ours["inputSchema"]["required"] == ["server", "tool"]
+        result = await gateway.call(
+            "invoke_tool", {"server": "plain", "tool": "invoke_tool", "arguments": {"server": "x"}}
+        )
+        assert result["structuredContent"] == {"server": "x"}
+        assert [(call["name"], call["arguments"]) for call in records["plain"].calls()] == [
+            ("invoke_tool", {"server": "x"})
+        ]
+        # Its own `invoke_tool` cannot have that name, and says so where an operator looks.
+        rows = (await gateway.admin("quarantine")).json()["quarantine"]
+        assert [(row["server"], row["tool"], row["code"]) for row in rows] == [("bare", "invoke_tool", "name_taken")]
+        await gateway.call("invoke__tool", {"n": 1})
+        assert [call["name"] for call in records["invoke"].calls()] == ["tool"]
+        assert records["bare"].calls() == []
+
+
+async def test_a_wrong_name_is_answered_with_the_right_one(tmp_path: Path) -> None:
+    mail, record = scripted_stdio_server(tmp_path, "m", tools=[tool("send_email", "to"), tool("list_accounts")])
+    mail |= {"deny": ["purge_*"]}
+    bank, _ = scripted_stdio_server(tmp_path, "b", tools=[tool("get_balance"), tool("purge_all")])
+    bank |= {"deny": ["purge_*"]}
+    async with running_gateway(tmp_path, {"calendar-mcp": mail, "bank": bank}) as gateway:
+        await gateway.until_listed("calendar-mcp__send_email", "bank__get_balance")
+        for arguments in ({"server": "calender", "tool": "send_email"}, {"server": "", "tool": "x"}):
+            result = await gateway.call("invoke_tool", arguments)
+            assert result["isError"]
+            assert "Servers: bank, calendar-mcp" in text_of(result)
+        for result in (
+            await gateway.call("calendar-mcp__send_mail", {"to": "x"}),
+            await gateway.call("invoke_tool", {"server": "calendar-mcp", "tool": "sendEmail"}),
+        ):
+            assert result["isError"]
+            assert "calendar-mcp__send_email" in text_of(result)
+        denied = await gateway.call("bank__purge_all")
+        assert denied["isError"]
+        assert "purge_all" not in text_of(denied).partition("has no tool 'purge_all'")[2]
+        for name in ("nothing_of_ours", "calender-mcp__send_email", "x__y", "", "__", "a" * 5000, "日本語"):
+            params = {"name": name, "arguments": {}}
+            answer = await gateway.rpc("tools/call", params, headers={"mcp-name": encode_header_value(name)})
+            assert answer["error"]["code"] == -32602, (name, answer)
+            assert len(answer["error"]["message"]) < 1000
+        misspelt = await gateway.rpc("tools/call", {"name": "calender-mcp__send_email", "arguments": {}})
+        assert "calendar-mcp__send_email" in misspelt["error"]["message"]
+        assert record.calls() == []
+
+
+async def test_a_server_with_another_alias_than_before_is_named_to_who_asks_for_the_old_one(tmp_path: Path) -> None:
+    config, record = scripted_stdio_server(tmp_path, "s", tools=[tool("send_email", "to")])
+    async with running_gateway(tmp_path, {"calendar": config}) as gateway:
+        await gateway.until_listed("calendar__send_email")
+        with anyio.fail_after(10):
+            while not await anyio.Path(gateway.state_dir / "snapshot.json").exists():
+                await glance_again()
+        assert await gateway.stop() == 0
+    gateway.log.unlink()  # it tells the next one's port
+    async with running_gateway(tmp_path, {"mail": config}) as gateway:
+        await gateway.until_listed("mail__send_email")
+        for result in (
+            await gateway.call("calendar__send_email", {"to": "x"}),
+            await gateway.call("invoke_tool", {"server": "calendar", "tool": "send_email", "arguments": {"to": "x"}}),
+        ):
+            assert result["isError"]
+            assert "'calendar' is now called 'mail'" in text_of(result)
+            assert "mail__send_email" in text_of(result)
+        assert (await gateway.admin("servers/mail", "DELETE")).is_success
+        for name, arguments in (
+            ("mail__send_email", {"to": "x"}),
+            ("invoke_tool", {"server": "mail", "tool": "send_email", "arguments": {"to": "x"}}),
+        ):
+            result = await gateway.call(name, arguments)
+            assert result["isError"]
+            assert "server 'mail' was removed. Servers: none." in text_of(result)
+        assert record.calls() == []
+
+
+async def test_a_server_without_a_prefix_keeps_its_own_names(tmp_path: Path) -> None:
+    own = [tool("echo"), tool("get.weather", "city"), tool("日本語"), tool("shared")]
+    bare, at_bare = scripted_stdio_server(tmp_path, "bare", tools=own)
+    later, at_later = scripted_stdio_server(tmp_path, "later", tools=[tool("shared"), tool("SHARED2")])
+    full, _ = scripted_stdio_server(tmp_path, "full", tools=[tool("echo")])
+    servers = {"bare": bare | {"prefix": "none"}, "later": later | {"prefix": "none"}, "full": full}
+    async with running_gateway(tmp_path, servers) as gateway:
+        listed = await gateway.until_listed("echo", "get.weather", "shared", "SHARED2", "full__echo")
+        assert len(listed) == 6
+        [adapted] = set(listed) - {"echo", "get.weather", "shared", "SHARED2", "full__echo"}
+        assert WRAPPER.fullmatch(adapted)
+        for name in ("echo", "get.weather", "shared", adapted):
+            assert not (await gateway.call(name, {"city": "Oslo"})).get("isError"), name
+        assert [call["name"] for call in at_bare.calls()] == ["echo", "get.weather", "shared", "日本語"]
+        assert at_later.calls() == []
+        unknown = await gateway.rpc("tools/call", {"name": "ech", "arguments": {}})
+        assert unknown["error"]["code"] == -32602
+        # The first in the file has the name; who lost it is told, and still reached by the generic way.
+        rows = (await gateway.admin("quarantine")).json()["quarantine"]
+        assert [(row["server"], row["tool"], row["code"]) for row in rows] == [("later", "shared", "name_taken")]
+
+
+@pytest.mark.parametrize("modern", [True, False])
+async def test_allow_deny_rename_and_hidden_hold_for_lists_and_for_calls(tmp_path: Path, modern: bool) -> None:
+    names = ("read_file", "read_dir", "read_secret", "write_file", "internal_debug", "get_bank_balance")
+    config, record = scripted_stdio_server(tmp_path, "s", tools=[tool(name) for name in names], modern=modern)
+    config |= {
+        "allow": ["read_*", "get_*", "internal_*"],
+        "deny": ["*_secret"],
+        "tools": {"internal_debug": {"hidden": True}, "get_bank_balance": {"name": "balance"}},
+    }
+    async with running_gateway(tmp_path, {"fs": config}) as gateway:
+        listed = await gateway.until_listed("fs__balance")
+        assert set(listed) == {"fs__read_file", "fs__read_dir", "fs__balance"}
+        for tool_name in ("read_secret", "write_file", "internal_debug"):
+            for result in (
+                await gateway.call(f"fs__{tool_name}"),
+                await gateway.call("invoke_tool", {"server": "fs", "tool": tool_name, "arguments": {}}),
+                await gateway.call("invoke_tool", {"server": "fs", "tool": f"fs__{tool_name}", "arguments": {}}),
+            ):
+                assert result["isError"], tool_name
+                told = text_of(result).replace(tool_name, "", 1)
+                assert not [name for name in ("secret", "write_file", "internal_debug") if name in told], told
+        assert record.calls() == []
+        old = await gateway.call("fs__get_bank_balance")
+        assert old["isError"]
+        assert "fs__balance" in text_of(old)
+        await gateway.call("fs__balance", {"n": 1})
+        await gateway.call("invoke_tool", {"server": "fs", "tool": "balance", "arguments": {"n": 2}})
+        await gateway.call("invoke_tool", {"server": "fs", "tool": "get_bank_balance", "arguments": {"n": 3}})
+        assert [(call["name"], call["arguments"]["n"]) for call in record.calls()] == [
+            ("get_bank_balance", 1),
+            ("get_bank_balance", 2),
+            ("get_bank_balance", 3),
+        ]

@@ -1,0 +1,221 @@
+"""Listings that change, fail, never end or hold what cannot be shown."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import anyio
+from faults.observing import MIB, Announcements, announcements, eventually, rss_of, until_server
+from gateways import RunningGateway, glance_again, running_gateway, text_of
+from upstreams.running import builtin_tools, rescript, scripted_http_server, scripted_stdio_server, tool, unused_port
+
+
+async def announced_in_all(gateway: RunningGateway, told: Announcements, server: dict[str, Any]) -> int:
+    """Bring about one more change, after which none before it can be on its way, and count them without it."""
+    assert (await gateway.admin("servers", "POST", {"name": "marker", **server})).status_code == 201
+    await gateway.until_listed("marker__echo")
+    before = told.changes
+    await eventually(lambda: told.changes > before)
+    return told.changes - 1
+
+
+async def test_a_restart_with_other_tools_is_listed_and_announced_once(tmp_path: Path) -> None:
+    before = [tool("send", "to", "subject"), *builtin_tools("exit")]
+    after = [tool("send", "to", "title"), *builtin_tools("exit")]
+    server, record = scripted_stdio_server(tmp_path, "s", tools=before)
+    other, _ = scripted_stdio_server(tmp_path, "other", tools=builtin_tools("echo"))
+    async with running_gateway(tmp_path, {"s": server}) as gateway:
+        await gateway.until_listed("s__send")
+        async with announcements(gateway) as told:
+            rescript(server, record, tools=after)
+            await gateway.call("s__exit")
+            began_s = anyio.current_time()
+            while "title" not in (await gateway.tools())["s__send"]["inputSchema"]["properties"]:
+                await glance_again()
+            assert anyio.current_time() - began_s < 3
+            assert (await gateway.server("s"))["epoch"] == 2
+            assert told.changes <= 1
+            await eventually(lambda: told.changes == 1)
+            assert await announced_in_all(gateway, told, other) == 1
+        refused = text_of(await gateway.call("s__send", {"to": "a", "subject": "b"}))
+        assert "title" in refused
+        assert record.calls("send") == []
+        assert "isError" not in await gateway.call("s__send", {"to": "a", "title": "b"})
+
+
+async def test_a_reconnect_with_the_same_tools_in_other_words_announces_nothing(tmp_path: Path) -> None:
+    first, second = tool("first", "a", "b", "c"), tool("second", "d")
+    reordered = {key: first[key] for key in reversed(first)}
+    reordered["inputSchema"] = {key: first["inputSchema"][key] for key in reversed(first["inputSchema"])}
+    properties = first["inputSchema"]["properties"]
+    reordered["inputSchema"]["properties"] = {key: properties[key] for key in reversed(properties)}
+    die = builtin_tools("exit")
+    server, record = scripted_stdio_server(tmp_path, "s", tools=[first, second, *die])
+    other, _ = scripted_stdio_server(tmp_path, "other", tools=builtin_tools("echo"))
+    async with running_gateway(tmp_path, {"s": server}) as gateway:
+        await gateway.until_listed("s__first")
+        names = [name for name in await gateway.tools() if name.startswith("s__")]
+        async with announcements(gateway) as told:
+            rescript(server, record, tools=[*die, second, reordered])
+            await gateway.call("s__exit")
+            await until_server(gateway, "s", lambda row: row["epoch"] == 2 and row["state"] == "ready")
+            assert [name for name in await gateway.tools() if name.startswith("s__")] == names
+            assert await announced_in_all(gateway, told, other) == 0
+
+            described = {**first, "description": "Does it otherwise."}
+            rescript(server, record, announce=True, tools=[described, second, *die])
+            await eventually(lambda: told.changes == 2)
+            assert (await gateway.tools())["s__first"]["description"] == "Does it otherwise."
+            assert (await gateway.server("s"))["epoch"] == 2
+
+
+async def test_a_change_without_a_restart_is_listed_within_a_second(tmp_path: Path) -> None:
+    stdio, record = scripted_stdio_server(tmp_path, "s", tools=[tool("one")], list_changed=True)
+    modern, modern_record = scripted_stdio_server(tmp_path, "m", tools=[tool("one")], list_changed=True, modern=True)
+    script = {"tools": [tool("one")], "list_changed": True}
+    async with (
+        scripted_http_server(tmp_path, "h", **script) as http,
+        scripted_http_server(tmp_path, "n", **script, modern=True) as new,
+        scripted_http_server(tmp_path, "e", **script, legacy_sse_only=True) as old,
+    ):
+        servers = {"s": stdio, "m": modern, "h": http.config, "n": new.config, "e": old.config}
+        async with running_gateway(tmp_path, servers) as gateway:
+            await gateway.until_listed(*(f"{name}__one" for name in servers))
+            await new.recording.until(lambda seen: seen.events("stream"))
+            await http.recording.until(lambda seen: seen.events("stream"))
+            await modern_record.until(lambda seen: seen.requests("subscriptions/listen"))
+            following = {"tools": [tool("two")], "list_changed": True}
+            began_s = anyio.current_time()
+            rescript(stdio, record, announce=True, **following)
+            rescript(modern, modern_record, announce=True, **following, modern=True)
+            http.announce(**following)
+            new.announce(**following, modern=True)
+            old.announce(**following, legacy_sse_only=True)
+            tools = await gateway.until_listed(*(f"{name}__two" for name in servers))
+            assert anyio.current_time() - began_s < 3
+            assert not any(name.endswith("__one") for name in tools)
+
+
+async def test_a_failed_listing_keeps_the_last_good_one_and_says_why(tmp_path: Path) -> None:
+    script: dict[str, Any] = {"tools": builtin_tools("exit", "echo")}
+    server, record = scripted_stdio_server(tmp_path, "s", **script)
+    failing = {"error": {"code": -32000, "message": "the disk is full", "on": ["tools/list"]}}
+    async with running_gateway(tmp_path, {"s": server}) as gateway:
+        good = await gateway.until_listed("s__echo")
+        rescript(server, record, **script, faults=failing)
+        await gateway.call("s__exit")
+        row = await until_server(gateway, "s", lambda row: row["lastError"] and "disk is full" in row["lastError"])
+        assert row["stale"]
+        assert await gateway.tools() == good
+        rescript(server, record, **script)
+        row = await until_server(gateway, "s", lambda row: row["state"] == "ready")
+        assert row["lastError"] is None
+        assert "isError" not in await gateway.call("s__echo")
+
+
+async def test_a_relisting_that_fails_while_connected_keeps_the_last_good_one(tmp_path: Path) -> None:
+    once = {"error": {"code": -32000, "message": "not now", "on": ["tools/list"], "calls": 1}}
+    script: dict[str, Any] = {"tools": builtin_tools("echo")}
+    async with (
+        scripted_http_server(tmp_path, "h", **script) as http,
+        running_gateway(tmp_path, {"h": http.config}) as gateway,
+    ):
+        good = await gateway.until_listed("h__echo")
+        await http.restart(**script, faults=once, sessions=False)
+        await gateway.admin("servers/h/refresh", "POST")
+        row = await until_server(gateway, "h", lambda row: row["lastError"] and "not now" in row["lastError"])
+        assert row["tools"] == 1
+        assert await gateway.tools() == good
+        assert "isError" not in await gateway.call("h__echo")
+        await gateway.admin("servers/h/refresh", "POST")
+        await until_server(gateway, "h", lambda row: row["lastError"] is None)
+
+
+async def test_endless_and_repeated_cursors_are_bounded_and_long_lists_are_whole(tmp_path: Path) -> None:
+    same, same_record = scripted_stdio_server(tmp_path, "a", tools=[tool("echo")], faults={"cursor_loop": "same"})
+    new, new_record = scripted_stdio_server(tmp_path, "b", tools=[tool("echo")], faults={"cursor_loop": "new"})
+    many = [tool(f"tool{number}") for number in range(300)]
+    paged, _ = scripted_stdio_server(tmp_path, "c", tools=many, faults={"page_size": 7})
+    async with running_gateway(tmp_path, {"a": same, "b": new, "c": paged}) as gateway:
+        tools = await gateway.until_listed("a__echo", "b__echo", "c__tool299")
+        assert len(tools) == 302
+        assert len(same_record.requests("tools/list")) <= 3
+        assert len(new_record.requests("tools/list")) <= 64
+        assert "isError" not in await gateway.call("b__echo")
+
+
+async def test_hostile_definitions_cost_their_own_place_at_most(tmp_path: Path) -> None:
+    deep: dict[str, Any] = {"type": "object"}
+    for _ in range(220):
+        deep = {"type": "object", "properties": {"next": deep}}
+    forked: dict[str, Any] = {"type": "string"}
+    for _ in range(24):
+        forked = {"allOf": [forked, {"$ref": "#/$defs/x"}]}
+    async with scripted_http_server(tmp_path, "trap", tools=[]) as trap:
+        schemas: dict[str, Any] = {
+            "list": [],
+            "text": "object",
+            "array": {"type": "array"},
+            "invalid": {"type": "object", "properties": {"a": {"type": "nothing"}}},
+            "remote": {"type": "object", "properties": {"a": {"$ref": f"{trap.origin}/schema.json"}}},
+            "file": {"type": "object", "properties": {"a": {"$ref": "file:///etc/passwd"}}},
+            "recursive": {"type": "object", "properties": {"a": {"$ref": "#"}}},
+            "pattern": {"type": "object", "properties": {"a": {"type": "string", "pattern": "^(a+)+$"}}},
+            "large": {"type": "object", "properties": {f"p{n}": {"type": "string"} for n in range(150_000)}},
+            "deep": deep,
+            "forked": {"type": "object", "properties": {"a": forked}, "$defs": {"x": {"type": "string"}}},
+            "dynamic": {"type": "object", "$dynamicAnchor": "n", "properties": {"a": {"$dynamicRef": "#n"}}},
+        }
+        tools: list[Any] = [{"name": name, "description": name, "inputSchema": one} for name, one in schemas.items()]
+        tools += [None, 7, {}, {"name": None}, {"name": "bare"}, {"name": ""}, {"name": "ha\u202ech\x1b[31mter"}]
+        tools += [
+            {**tool("told"), "description": "fine\x1b]0;owned\x07\u202eevil"},
+            tool("x.y"),
+            tool("x-y"),
+            tool("fine"),
+        ]
+        hostile, _ = scripted_stdio_server(tmp_path, "s", tools=tools)
+        calm, _ = scripted_stdio_server(tmp_path, "c", tools=builtin_tools("echo"))
+        async with running_gateway(tmp_path, {"s": hostile, "c": calm}) as gateway:
+            listed = await gateway.until_listed("s__fine", "c__echo", within_s=20)
+            assert len(listed) == len({re.sub(r"[-_]+", "_", name).lower() for name in listed})
+            assert all(re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*", name) for name in listed)
+            assert all(one["inputSchema"]["type"] == "object" for one in listed.values())
+            assert sum(name.startswith("s__x") for name in listed) == 2
+            assert not set(str(listed)) & {"\x1b", "\x07", "\u202e"}
+            assert listed["s__told"]["description"].startswith("fine")
+            rows = (await gateway.admin("quarantine")).json()["quarantine"]
+            refused = {row["tool"] for row in rows if row["status"] == "quarantined"}
+            assert {"list", "text", "array", "invalid", "remote", "file", "large", "deep"} <= refused
+            assert all(row["code"] and row["detail"] for row in rows)
+            assert {row["code"] for row in rows if row["tool"] == "told"} == {"hidden_text"}
+            assert not any(f"s__{name}" in listed for name in refused)
+            for name in ("recursive", "pattern", "dynamic"):
+                with anyio.fail_after(5):
+                    await gateway.call(f"s__{name}", {"a": "a" * 40 + "!"})
+            assert "isError" not in await gateway.call("s__fine")
+            assert trap.recording.http() == []
+            assert rss_of(gateway.process.pid) < 300 * MIB
+
+
+async def test_a_server_that_is_added_is_listed_and_callable_without_another_list(tmp_path: Path) -> None:
+    first, _ = scripted_stdio_server(tmp_path, "first", tools=builtin_tools("echo"))
+    added, _ = scripted_stdio_server(tmp_path, "added", tools=builtin_tools("echo"))
+    nowhere = {"type": "http", "url": f"http://127.0.0.1:{unused_port()}/mcp", "callTimeout": 1}
+    async with running_gateway(tmp_path, {"first": first}) as gateway:
+        await gateway.until_listed("first__echo")
+        async with announcements(gateway) as told:
+            assert (await gateway.admin("servers", "POST", {"name": "added", **added})).status_code == 201
+            # It is still connecting: the call waits for it.
+            assert (await gateway.call("added__echo", {"a": 1}))["structuredContent"] == {"a": 1}
+            assert "added__echo" in await gateway.tools()
+            await eventually(lambda: told.changes == 1)
+        assert (await gateway.admin("servers", "POST", {"name": "nowhere", **nowhere})).status_code == 201
+        with anyio.fail_after(5):
+            result = await gateway.call("nowhere__echo")
+        assert result["isError"]
+        assert "not reachable right now" in text_of(result)
+        assert (await gateway.admin("servers/added", "DELETE")).status_code == 204
+        assert set(await gateway.tools()) == {"first__echo"}
