@@ -141,6 +141,7 @@ async def serve(
             file=source,
             key="gateway.listen.host",
         )
+    _allow_descriptors()
     listener = _bind(host, port, source)
     token = _admin_token(config, state_dir)
     listen = config.gateway.listen
@@ -158,6 +159,7 @@ async def serve(
             uvicorn.Config(
                 front, http=_Protocol, lifespan="off", access_log=False, log_config=None, ws="none",
                 timeout_graceful_shutdown=1, server_header=False, date_header=False,
+                limit_concurrency=MAX_CONNECTIONS,
             )
         )  # fmt: skip
         shown = f"[{host}]" if ":" in host else host
@@ -193,6 +195,18 @@ async def _drain_at_signal(
         endpoint.give_up()
         server.should_exit = True
         await anyio.sleep_forever()
+
+
+def _allow_descriptors() -> None:
+    """Raise the soft limit of open files as far as we may: each idle caller holds one."""
+    if sys.platform == "win32":
+        return
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 2 * MAX_CONNECTIONS if hard == resource.RLIM_INFINITY else min(hard, 2 * MAX_CONNECTIONS)
+    if soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _bind(host: str, port: int, source: str) -> socket.socket:

@@ -1,5 +1,6 @@
 """Everything that reaches an upstream.
 
-`link` owns one connection and its life; `mcp` speaks the protocol over a channel;
-`http`, `stdio` and `events` carry bytes; `backoff` and `breaker` are pure decisions.
+`link` owns one connection and its life; `mcp` speaks the protocol over a channel; `channel` finds
+each answer its request; `channels` and `sse` are the connections; `http`, `stdio` and `events`
+carry bytes; `backoff` and `breaker` are pure decisions.
 """

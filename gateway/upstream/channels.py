@@ -1,4 +1,4 @@
-"""The three connections that an upstream can have: stdio, Streamable HTTP, HTTP+SSE."""
+"""Connections to upstreams of today: a child process, or Streamable HTTP."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
-from urllib.parse import urljoin
 
 import anyio
 from anyio.abc import TaskGroup
 
 from gateway import wire
-from gateway.errors import Congested, ConnectionLost, GatewayError, HttpStatusError, SessionForgotten
+from gateway.errors import ConnectionLost, GatewayError, HttpStatusError, SessionForgotten
 from gateway.upstream.channel import Correlator, OnNotification, OnProgress, answer_of, refusal
 from gateway.upstream.events import EventParser
-from gateway.upstream.http import HttpClient, Response, split_url
+from gateway.upstream.http import HttpClient, Response
 from gateway.upstream.stdio import ChildProcess, running_child
 
 log = logging.getLogger(__name__)
@@ -288,21 +287,6 @@ class HttpChannel:
         self._group.start_soon(post)
 
 
-class SseChannel(StdioChannel):
-    """HTTP+SSE of 2024-11-05: requests by POST, every answer on one long stream."""
-
-    def __init__(self, correlator: Correlator, reason: list[str], closed: anyio.Event) -> None:
-        self._correlator = correlator
-        self._reason = reason
-        self._closed = closed
-        self.headers = {}
-
-    async def wait_closed(self) -> str:
-        """See `Channel.wait_closed`."""
-        await self._closed.wait()
-        return self._reason[0]
-
-
 @asynccontextmanager
 async def open_http(
     server: str, url: str, *, headers: Mapping[str, str], client: HttpClient, on_notification: OnNotification
@@ -321,95 +305,6 @@ async def open_http(
             group.cancel_scope.cancel()
 
 
-@asynccontextmanager
-async def open_sse(
-    server: str, url: str, *, headers: Mapping[str, str], client: HttpClient, on_notification: OnNotification
-) -> AsyncIterator[SseChannel]:
-    """Open the long stream and learn where to post.
-
-    Raises:
-        ConnectionLost: The stream ended before it named an endpoint.
-        HttpStatusError: It is no event stream, or names an endpoint of another origin.
-    """
-    reason = ["the connection is closed"]
-    closed = anyio.Event()
-    ready = anyio.Event()
-    endpoint: list[str] = []
-    sender, posts = anyio.create_memory_object_stream[bytes](256)
-
-    def send(line: bytes) -> None:
-        try:
-            sender.send_nowait(line)
-        except (anyio.WouldBlock, anyio.ClosedResourceError, anyio.BrokenResourceError):
-            raise Congested("it takes no more messages") from None
-
-    correlator = Correlator(server, on_notification, send)
-
-    async def read(response: Response) -> None:
-        parser = EventParser(skip_large=True)
-        async for chunk in response.chunks():
-            for event in parser.feed(chunk):
-                if event.event == "endpoint":
-                    target = urljoin(url, event.data.decode("utf-8", "replace").strip())
-                    if split_url(target)[0] != split_url(url)[0]:
-                        raise HttpStatusError(200, "the endpoint is of another origin")
-                    endpoint[:] = [target]
-                    ready.set()
-                elif event.event == "message":
-                    correlator.receive(event.data)
-        raise ConnectionLost("the event stream ended", sent=True)
-
-    async def hold() -> None:
-        try:
-            async with client.send("GET", url, {**headers, "accept": "text/event-stream"}) as response:
-                if response.status != 200 or response.content_type != "text/event-stream":
-                    raise HttpStatusError(response.status, "not an event stream")
-                await read(response)
-        except (GatewayError, ValueError) as error:
-            reason[0] = str(error)
-            failure.append(error)
-        finally:
-            correlator.close(reason[0])
-            closed.set()
-            ready.set()
-
-    async def post(line: bytes) -> None:
-        try:
-            head = {**headers, "content-type": "application/json"}
-            async with client.send("POST", endpoint[0], head, line) as response:
-                await response.read()
-                if response.status >= 400:
-                    raise HttpStatusError(response.status, "the message was refused")
-        except (GatewayError, ValueError) as error:
-            message = wire.loads(line)
-            if isinstance(message.get("id"), int):
-                failed = {
-                    "id": message["id"],
-                    "error": {"code": -32603, "message": f"could not be sent: {error}"},
-                }
-                correlator.receive(wire.dumps(failed))
-
-    failure: list[Exception] = []
-    async with anyio.create_task_group() as group:
-
-        async def post_all() -> None:
-            async for line in posts:
-                group.start_soon(post, line)
-
-        group.start_soon(hold)
-        try:
-            await ready.wait()
-            if not endpoint:
-                raise failure[0] if failure else ConnectionLost(reason[0], sent=False)
-            group.start_soon(post_all)
-            yield SseChannel(correlator, reason, closed)
-        finally:
-            sender.close()
-            correlator.close("the connection is being closed")
-            group.cancel_scope.cancel()
-    posts.close()
-
-
 def _tells_forgotten(message: dict[str, Any]) -> bool:
     error = message.get("error")
     text = error.get("message") if isinstance(error, dict) else None
@@ -422,6 +317,3 @@ def _reason_phrase(status: int) -> str:
     if 300 <= status < 400:
         return "a redirect is not followed"
     return ""
-
-
-__all__ = ["HttpChannel", "SseChannel", "StdioChannel", "open_http", "open_sse", "open_stdio"]

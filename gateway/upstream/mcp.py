@@ -15,8 +15,9 @@ from gateway import __version__
 from gateway.config.model import ServerConfig
 from gateway.errors import ConnectionLost, GatewayError, HttpStatusError, RpcError, SessionForgotten, innermost
 from gateway.upstream.channel import Channel, OnProgress
-from gateway.upstream.channels import HttpChannel, open_http, open_sse, open_stdio
+from gateway.upstream.channels import HttpChannel, open_http, open_stdio
 from gateway.upstream.http import HttpClient
+from gateway.upstream.sse import open_sse
 
 log = logging.getLogger(__name__)
 
