@@ -15,6 +15,7 @@ from gateway.errors import INVALID_PARAMS, RpcError, UpstreamError, UpstreamUnav
 from gateway.upstream.link import UpstreamCall, UpstreamLink
 from registry import problems
 from registry.catalog import Catalog, ToolWrapper
+from registry.drift import Drift
 from registry.names import fold
 from registry.store import Registry
 
@@ -25,7 +26,7 @@ _NEAR: Final = 3
 
 
 class CallPipeline:
-    """Calls wrappers. Holds no state of its own: the catalog is pinned by each call."""
+    """Calls wrappers. The catalog is pinned by each call; all that is kept is what has changed lately."""
 
     def __init__(
         self,
@@ -36,6 +37,8 @@ class CallPipeline:
         successor: Callable[[str], str | None] = lambda alias: None,
     ) -> None:
         self._registry = registry
+        self._drift = Drift()
+        registry.subscribe(self._drift.note)
         self._links = links
         self._retired = retired
         self._successor = successor
@@ -124,6 +127,10 @@ class CallPipeline:
         if not found:
             return None
         text = problems.explain(wrapper, found, arguments)
+        sent = arguments if isinstance(arguments, dict) else {}
+        renamed = [f"`{old}` is now `{new}`" for old, new in self._drift.renamed(wrapper.name).items() if old in sent]
+        if renamed:
+            text += f"\n\nThis tool has changed: {', '.join(renamed)}."
         if via == "invoke_tool":
             text += (
                 f"\n\nThrough invoke_tool the parameters go inside `arguments`: "
@@ -176,6 +183,11 @@ class CallPipeline:
         if server not in catalog.servers and link.session is None:
             reason = f" ({link.last_error})" if link.last_error else ""
             return error_result(f"Not called: server '{server}' is not reachable right now{reason}. Try again.")
+        removed = self._drift.removed(tool) or self._drift.removed(f"{server}__{tool}")
+        if removed is not None and removed.wrapper.server == server:
+            heir = f" Call {removed.successor} instead." if removed.successor else ""
+            gone = removed.wrapper.tool[:200]
+            return error_result(f"Not called: server '{server}' no longer has the tool '{gone}'.{heir}")
         wrappers = catalog.of(server)
         names = {fold(wrapper.tool): wrapper.name for wrapper in wrappers}
         near = difflib.get_close_matches(fold(tool), list(names), n=_NEAR, cutoff=0.5)
