@@ -297,8 +297,7 @@ class UpstreamLink:
         with anyio.CancelScope() as scope:
             self._restart = None
             async with self._connector.open() as session:
-                with anyio.fail_after(self.config.connect_timeout):
-                    listing = await session.list_tools()
+                listing = await self._list(session)
                 self.epoch += 1
                 session.epoch = self.epoch
                 self._restart = scope.cancel
@@ -331,14 +330,13 @@ class UpstreamLink:
             session.changed = anyio.Event()
             self._relist = anyio.Event()
             try:
-                with anyio.fail_after(self.config.connect_timeout):
-                    listing = await session.list_tools()
+                listing = await self._list(session)
             except SessionForgotten as error:
                 self._end_session(session, str(error))
                 return
-            except (GatewayError, TimeoutError) as error:
+            except GatewayError as error:
                 # The last good surface stays; the reason is for the operator.
-                self.last_error = f"listing failed: {error or 'no answer in time'}"
+                self.last_error = f"listing failed: {error}"
                 if isinstance(error, ConnectionLost) and not error.sent:
                     self._end_session(session, str(error))
                     return
@@ -346,6 +344,12 @@ class UpstreamLink:
             self.last_error = None
             ttl_ms = listing.ttl_ms
             await self._publish(listing)
+
+    async def _list(self, session: UpstreamSession) -> RawListing:
+        limit_s = self.config.connect_timeout
+        with anyio.move_on_after(limit_s):
+            return await session.list_tools()
+        raise ConnectionLost(f"no answer to tools/list within {limit_s:g} s", sent=True)
 
     async def _publish(self, listing: RawListing) -> None:
         self.listed_at_s = time.time()

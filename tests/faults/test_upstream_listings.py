@@ -219,3 +219,11 @@ async def test_a_server_that_is_added_is_listed_and_callable_without_another_lis
         assert "not reachable right now" in text_of(result)
         assert (await gateway.admin("servers/added", "DELETE")).status_code == 204
         assert set(await gateway.tools()) == {"first__echo"}
+
+
+async def test_an_upstream_that_never_lists_its_tools_is_named_without_a_traceback(tmp_path: Path) -> None:
+    mute, _ = scripted_stdio_server(tmp_path, "m", tools=builtin_tools("echo"), faults={"hang": {"on": ["tools/list"]}})
+    async with running_gateway(tmp_path, {"m": {**mute, "connectTimeout": 1}}) as gateway:
+        row = await until_server(gateway, "m", lambda row: row["lastError"])
+        assert "no answer to tools/list within 1 s" in row["lastError"]
+        assert "Traceback" not in gateway.logged()
