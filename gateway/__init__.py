@@ -13,8 +13,8 @@ The map, in the direction in which imports run:
     calls               one call from wrapper name to result
     upstream            one link for each server behind us
 
-`errors`, `wire`, `lines`, `config.model` and `access.principal` are leaves, open to all. What tools *are* is
-known to the package `registry`, which does no I/O and imports nothing from here.
+`eras`, `errors`, `lines`, `wire`, `config.model` and `access.principal` are leaves, open to all.
+What tools *are* is known to the package `registry`, which does no I/O and imports nothing from here.
 """
 
 __version__ = "0.1.0"

@@ -16,7 +16,7 @@ import anyio
 import httpx2
 from anyio.abc import Process
 from anyio.streams.buffered import BufferedByteReceiveStream
-from gateways import TOKEN, RunningGateway, answer_of, envelope, glance_again
+from gateways import TOKEN, RunningGateway, answer_of, ended, envelope, glance_again
 
 _ROOT = Path(__file__).parent.parent
 
@@ -211,12 +211,4 @@ async def running_host(
     try:
         yield Host(process=process, log=log, lines=BufferedByteReceiveStream(process.stdout))
     finally:
-        with anyio.CancelScope(shield=True):
-            if process.returncode is None:
-                process.terminate()
-                with anyio.move_on_after(10):
-                    await process.wait()
-                if process.returncode is None:
-                    process.kill()
-                    await process.wait()
-            await process.aclose()
+        await ended(process)

@@ -152,15 +152,20 @@ async def running_gateway(
         async with httpx2.AsyncClient() as client:
             yield RunningGateway(process=process, origin=origin, state_dir=state, config=config, client=client, log=log)
     finally:
-        with anyio.CancelScope(shield=True):
-            if process.returncode is None:
-                process.terminate()
-                with anyio.move_on_after(12):
-                    await process.wait()
-                if process.returncode is None:
-                    process.kill()
-                    await process.wait()
-            await process.aclose()
+        await ended(process)
+
+
+async def ended(process: Process, *, asked: bool = False) -> None:
+    """End a process for good, killing one that does not end within 12 s of being asked to."""
+    with anyio.CancelScope(shield=True):
+        if process.returncode is None and not asked:
+            process.terminate()
+        with anyio.move_on_after(12):
+            await process.wait()
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+        await process.aclose()
 
 
 async def _listening(process: Process, log: Path) -> str:

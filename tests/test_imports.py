@@ -30,6 +30,7 @@ LAYERS = (
 )
 LEAVES = {
     "gateway",
+    "gateway.eras",
     "gateway.errors",
     "gateway.wire",
     "gateway.lines",

@@ -11,6 +11,7 @@ from typing import Any, Final
 from gateway.calls.context import Caller, Via
 from gateway.calls.native import INVOKE_TOOL
 from gateway.calls.results import adapt
+from gateway.eras import META
 from gateway.errors import INVALID_PARAMS, RpcError, UpstreamError, UpstreamUnavailable, error_result, relay
 from gateway.upstream.link import UpstreamCall, UpstreamLink
 from registry import problems
@@ -21,7 +22,6 @@ from registry.store import Registry
 
 log = logging.getLogger(__name__)
 
-_PROTOCOL_META: Final = "io.modelcontextprotocol/"
 _NEAR: Final = 3
 
 
@@ -218,7 +218,7 @@ def _upstream_call(
     sent.pop("_meta", None)
     if isinstance(meta, dict):
         # Vendor members and trace context travel; the envelope and the token are each connection's own.
-        kept = {k: v for k, v in meta.items() if k != "progressToken" and not k.startswith(_PROTOCOL_META)}
+        kept = {k: v for k, v in meta.items() if k != "progressToken" and not k.startswith(META)}
         if kept:
             sent["_meta"] = kept
     hints = wrapper.definition.get("annotations")

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 from gateway import wire
+from gateway.eras import SERVER_INFO_KEY
 from gateway.errors import UpstreamProtocolError, error_result
-
-_META: Final = "io.modelcontextprotocol/"
-SERVER_INFO_KEY: Final = _META + "serverInfo"
 
 
 def adapt(result: Any, *, server: str, modern: bool) -> dict[str, Any]:

@@ -10,7 +10,8 @@ from typing import Any
 
 from gateway.commands import output
 from gateway.commands.places import UsageError
-from gateway.commands.remote import DEFAULT_URL, header_value, request
+from gateway.commands.remote import DEFAULT_URL, request
+from gateway.eras import header_value
 
 _HEADER_MISMATCH = -32020
 

@@ -2,38 +2,22 @@
 
 from __future__ import annotations
 
-import base64
 import http.client
 import json
-import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from typing import Any, Final
 from urllib.parse import SplitResult, urlencode, urlsplit
 
+from gateway import __version__
 from gateway.commands.places import NotReached, UsageError
+from gateway.eras import MODERN_VERSIONS, envelope, header_value
 
-PROTOCOL: Final = "2026-07-28"
 DEFAULT_URL: Final = "http://127.0.0.1:8765/mcp"
 MAX_ANSWER_BYTES: Final = 256 * 1024 * 1024
-_META: Final = {
-    "io.modelcontextprotocol/protocolVersion": PROTOCOL,
-    "io.modelcontextprotocol/clientCapabilities": {},
-    "io.modelcontextprotocol/clientInfo": {"name": "typegate-cli", "version": "0.1.0"},
-}
-_PLAIN: Final = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?")
+_META: Final = envelope({"name": "typegate-cli", "version": __version__})
 
 Notice = Callable[[dict[str, Any]], None]
-
-
-def header_value(value: str) -> str:
-    """`value` as a header carries it; what is not plain ASCII goes in the protocol's base64 form.
-
-    Source: MCP 2026-07-28, Streamable HTTP, "Standard Headers".
-    """
-    if _PLAIN.fullmatch(value) and not (value.startswith("=?base64?") and value.endswith("?=")):
-        return value
-    return f"=?base64?{base64.b64encode(value.encode('utf-8', 'replace')).decode()}?="
 
 
 def admin(url: str, path: str, token: str, query: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
@@ -94,7 +78,7 @@ def request(
     sent = {
         "Content-Type": "application/json",
         "Accept": "application/json, text/event-stream",
-        "MCP-Protocol-Version": PROTOCOL,
+        "MCP-Protocol-Version": MODERN_VERSIONS[-1],
         "Mcp-Method": method,
         **(headers or {}),
     }

@@ -14,10 +14,10 @@ import anyio
 from gateway import wire
 from gateway.access.api_keys import ApiKeys
 from gateway.access.principal import Principal
-from gateway.downstream.eras import HANDSHAKE_VERSIONS, VERSION_KEY, check_envelope, is_modern
 from gateway.downstream.server import Answer, McpServer, Request, error_answer, parse_request
 from gateway.downstream.sessions import Session, SessionTable
 from gateway.downstream.streams import Exchange, Receive, Send, send_empty, send_json, watch_disconnect
+from gateway.eras import HANDSHAKE_VERSIONS, VERSION_KEY, check_envelope, is_modern
 from gateway.errors import (
     HEADER_MISMATCH,
     INVALID_PARAMS,

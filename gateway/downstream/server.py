@@ -14,13 +14,13 @@ from gateway.access.principal import Principal
 from gateway.calls.context import Caller
 from gateway.calls.pipeline import CallPipeline
 from gateway.downstream.changes import Announcer
-from gateway.downstream.eras import (
+from gateway.downstream.views import SERVER_INFO, ToolViews
+from gateway.eras import (
     MODERN_VERSIONS,
     SERVER_INFO_KEY,
     SUBSCRIPTION_KEY,
     negotiate,
 )
-from gateway.downstream.views import SERVER_INFO, ToolViews
 from gateway.errors import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, RpcError, error_result
 from registry.store import Registry
 

@@ -14,9 +14,9 @@ from anyio.abc import TaskGroup
 
 from gateway import wire
 from gateway.access.principal import LOCAL
-from gateway.downstream.eras import check_envelope, is_modern
 from gateway.downstream.pipes import MAX_WAITING, StandardPipes, stop_at_signal
 from gateway.downstream.server import McpServer, Request, error_answer, parse_request
+from gateway.eras import check_envelope, is_modern
 from gateway.errors import INVALID_REQUEST, PARSE_ERROR, RpcError
 
 log = logging.getLogger(__name__)

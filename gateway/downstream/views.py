@@ -6,7 +6,7 @@ from typing import Final
 
 from gateway import __version__, wire
 from gateway.calls.native import NATIVE_TOOLS
-from gateway.downstream.eras import SERVER_INFO_KEY
+from gateway.eras import SERVER_INFO_KEY
 from registry.catalog import Catalog, handshake_definition
 
 SERVER_INFO: Final = {"name": "typegate", "title": "typegate", "version": __version__}

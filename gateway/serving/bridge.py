@@ -13,12 +13,11 @@ import anyio
 from anyio.abc import TaskGroup
 
 from gateway import wire
-from gateway.downstream.eras import VERSION_KEY, is_modern
 from gateway.downstream.pipes import StandardPipes, stop_at_signal
+from gateway.eras import VERSION_KEY, header_value, is_modern
 from gateway.errors import INTERNAL_ERROR, PARSE_ERROR, GatewayError, HttpStatusError, RpcError
 from gateway.upstream.events import EventParser
 from gateway.upstream.http import HttpClient, Response
-from gateway.upstream.mcp import header_value
 
 log = logging.getLogger(__name__)
 

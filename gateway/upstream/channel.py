@@ -21,7 +21,6 @@ MAX_PENDING: Final = 4096
 class Channel(Protocol):
     """One connection to one upstream, whatever carries it."""
 
-    cancels_by_closing: bool
     headers: dict[str, str]
 
     async def request(

@@ -35,8 +35,6 @@ _FORGOTTEN: Final = (
 class StdioChannel:
     """A child process; answers arrive in any order on its standard output."""
 
-    cancels_by_closing = False
-
     def __init__(self, child: ChildProcess, correlator: Correlator) -> None:
         self._child = child
         self._correlator = correlator
@@ -102,8 +100,6 @@ class HttpChannel:
 
     Source: MCP 2026-07-28 and 2025-11-25, "Transports", "Streamable HTTP".
     """
-
-    cancels_by_closing = True
 
     def __init__(
         self, server: str, client: HttpClient, url: str, headers: Mapping[str, str], on_notification: OnNotification,

@@ -97,7 +97,6 @@ class UpstreamLink:
         self.epoch = 0
         self.in_flight = 0
         self.last_error: str | None = None
-        self.listed_at_s: float | None = None
 
     @property
     def session(self) -> UpstreamSession | None:
@@ -352,7 +351,6 @@ class UpstreamLink:
         raise ConnectionLost(f"no answer to tools/list within {limit_s:g} s", sent=True)
 
     async def _publish(self, listing: RawListing) -> None:
-        self.listed_at_s = time.time()
         await self._on_listing(self.server, self.epoch, listing)
 
     async def _pause(self, seconds: float, *, knock: bool) -> None:

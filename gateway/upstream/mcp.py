@@ -13,6 +13,7 @@ import anyio
 
 from gateway import __version__
 from gateway.config.model import ServerConfig
+from gateway.eras import HANDSHAKE_VERSIONS, MODERN_VERSIONS, SERVER_INFO_KEY, envelope, header_value
 from gateway.errors import ConnectionLost, GatewayError, HttpStatusError, RpcError, SessionForgotten, innermost
 from gateway.upstream.channel import Channel, OnProgress
 from gateway.upstream.channels import HttpChannel, open_http, open_stdio
@@ -21,10 +22,9 @@ from gateway.upstream.sse import open_sse
 
 log = logging.getLogger(__name__)
 
-MODERN: Final = "2026-07-28"
-HANDSHAKE_VERSIONS: Final = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
-META: Final = "io.modelcontextprotocol/"
+MODERN: Final = MODERN_VERSIONS[-1]
 CLIENT_INFO: Final = {"name": "typegate", "version": __version__}
+_ENVELOPE: Final = envelope(CLIENT_INFO)
 MAX_PAGES: Final = 64
 MAX_TOOLS: Final = 20_000
 # What clients hold at most; beyond 2**53 a strict parser would refuse the whole list.
@@ -97,12 +97,7 @@ class UpstreamSession:
         """Send any request with what this era wants around it: envelope and headers."""
         headers: dict[str, str] | None = None
         if self.era == "modern":
-            meta = {
-                **params.get("_meta", {}),
-                META + "protocolVersion": self.version,
-                META + "clientInfo": CLIENT_INFO,
-                META + "clientCapabilities": {},
-            }
+            meta = {**params.get("_meta", {}), **_ENVELOPE}
             params = {**params, "_meta": meta}
             if isinstance(self.channel, HttpChannel):
                 headers = {"mcp-protocol-version": self.version, "mcp-method": method}
@@ -168,16 +163,6 @@ class UpstreamSession:
                 http.receive(message)
 
 
-def header_value(value: str) -> str:
-    """A header value that survives the way (MCP 2026-07-28, Streamable HTTP, "Value Encoding")."""
-    plain = value.isascii() and value.isprintable() and value == value.strip() and not value.startswith("=?base64?")
-    if plain:
-        return value
-    from mcp.shared.inbound import encode_header_value
-
-    return encode_header_value(value)
-
-
 async def _negotiate(server: str, channel: Channel, *, probe: bool) -> UpstreamSession:
     if probe:
         session = await _discover(server, channel)
@@ -196,16 +181,11 @@ async def _negotiate(server: str, channel: Channel, *, probe: bool) -> UpstreamS
 
 async def _discover(server: str, channel: Channel) -> UpstreamSession | None:
     """Probe for the stateless era; None where the upstream does not speak it."""
-    meta = {
-        META + "protocolVersion": MODERN,
-        META + "clientInfo": CLIENT_INFO,
-        META + "clientCapabilities": {},
-    }
     headers = {"mcp-protocol-version": MODERN, "mcp-method": "server/discover"}
     result: Any = None
     with anyio.move_on_after(_PROBE_S):
         try:
-            result = await channel.request("server/discover", {"_meta": meta}, headers=headers)
+            result = await channel.request("server/discover", {"_meta": _ENVELOPE}, headers=headers)
         except RpcError:
             return None
         except HttpStatusError as error:
@@ -218,7 +198,7 @@ async def _discover(server: str, channel: Channel) -> UpstreamSession | None:
     if not isinstance(versions, list) or MODERN not in versions:
         return None
     stamped = result.get("_meta")
-    info = stamped.get(META + "serverInfo") if isinstance(stamped, dict) else None
+    info = stamped.get(SERVER_INFO_KEY) if isinstance(stamped, dict) else None
     return _session(server, channel, "modern", MODERN, result, info or result.get("serverInfo"))
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import anyio
 from anyio.abc import Process
 from anyio.streams.buffered import BufferedByteReceiveStream
+from gateways import ended
 from upstreams.running import children_of
 
 _ROOT = Path(__file__).parents[2]
@@ -81,12 +82,7 @@ async def raw_stdio(config: Mapping[str, Any]) -> AsyncIterator[RawStdio]:
         with anyio.CancelScope(shield=True):
             with suppress(OSError, anyio.BrokenResourceError):
                 await process.stdin.aclose()
-            with anyio.move_on_after(10):
-                await process.wait()
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
-            await process.aclose()
+        await ended(process, asked=True)
 
 
 def typegate(*arguments: str) -> dict[str, Any]:

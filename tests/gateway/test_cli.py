@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from gateway.cli import main
-from gateway.commands.remote import header_value
 from gateway.config.model import json_schema
+from gateway.eras import header_value
 
 OK = {"resultType": "complete", "content": [{"type": "text", "text": "sent"}], "isError": False}
 

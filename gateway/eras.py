@@ -1,7 +1,9 @@
-"""The two protocol eras: which versions there are, and how a request tells its own."""
+"""The two protocol eras: their versions, the envelope of the modern one, and what its headers carry."""
 
 from __future__ import annotations
 
+import base64
+import re
 from typing import Any, Final
 
 from gateway.errors import INVALID_PARAMS, UNSUPPORTED_PROTOCOL_VERSION, RpcError
@@ -11,8 +13,18 @@ MODERN_VERSIONS: Final = ("2026-07-28",)
 HANDSHAKE_VERSIONS: Final = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 VERSION_KEY: Final = META + "protocolVersion"
 CAPABILITIES_KEY: Final = META + "clientCapabilities"
+CLIENT_INFO_KEY: Final = META + "clientInfo"
 SUBSCRIPTION_KEY: Final = META + "subscriptionId"
 SERVER_INFO_KEY: Final = META + "serverInfo"
+_PLAIN: Final = re.compile(r"(?:[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?)?")
+
+
+def envelope(client: dict[str, Any]) -> dict[str, Any]:
+    """What a modern client of ours says about itself in each request's `_meta`.
+
+    Source: MCP 2026-07-28, "Base protocol", "Per-request protocol fields".
+    """
+    return {VERSION_KEY: MODERN_VERSIONS[-1], CLIENT_INFO_KEY: client, CAPABILITIES_KEY: {}}
 
 
 def negotiate(requested: object) -> str:
@@ -55,3 +67,13 @@ def check_envelope(params: object) -> str:
             {"supported": [*MODERN_VERSIONS], "requested": version},
         )
     return version
+
+
+def header_value(value: str) -> str:
+    """`value` as a header carries it; what is not plain ASCII goes in the protocol's base64 form.
+
+    Source: MCP 2026-07-28, "Transports", "Streamable HTTP", "Standard Headers".
+    """
+    if _PLAIN.fullmatch(value) and not (value.startswith("=?base64?") and value.endswith("?=")):
+        return value
+    return f"=?base64?{base64.b64encode(value.encode('utf-8', 'replace')).decode()}?="
