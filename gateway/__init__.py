@@ -10,10 +10,12 @@ The map, in the direction in which imports run:
     config              the file: model, reading, checking
     access              who is calling
     telemetry           logs and metrics
-    calls               one call from wrapper name to result
+    calls               one call from wrapper name to result; every other request to its owner
+    discovery           what an upstream said becomes a listing
     upstream            one link for each server behind us
 
-`eras`, `errors`, `lines`, `wire`, `config.model` and `access.principal` are leaves, open to all.
+`eras`, `errors`, `lines`, `wire`, `config.model`, `access.principal` and
+`access.seals` are leaves, open to all.
 What tools *are* is known to the package `registry`, which does no I/O and imports nothing from here.
 """
 

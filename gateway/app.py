@@ -6,8 +6,9 @@ import logging
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import anyio
 import anyio.to_thread
@@ -15,19 +16,25 @@ from anyio.abc import TaskGroup
 
 from gateway import snapshot
 from gateway.access.principal import LOCAL
+from gateway.access.seals import Seals
 from gateway.calls.context import Caller
+from gateway.calls.forwarding import Forwarder
+from gateway.calls.offerings import OfferingCalls, TaskNames
 from gateway.calls.pipeline import CallPipeline
+from gateway.calls.subscriptions import Subscriptions
 from gateway.config.model import Config, ServerConfig
+from gateway.discovery import INLINE_TOOLS, listing_of
 from gateway.downstream.changes import Announcer
+from gateway.downstream.listening import Listening
 from gateway.downstream.server import McpServer
 from gateway.errors import ConfigError
 from gateway.snapshot import Saved
 from gateway.upstream.http import HttpClient
 from gateway.upstream.link import UpstreamLink
-from gateway.upstream.mcp import RawListing
-from registry.catalog import ServerListing, ServerShape, Shape
+from gateway.upstream.private import PrivateLinks
+from gateway.upstream.session import RawListing
+from registry.catalog import ServerShape, Shape
 from registry.errors import AliasError
-from registry.intake import admit
 from registry.names import ServerName, ToolName, check_aliases
 from registry.store import Registry
 
@@ -36,7 +43,6 @@ log = logging.getLogger(__name__)
 # A first list waits this long for upstreams that nothing is known of: hosts wait one second.
 FIRST_LIST_S: Final = 0.7
 _SAVE_AFTER_S: Final = 0.2
-_INLINE_TOOLS: Final = 8
 
 
 class Gateway:
@@ -55,14 +61,25 @@ class Gateway:
         self.links: dict[str, UpstreamLink] = {}
         self.servers: dict[str, ServerConfig] = {}
         self.registry = Registry(Shape(max_length=config.gateway.names.max_length))
-        self.pipeline = CallPipeline(self.registry, self.links, retired=self.retired, successor=self.successor)
+        self.private = PrivateLinks(group, self._client)
+        seals = Seals(state_dir)
+        tasks = TaskNames(seals)
+        forwarder = Forwarder(self.links, self.private, seals)
+        self.subscriptions = Subscriptions(self.links)
+        self.pipeline = CallPipeline(
+            self.registry, self.links, forwarder, tasks, retired=self.retired, successor=self.successor
+        )
         self.announcer = Announcer(self.registry)
         self.server = McpServer(
             self.registry,
             self.pipeline,
+            OfferingCalls(self.registry, forwarder, tasks),
+            Listening(self.registry, self.subscriptions, tasks, self.announcer, pending=self._pending),
             self.announcer,
             shared=not config.gateway.auth.api_keys,
             settle=self._settle_first,
+            pending=self._pending,
+            private=self.private,
         )
 
     async def start(self) -> None:
@@ -108,6 +125,7 @@ class Gateway:
         config = self.servers.pop(alias)
         self._former[alias] = snapshot.fingerprint(config)
         self._scopes.pop(alias).cancel()
+        self.private.drop_server(alias)
         del self.links[alias]
         shape = self.registry.shape
         self.registry.drop(ServerName(alias))
@@ -146,7 +164,15 @@ class Gateway:
             self.registry.put(saved.listing)
 
     def _start_link(self, alias: str, config: ServerConfig) -> None:
-        link = UpstreamLink(alias, config, self._client, on_listing=self._listed, on_lost=self._lost)
+        link = UpstreamLink(
+            alias,
+            config,
+            self._client,
+            on_listing=self._listed,
+            on_lost=self._lost,
+            on_update=partial(self.subscriptions.note, alias),
+        )
+        self.subscriptions.restore(alias, link)
         self.servers[alias] = config
         self.links[alias] = link
         scope = self._scopes[alias] = anyio.CancelScope()
@@ -159,32 +185,18 @@ class Gateway:
 
     async def _listed(self, alias: str, epoch: int, raw: RawListing) -> None:
         config = self.servers[alias]
-        transport: Literal["stdio", "http"] = "stdio" if config.type == "stdio" else "http"
-        if len(raw.tools) <= _INLINE_TOOLS:
-            intake = admit(raw.tools, transport=transport)
-        else:
-            # Checking schemas is work: the loop has other upstreams and callers to serve.
-            intake = await anyio.to_thread.run_sync(lambda: admit(raw.tools, transport=transport))
-        if self.servers.get(alias) is not config:
-            return
-        listing = ServerListing(
+        take = partial(
+            listing_of,
+            raw,
             server=ServerName(alias),
             epoch=epoch,
-            tools=intake.tools,
-            quarantined=intake.quarantined,
-            repaired=intake.repaired,
-            ttl_ms=raw.ttl_ms,
-            scope=raw.scope,
-            origin="live",
-            stale=False,
-            transport=transport,
+            transport="stdio" if config.type == "stdio" else "http",
+            before=self.registry.catalog.servers.get(ServerName(alias)),
         )
-        for finding in intake.quarantined:
-            log.warning(
-                "tool quarantined: %s",
-                finding.code,
-                extra={"server": alias, "tool": finding.tool, "epoch": epoch},
-            )
+        inline = raw.tools is None or len(raw.tools) <= INLINE_TOOLS
+        listing = take() if inline else await anyio.to_thread.run_sync(take)
+        if self.servers.get(alias) is not config:
+            return
         self.registry.put(listing)
         self._saved[alias] = Saved(fingerprint=snapshot.fingerprint(config), at_s=time.time(), listing=listing)
         self._unsaved.set()
@@ -217,6 +229,9 @@ class Gateway:
             for link in list(self.links.values()):
                 await link.tried.wait()
 
+    def _pending(self) -> bool:
+        return any(alias not in self.registry.catalog.servers for alias in self.links)
+
     async def _settle_first(self) -> None:
         if not self.tried:
             await self.settled(self._began_s + FIRST_LIST_S - anyio.current_time())
@@ -227,7 +242,7 @@ class Gateway:
         Raises:
             RpcError: The name is nothing of ours.
         """
-        caller = Caller(principal=LOCAL, modern=True)
+        caller = Caller(principal=LOCAL)
         return await self.pipeline.call({"name": name, "arguments": arguments}, caller)
 
     def server_rows(self) -> list[dict[str, Any]]:
@@ -253,6 +268,9 @@ class Gateway:
             "capabilities": session.capabilities if session is not None else None,
             "lastError": link.last_error,
             "tools": len(self.registry.catalog.of(alias)),
+            "prompts": len(listing.prompts) if listing is not None else 0,
+            "resources": len(listing.resources) if listing is not None else 0,
+            "resourceTemplates": len(listing.templates) if listing is not None else 0,
             "quarantined": len(quarantined),
             "repaired": len(listing.repaired) if listing is not None else 0,
             "origin": listing.origin if listing is not None else None,
@@ -289,6 +307,7 @@ class Gateway:
         rows = [
             {
                 "server": server,
+                "kind": one.kind,
                 "tool": one.tool,
                 "status": "quarantined",
                 "code": one.code,
@@ -297,7 +316,14 @@ class Gateway:
             for server, one in self.registry.catalog.quarantined
         ]
         rows += [
-            {"server": server, "tool": one.tool, "status": "repaired", "code": one.code, "detail": one.detail}
+            {
+                "server": server,
+                "kind": one.kind,
+                "tool": one.tool,
+                "status": "repaired",
+                "code": one.code,
+                "detail": one.detail,
+            }
             for server, listing in self.registry.catalog.servers.items()
             for one in listing.repaired
         ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
+from collections.abc import Mapping
 from typing import Any, Final
 
 from gateway.errors import INVALID_PARAMS, UNSUPPORTED_PROTOCOL_VERSION, RpcError
@@ -16,6 +17,18 @@ CAPABILITIES_KEY: Final = META + "clientCapabilities"
 CLIENT_INFO_KEY: Final = META + "clientInfo"
 SUBSCRIPTION_KEY: Final = META + "subscriptionId"
 SERVER_INFO_KEY: Final = META + "serverInfo"
+LOG_LEVEL_KEY: Final = META + "logLevel"
+LOG_LEVELS: Final = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
+"""From the most talkative to the least. Source: MCP 2025-11-25, "Logging", "Log Levels"."""
+NAMED_BY: Final[Mapping[str, str]] = {
+    "tools/call": "name",
+    "prompts/get": "name",
+    "resources/read": "uri",
+    "tasks/get": "taskId",
+    "tasks/update": "taskId",
+    "tasks/cancel": "taskId",
+}
+"""The member of `params` that the header `Mcp-Name` repeats, by method."""
 _PLAIN: Final = re.compile(r"(?:[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?)?")
 
 

@@ -13,6 +13,7 @@ HEADER_MISMATCH: Final = -32020
 MISSING_CLIENT_CAPABILITY: Final = -32021
 UNSUPPORTED_PROTOCOL_VERSION: Final = -32022
 URL_ELICITATION_REQUIRED: Final = -32042
+RESOURCE_NOT_FOUND: Final = -32002
 
 # Of an upstream's codes these would make a client renegotiate with *us*.
 _RENEGOTIATION: Final = frozenset({HEADER_MISMATCH, UNSUPPORTED_PROTOCOL_VERSION})
@@ -133,7 +134,7 @@ def error_result(text: str, *, meta: dict[str, Any] | None = None) -> dict[str, 
 
 
 def relay(error: RpcError, *, server: str, verbatim: bool) -> dict[str, Any]:
-    """Turn an upstream's JSON-RPC error into an answer for a caller.
+    """Turn an upstream's JSON-RPC error to a call into an answer for a caller.
 
     Hosts repeat or hide JSON-RPC errors, so only codes that a client acts on travel as
     such; the others become an error result that keeps code and data in `_meta`.
@@ -146,11 +147,21 @@ def relay(error: RpcError, *, server: str, verbatim: bool) -> dict[str, Any]:
     Raises:
         RpcError: The caller is to see a JSON-RPC error.
     """
-    if error.code in _RENEGOTIATION:
-        raise RpcError(INTERNAL_ERROR, error.message, {"server": server, "code": error.code, "data": error.data})
-    if verbatim or -32099 <= error.code <= -32020 or error.code == URL_ELICITATION_REQUIRED:
-        raise error
+    acted_on = -32099 <= error.code <= -32020 or error.code == URL_ELICITATION_REQUIRED
+    if verbatim or acted_on or error.code in _RENEGOTIATION:
+        raise protocol_error(error, server=server, verbatim=verbatim)
     return error_result(
         f"{error.message}\n\n(error {error.code} from server '{server}')",
         meta={"typegate/upstreamError": error.to_object()},
     )
+
+
+def protocol_error(error: RpcError, *, server: str, verbatim: bool) -> RpcError:
+    """The JSON-RPC error by which a caller learns of an upstream's.
+
+    Code, message and data stay, but for codes that would be taken for ours: of the version and the headers
+    of our own connection, or of a method that we do not know.
+    """
+    if error.code in _RENEGOTIATION or (error.code == METHOD_NOT_FOUND and not verbatim):
+        return RpcError(INTERNAL_ERROR, error.message, {"server": server, "code": error.code, "data": error.data})
+    return error

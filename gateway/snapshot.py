@@ -20,10 +20,11 @@ from gateway import wire
 from gateway.config.model import ServerConfig
 from registry.catalog import ServerListing
 from registry.names import ServerName
+from registry.offerings import KEYS
 
 log = logging.getLogger(__name__)
 
-VERSION: Final = 1
+VERSION: Final = 2
 FILE_NAME: Final = "snapshot.json"
 MAX_BYTES: Final = 256 * 1024 * 1024
 
@@ -71,6 +72,10 @@ def save(state_dir: Path, saved: Mapping[str, Saved]) -> None:
             "fingerprint": one.fingerprint,
             "at": one.at_s,
             "tools": list(one.listing.tools),
+            "prompts": list(one.listing.prompts),
+            "resources": list(one.listing.resources),
+            "resourceTemplates": list(one.listing.templates),
+            "capabilities": one.listing.capabilities,
             "ttlMs": one.listing.ttl_ms,
             "scope": one.listing.scope,
             "transport": one.listing.transport,
@@ -94,13 +99,21 @@ def save(state_dir: Path, saved: Mapping[str, Saved]) -> None:
 
 
 def _saved(alias: str, entry: dict[str, Any]) -> Saved:
-    tools = entry["tools"]
-    if not all(isinstance(tool, dict) and isinstance(tool.get("name"), str) for tool in tools):
-        raise ValueError("a tool in it is malformed")
+    kinds: list[tuple[str, str]] = [("tools", "name"), *KEYS.items()]
+    items = {kind: tuple(entry[kind]) for kind, _ in kinds}
+    for kind, member in kinds:
+        if not all(isinstance(item, dict) and isinstance(item.get(member), str) for item in items[kind]):
+            raise ValueError(f"one of its {kind} is malformed")
+    if not isinstance(entry["capabilities"], dict):
+        raise ValueError("its capabilities are malformed")
     listing = ServerListing(
         server=ServerName(alias),
         epoch=0,
-        tools=tuple(tools),
+        tools=items["tools"],
+        prompts=items["prompts"],
+        resources=items["resources"],
+        templates=items["resourceTemplates"],
+        capabilities=entry["capabilities"],
         ttl_ms=entry["ttlMs"],
         scope="public" if entry["scope"] == "public" else "private",
         origin="snapshot",

@@ -21,18 +21,26 @@ from registry.names import (
     compile_names,
     fold,
 )
+from registry.offerings import Offerings, build_offerings
 from registry.schemas import canonical, digest, digest_of
+
+ListKind = Literal["tools", "prompts", "resources"]
+"""The lists whose changes are announced, each by a notification of its own."""
 
 _NO_HEADERS: Mapping[str, tuple[str, ...]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerListing:
-    """What one upstream said on one connection, after intake; its tools are never changed in place."""
+    """What one upstream said on one connection, after intake; nothing in it is ever changed in place."""
 
     server: ServerName
     epoch: int
     tools: tuple[dict[str, Any], ...]
+    prompts: tuple[dict[str, Any], ...] = ()
+    resources: tuple[dict[str, Any], ...] = ()
+    templates: tuple[dict[str, Any], ...] = ()
+    capabilities: Mapping[str, Any] = field(default_factory=dict)
     quarantined: tuple[Finding, ...] = ()
     repaired: tuple[Finding, ...] = ()
     ttl_ms: int | None = None
@@ -104,10 +112,11 @@ class _Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Catalog:
-    """All wrappers at one moment, ordered by name; never changed, only replaced."""
+    """All wrappers at one moment, ordered by name, and all else that servers offer; never changed, only replaced."""
 
     version: int = 0
     wrappers: tuple[ToolWrapper, ...] = ()
+    offerings: Offerings = field(default_factory=Offerings)
     servers: Mapping[ServerName, ServerListing] = field(default_factory=dict)
     quarantined: tuple[tuple[ServerName, Finding], ...] = ()
     digest: str = ""
@@ -116,6 +125,7 @@ class Catalog:
     _by_tool: Mapping[tuple[str, str], ToolWrapper] = field(default_factory=dict, repr=False, compare=False)
     # What `build` reuses; of no interest to readers.
     parts: Mapping[ServerName, _Part] = field(default_factory=dict, repr=False, compare=False)
+    offered_under: object = field(default=None, repr=False, compare=False)
 
     def resolve(self, name: str) -> ToolWrapper:
         """Return the wrapper of this name.
@@ -160,6 +170,7 @@ class CatalogChange:
     added: tuple[WrapperName, ...] = field(init=False)
     removed: tuple[WrapperName, ...] = field(init=False)
     changed: tuple[WrapperName, ...] = field(init=False)
+    kinds: frozenset[ListKind] = field(init=False)
 
     def __post_init__(self) -> None:
         old, new = self.before, self.after
@@ -170,9 +181,19 @@ class CatalogChange:
         put(self, "removed", tuple(w.name for w in old.wrappers if new.get(w.name) is None))
         both = [(old.get(w.name), w) for w in new.wrappers]
         put(self, "changed", tuple(w.name for was, w in both if was and was.digest != w.digest))
+        put(self, "kinds", frozenset(self._kinds()))
 
     def __bool__(self) -> bool:
-        return bool(self.added or self.removed or self.changed)
+        return bool(self.kinds)
+
+    def _kinds(self) -> Iterable[ListKind]:
+        if self.added or self.removed or self.changed:
+            yield "tools"
+        before, after = self.before.offerings.digests, self.after.offerings.digests
+        if before.get("prompts") != after.get("prompts"):
+            yield "prompts"
+        if any(before.get(kind) != after.get(kind) for kind in ("resources", "resourceTemplates")):
+            yield "resources"
 
 
 def handshake_definition(definition: dict[str, Any]) -> dict[str, Any]:
@@ -213,6 +234,7 @@ def build(
     return Catalog(
         version=version,
         wrappers=wrappers,
+        offerings=_offerings(listings, shape, previous),
         servers=MappingProxyType(dict(listings)),
         quarantined=(*quarantined, *refused),
         digest=digest([[w.name, w.digest] for w in wrappers]),
@@ -220,7 +242,31 @@ def build(
         _by_server={s: tuple(ws) for s, ws in by_server.items()},
         _by_tool={(w.server, w.tool): w for w in wrappers},
         parts=parts,
+        offered_under=_naming(shape),
     )
+
+
+def _offerings(listings: Mapping[ServerName, ServerListing], shape: Shape, previous: Catalog | None) -> Offerings:
+    """Everything but tools, built again only where one of its inputs is another object."""
+    if previous is not None and previous.servers.keys() == listings.keys():
+        same = all(
+            one.prompts is was.prompts
+            and one.resources is was.resources
+            and one.templates is was.templates
+            and one.capabilities is was.capabilities
+            for server, one in listings.items()
+            for was in (previous.servers[server],)
+        )
+        if same and previous.offered_under == _naming(shape):
+            return previous.offerings
+    order, bare, max_length = _naming(shape)
+    return build_offerings(listings, order=order, bare=bare, max_length=max_length)
+
+
+def _naming(shape: Shape) -> tuple[tuple[ServerName, ...], frozenset[ServerName], int]:
+    """What of a shape names anything but tools."""
+    bare = frozenset(server for server, one in shape.servers.items() if not one.prefixed)
+    return tuple(shape.servers), bare, shape.max_length
 
 
 def _part(listing: ServerListing, shape: Shape, known: _Part | None) -> _Part:

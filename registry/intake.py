@@ -20,11 +20,17 @@ Transport = Literal["stdio", "http"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """What intake saw in one tool: its name as far as it can be shown, a stable code, one sentence."""
+    """What intake saw in one item: its name as far as it can be shown, a stable code, one sentence.
+
+    Attributes:
+        tool: The name; for anything but a tool, what identifies it.
+        kind: As its list is called on the wire.
+    """
 
     tool: str
     code: str
     detail: str
+    kind: str = "tools"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,7 +26,7 @@ LAYERS = (
     {"app", "serving"},
     {"downstream", "admin", "config", "access", "telemetry"},
     {"calls"},
-    {"upstream", "snapshot"},
+    {"upstream", "snapshot", "discovery"},
 )
 LEAVES = {
     "gateway",
@@ -36,6 +36,7 @@ LEAVES = {
     "gateway.lines",
     "gateway.config.model",
     "gateway.access.principal",
+    "gateway.access.seals",
 }
 HEAVY = ("mcp", "starlette", "uvicorn", "rich", "jsonschema", "jsonschema_rs", "ruamel.yaml")
 

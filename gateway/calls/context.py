@@ -1,12 +1,14 @@
-"""What one call knows about itself."""
+"""What one call knows about the side that makes it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from gateway.access.principal import Principal
+from gateway.eras import LOG_LEVELS, MODERN_VERSIONS
+from gateway.upstream.sideband import Ask, Host, OnParams, Sideband
 
 Via = Literal["wrapper", "invoke_tool"]
 
@@ -17,10 +19,46 @@ class Caller:
 
     Attributes:
         principal: Who it is.
-        modern: It speaks 2026-07-28; otherwise a handshake-era version.
+        version: The protocol version that it speaks.
+        owner: Equal for requests whose log messages may be read together.
+        session_id: Of its handshake-era session; None in the modern era.
+        host: The same session, as upstreams see it that have a connection for each.
+        capabilities: What it says it can do.
+        log_level: The least severe log message it wants; None for no log at all.
         on_progress: Takes progress params, when the caller asked for progress.
+        on_log: Takes the params of log messages.
+        ask: Puts a question to it; None where it cannot be asked.
+        trace: Its trace context, as HTTP headers.
     """
 
     principal: Principal
-    modern: bool
-    on_progress: Callable[[dict[str, Any]], None] | None = None
+    version: str = MODERN_VERSIONS[-1]
+    owner: object = field(default_factory=object)
+    session_id: str | None = None
+    host: Host | None = None
+    capabilities: Mapping[str, Any] = field(default_factory=dict)
+    log_level: str | None = None
+    on_progress: OnParams | None = None
+    on_log: OnParams | None = None
+    ask: Ask | None = None
+    trace: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def modern(self) -> bool:
+        """Whether it speaks 2026-07-28 or later; otherwise a handshake-era version."""
+        return self.version in MODERN_VERSIONS
+
+    def sideband(self) -> Sideband:
+        """The way of one request back to this caller."""
+        return Sideband(
+            self.owner,
+            on_progress=self.on_progress,
+            on_log=self._log if self.on_log is not None and self.log_level is not None else None,
+            ask=self.ask,
+        )
+
+    def _log(self, params: dict[str, Any]) -> None:
+        level = params.get("level")
+        wanted = LOG_LEVELS.index(self.log_level) if self.log_level in LOG_LEVELS else 0
+        if self.on_log is not None and (level not in LOG_LEVELS or LOG_LEVELS.index(level) >= wanted):
+            self.on_log(params)

@@ -9,11 +9,12 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from gateway.calls.context import Caller, Via
+from gateway.calls.forwarding import Forwarder
 from gateway.calls.native import INVOKE_TOOL
+from gateway.calls.offerings import TaskNames
 from gateway.calls.results import adapt
-from gateway.eras import META
 from gateway.errors import INVALID_PARAMS, RpcError, UpstreamError, UpstreamUnavailable, error_result, relay
-from gateway.upstream.link import UpstreamCall, UpstreamLink
+from gateway.upstream.link import UpstreamLink
 from registry import problems
 from registry.catalog import Catalog, ToolWrapper
 from registry.drift import Drift
@@ -32,6 +33,8 @@ class CallPipeline:
         self,
         registry: Registry,
         links: Mapping[str, UpstreamLink],
+        forwarder: Forwarder,
+        tasks: TaskNames,
         *,
         retired: Callable[[str], bool] = lambda alias: False,
         successor: Callable[[str], str | None] = lambda alias: None,
@@ -40,6 +43,8 @@ class CallPipeline:
         self._drift = Drift()
         registry.subscribe(self._drift.note)
         self._links = links
+        self._forwarder = forwarder
+        self._tasks = tasks
         self._retired = retired
         self._successor = successor
 
@@ -114,8 +119,18 @@ class CallPipeline:
                 if current.digest != wrapper.digest and (refused := self._check(current, arguments, via)):
                     return refused
                 wrapper = current
-            result = await link.call(_upstream_call(wrapper, arguments, params, caller))
-            return adapt(result, server=wrapper.server, modern=caller.modern)
+            result = await self._forwarder.send(
+                wrapper.server,
+                "tools/call",
+                {**params, "name": wrapper.tool, "arguments": arguments},
+                caller,
+                repeatable=_repeatable(wrapper),
+                header_map={path: header for header, path in wrapper.headers.items()} if wrapper.headers else None,
+            )
+            result = adapt(result, server=wrapper.server, version=caller.version)
+            if result.get("resultType") == "task":
+                return self._tasks.expose(result, wrapper.server, caller.principal.name)
+            return result
         except UpstreamError as error:
             return error_result(str(error))
         except RpcError as error:
@@ -210,22 +225,6 @@ class CallPipeline:
         return self._registry.catalog.get(name)
 
 
-def _upstream_call(
-    wrapper: ToolWrapper, arguments: dict[str, Any], params: dict[str, Any], caller: Caller
-) -> UpstreamCall:
-    sent = {**params, "name": wrapper.tool, "arguments": arguments}
-    meta = params.get("_meta")
-    sent.pop("_meta", None)
-    if isinstance(meta, dict):
-        # Vendor members and trace context travel; the envelope and the token are each connection's own.
-        kept = {k: v for k, v in meta.items() if k != "progressToken" and not k.startswith(META)}
-        if kept:
-            sent["_meta"] = kept
+def _repeatable(wrapper: ToolWrapper) -> bool:
     hints = wrapper.definition.get("annotations")
-    repeatable = isinstance(hints, dict) and (hints.get("readOnlyHint") is True or hints.get("idempotentHint") is True)
-    return UpstreamCall(
-        params=sent,
-        repeatable=repeatable,
-        header_map={path: header for header, path in wrapper.headers.items()} if wrapper.headers else {},
-        on_progress=caller.on_progress,
-    )
+    return isinstance(hints, dict) and (hints.get("readOnlyHint") is True or hints.get("idempotentHint") is True)

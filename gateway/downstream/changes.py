@@ -8,7 +8,7 @@ from typing import Final
 
 import anyio
 
-from registry.catalog import CatalogChange
+from registry.catalog import CatalogChange, ListKind
 from registry.store import Registry
 
 log = logging.getLogger(__name__)
@@ -16,18 +16,20 @@ log = logging.getLogger(__name__)
 # Several upstreams that come up together are one change for a host.
 _GATHER_S: Final = 0.03
 
+Listener = Callable[[list[ListKind]], None]
+
 
 class Announcer:
-    """Wakes every listener once for each burst of catalog changes."""
+    """Tells every listener once for each burst of catalog changes which lists have changed."""
 
     def __init__(self, registry: Registry) -> None:
         self._changed = anyio.Event()
-        self._listeners: dict[int, Callable[[], None]] = {}
-        self._due: set[int] = set()
+        self._listeners: dict[int, Listener] = {}
+        self._due: dict[int, set[ListKind]] = {}
         self._next = 0
         self._unsubscribe = registry.subscribe(self._note)
 
-    def listen(self, listener: Callable[[], None]) -> Callable[[], None]:
+    def listen(self, listener: Listener) -> Callable[[], None]:
         """Call `listener`, synchronous and quick, at each change; returns what ends that."""
         self._next += 1
         key = self._next
@@ -41,10 +43,10 @@ class Announcer:
                 await self._changed.wait()
                 await anyio.sleep(_GATHER_S)
                 self._changed = anyio.Event()
-                due, self._due = sorted(self._due), set()
-                for key in due:
+                due, self._due = self._due, {}
+                for key, kinds in due.items():
                     try:
-                        self._listeners.get(key, _nobody)()
+                        self._listeners.get(key, _nobody)(sorted(kinds))
                     except Exception:  # boundary: one listener spoils nothing for the others
                         log.exception("a listener of changes failed")
         finally:
@@ -52,9 +54,10 @@ class Announcer:
 
     def _note(self, change: CatalogChange) -> None:
         # Who comes after a change finds it in the list already.
-        self._due.update(self._listeners)
+        for key in self._listeners:
+            self._due.setdefault(key, set()).update(change.kinds)
         self._changed.set()
 
 
-def _nobody() -> None:
+def _nobody(kinds: list[ListKind]) -> None:
     """The listener that has left."""

@@ -17,7 +17,7 @@ from gateway.access.principal import Principal
 from gateway.downstream.server import Answer, McpServer, Request, error_answer, parse_request
 from gateway.downstream.sessions import Session, SessionTable
 from gateway.downstream.streams import Exchange, Receive, Send, send_empty, send_json, watch_disconnect
-from gateway.eras import HANDSHAKE_VERSIONS, VERSION_KEY, check_envelope, is_modern
+from gateway.eras import HANDSHAKE_VERSIONS, NAMED_BY, VERSION_KEY, check_envelope, is_modern
 from gateway.errors import (
     HEADER_MISMATCH,
     INVALID_PARAMS,
@@ -36,7 +36,7 @@ MAX_BODY_BYTES: Final = 4 * 1024 * 1024
 BODY_S: Final = 30.0
 _CANCELLED: Final = -32800
 _ROUTING: Final = frozenset({"mcp-protocol-version", "mcp-method", "mcp-name", "mcp-session-id"})
-_NAMED: Final[Mapping[str, str]] = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
+_TRACE: Final[tuple[str, ...]] = ("traceparent", "tracestate", "baggage")
 _STATUS: Final[Mapping[int, int]] = {
     PARSE_ERROR: 400,
     INVALID_REQUEST: 400,
@@ -122,12 +122,12 @@ class McpEndpoint:
             if modern:
                 await _send_error(send, None, RpcError(INVALID_REQUEST, "No request of ours is waiting"))
             else:
-                self._session(headers, principal)
+                self._session(headers, principal).answered(message)
                 await send_empty(send, 202)
             return
         if isinstance(message, dict) and "id" not in message and isinstance(message.get("method"), str):
             if not modern:
-                self._notified(self._session(headers, principal), message)
+                await self._notified(self._session(headers, principal), message)
             await send_empty(send, 202)
             return
         try:
@@ -145,7 +145,8 @@ class McpEndpoint:
             modern = True
         elif method != "initialize":
             session = self._session(headers, principal)
-        await self._exchange(request_id, method, params, principal, session, receive, send, modern=modern)
+        trace = {name: headers[name] for name in _TRACE if name in headers}
+        await self._exchange(request_id, method, params, principal, session, trace, receive, send, modern=modern)
 
     async def _exchange(
         self,
@@ -154,6 +155,7 @@ class McpEndpoint:
         params: dict[str, Any],
         principal: Principal,
         session: Session | None,
+        trace: dict[str, str],
         receive: Receive,
         send: Send,
         *,
@@ -171,11 +173,12 @@ class McpEndpoint:
                     session.running[request_id] = group.cancel_scope
                 request = Request(
                     id=request_id, method=method, params=params, modern=modern, principal=principal,
-                    emit=exchange.emit,
+                    emit=exchange.emit, session=session, trace=trace,
                 )  # fmt: skip
                 answer = await self._server.answer(request)
-                if method == "initialize" and not modern and answer.error_code is None:
-                    headers.append((b"mcp-session-id", self.sessions.open(principal).id.encode()))
+                if answer.session is not None:
+                    self.sessions.put(answer.session)
+                    headers.append((b"mcp-session-id", answer.session.id.encode()))
                 status = _STATUS.get(answer.error_code or 0, 200) if modern or answer.error_code == PARSE_ERROR else 200
                 await exchange.finish(status, answer.body)
                 group.cancel_scope.cancel()
@@ -200,22 +203,20 @@ class McpEndpoint:
         if "text/event-stream" not in headers.get("accept", "") and "*/*" not in headers.get("accept", ""):
             raise _Refused(406, "Accept must contain text/event-stream")
         session = self._session(headers, principal)
-        if session.emit is not None:
+        if session.streaming:
             raise _Refused(409, "this session already has a stream")
         left = anyio.Event()
         try:
             async with anyio.create_task_group() as group:
                 exchange = Exchange(send, group)
-                session.emit, session.hang_up = exchange.emit, group.cancel_scope.cancel
                 group.start_soon(watch_disconnect, receive, group, exchange, left)
                 exchange.ping()
-                if session.pending:
-                    session.pending = False
-                    session.announce()
+                last = headers.get("last-event-id", "")
+                session.open_stream(exchange.emit, group.cancel_scope.cancel, int(last) if last.isdecimal() else None)
                 await self._server.closing.wait()
                 group.cancel_scope.cancel()
         finally:
-            session.emit = session.hang_up = None
+            session.close_stream()
         if not left.is_set():
             await exchange.end()
 
@@ -228,13 +229,12 @@ class McpEndpoint:
             raise _Refused(404, "Session not found")
         return session
 
-    def _notified(self, session: Session, message: dict[str, Any]) -> None:
+    async def _notified(self, session: Session, message: dict[str, Any]) -> None:
         params = message.get("params")
         if message["method"] == "notifications/cancelled" and isinstance(params, dict):
-            request_id = params.get("requestId")
-            scope = session.running.get(request_id) if isinstance(request_id, str | int | float) else None
-            if scope is not None:
-                scope.cancel()
+            session.cancel(params.get("requestId"))
+        else:
+            await self._server.notified(session, message["method"])
 
     def _check_modern(self, headers: dict[str, str], method: str, params: dict[str, Any]) -> None:
         """Headers against body (MCP 2026-07-28, Streamable HTTP, "Server Validation").
@@ -248,7 +248,7 @@ class McpEndpoint:
             raise _mismatch("MCP-Protocol-Version does not match the request's protocol version")
         if headers.get("mcp-method") != method and is_modern(params):
             raise _mismatch("Mcp-Method does not match the request's method")
-        key = _NAMED.get(method)
+        key = NAMED_BY.get(method)
         named = params.get(key) if key is not None and is_modern(params) else None
         if named is not None and _decoded(headers.get("mcp-name")) != named:
             raise _mismatch(f"Mcp-Name does not match params.{key}")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 import anyio
@@ -12,29 +13,36 @@ import anyio
 from gateway import wire
 from gateway.access.principal import Principal
 from gateway.calls.context import Caller
+from gateway.calls.offerings import OfferingCalls
 from gateway.calls.pipeline import CallPipeline
+from gateway.downstream.capabilities import merged
 from gateway.downstream.changes import Announcer
-from gateway.downstream.views import SERVER_INFO, ToolViews
+from gateway.downstream.listening import Listening
+from gateway.downstream.sessions import Emit, Session
+from gateway.downstream.views import LIST_METHODS, SERVER_INFO, ListViews
 from gateway.eras import (
+    CAPABILITIES_KEY,
+    HANDSHAKE_VERSIONS,
+    LOG_LEVEL_KEY,
+    LOG_LEVELS,
     MODERN_VERSIONS,
     SERVER_INFO_KEY,
-    SUBSCRIPTION_KEY,
+    VERSION_KEY,
     negotiate,
 )
 from gateway.errors import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, RpcError, error_result
+from gateway.upstream.private import PrivateLinks
 from registry.store import Registry
 
 log = logging.getLogger(__name__)
 
-CAPABILITIES: Final = {"tools": {"listChanged": True}}
 _INSTRUCTIONS: Final = (
     "This server is a gateway: it offers the tools of several servers. A typed tool is named server__tool and "
     "takes its parameters at the top level; call it directly. If a typed name is refused in mid-conversation, "
     "use invoke_tool with server, tool and arguments, where every parameter goes inside arguments."
 )
-_MAX_LISTENERS: Final = 1024
-
-Emit = Callable[[dict[str, Any]], None]
+_DISCOVERY_TTL_MS: Final = 3_600_000
+_TASK_METHODS: Final = frozenset({"tasks/get", "tasks/update", "tasks/cancel"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +51,10 @@ class Request:
 
     Attributes:
         id: The JSON-RPC id, echoed as it came.
-        emit: Sends a notification that belongs to this request.
+        modern: It carries the envelope of 2026-07-28.
+        session: Of the handshake era; None in the modern one, and for `initialize`.
+        emit: Sends a message that belongs to this request.
+        trace: The caller's trace context, as HTTP headers.
     """
 
     id: str | int | float
@@ -52,14 +63,17 @@ class Request:
     modern: bool
     principal: Principal
     emit: Emit
+    session: Session | None = None
+    trace: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """The response as bytes, and the code if it is an error."""
+    """The response as bytes, the code if it is an error, and the session that `initialize` has opened."""
 
     body: bytes
     error_code: int | None = None
+    session: Session | None = None
 
 
 class McpServer:
@@ -69,19 +83,25 @@ class McpServer:
         self,
         registry: Registry,
         pipeline: CallPipeline,
+        offerings: OfferingCalls,
+        listening: Listening,
         announcer: Announcer,
         *,
         shared: bool,
-        settle: Callable[[], Any],
+        settle: Callable[[], Awaitable[None]],
+        pending: Callable[[], bool],
+        private: PrivateLinks,
     ) -> None:
         self._registry = registry
         self._pipeline = pipeline
+        self._offerings = offerings
+        self._listening = listening
         self._announcer = announcer
         self._shared = shared
         self._settle = settle
-        self._views = ToolViews()
-        self._listeners = 0
-        self._closing = anyio.Event()
+        self._pending = pending
+        self._private = private
+        self._views = ListViews()
 
     @property
     def announcer(self) -> Announcer:
@@ -90,16 +110,18 @@ class McpServer:
 
     def close_streams(self) -> None:
         """End every listen stream with its proper result."""
-        self._closing.set()
+        self._listening.closing.set()
 
     @property
     def closing(self) -> anyio.Event:
         """Set once long-lived streams have to end."""
-        return self._closing
+        return self._listening.closing
 
     async def answer(self, request: Request) -> Answer:
         """Answer any request; every failure becomes an error object."""
         try:
+            if request.method == "initialize" and not request.modern:
+                return await self._initialize(request)
             result = await self._result(request)
             return Answer(body=_envelope(request.id, b'"result":' + result))
         except RpcError as error:
@@ -116,100 +138,138 @@ class McpServer:
         if request.method != "tools/call":
             return error_answer(request.id, RpcError(INTERNAL_ERROR, text))
         result = error_result(text)
-        if request.modern:
-            _stamp(result)
-        return Answer(body=_envelope(request.id, b'"result":' + wire.dumps(result)))
+        return Answer(body=_envelope(request.id, b'"result":' + _finished(result, request)))
+
+    async def notified(self, session: Session, method: str) -> None:
+        """Hear a notification of a handshake-era host."""
+        if method == "notifications/roots/list_changed":
+            await self._private.notify(session.id, method)
 
     async def _result(self, request: Request) -> bytes:
         method = request.method
         if method == "tools/call":
-            return await self._call(request)
-        if method == "tools/list":
+            return _finished(await self._pipeline.call(request.params, _caller(request)), request)
+        if method in LIST_METHODS:
             return await self._list(request)
+        if method == "prompts/get":
+            return _finished(await self._offerings.get_prompt(request.params, _caller(request)), request)
+        if method == "resources/read":
+            return self._read(await self._offerings.read_resource(request.params, _caller(request)), request)
+        if method == "completion/complete":
+            return _finished(await self._offerings.complete(request.params, _caller(request)), request)
         if request.modern:
             if method == "server/discover":
-                return self._discover()
+                return await self._discover()
             if method == "subscriptions/listen":
-                return await self._listen(request)
-        elif method == "initialize":
-            return self._initialize(request.params)
+                return await self._listening.listen(request.id, request.params, request.principal, request.emit)
+            if method in _TASK_METHODS:
+                return _finished(await self._offerings.task(method, request.params, _caller(request)), request)
         elif method == "ping":
             return b"{}"
+        elif request.session is not None:
+            if method == "logging/setLevel":
+                return self._set_level(request.session, request.params)
+            if method == "resources/subscribe":
+                return self._listening.subscribe(request.session, request.params)
+            if method == "resources/unsubscribe":
+                return self._listening.unsubscribe(request.session, request.params)
         raise RpcError(METHOD_NOT_FOUND, f"Method not found: {method[:200]}")
-
-    async def _call(self, request: Request) -> bytes:
-        meta = request.params.get("_meta")
-        token = meta.get("progressToken") if isinstance(meta, dict) else None
-        on_progress = None
-        if isinstance(token, str | int) and not isinstance(token, bool):
-
-            def on_progress(params: dict[str, Any]) -> None:
-                params = {**params, "progressToken": token}
-                request.emit({"jsonrpc": "2.0", "method": "notifications/progress", "params": params})
-
-        caller = Caller(principal=request.principal, modern=request.modern, on_progress=on_progress)
-        result = await self._pipeline.call(request.params, caller)
-        if request.modern:
-            _stamp(result)
-        return wire.dumps(result)
 
     async def _list(self, request: Request) -> bytes:
         if request.params.get("cursor") is not None:
             raise RpcError(INVALID_PARAMS, "Invalid cursor: the list has one page")
         await self._settle()
-        return self._views.result(self._registry.catalog, modern=request.modern, shared=self._shared)
+        kind = LIST_METHODS[request.method]
+        return self._views.result(self._registry.catalog, kind, modern=request.modern, shared=self._shared)
 
-    def _initialize(self, params: dict[str, Any]) -> bytes:
+    def _read(self, result: dict[str, Any], request: Request) -> bytes:
+        if request.modern and result.get("resultType") == "complete":
+            result.setdefault("ttlMs", 0)
+            if not self._shared or result.get("cacheScope") != "public":
+                result["cacheScope"] = "private"
+        return _finished(result, request)
+
+    async def _initialize(self, request: Request) -> Answer:
+        params = request.params
         if not isinstance(params.get("protocolVersion"), str):
             raise RpcError(INVALID_PARAMS, "params.protocolVersion must be a string")
-        return wire.dumps(
-            {
-                "protocolVersion": negotiate(params["protocolVersion"]),
-                "capabilities": CAPABILITIES,
-                "serverInfo": SERVER_INFO,
-                "instructions": _INSTRUCTIONS,
-            }
-        )
-
-    def _discover(self) -> bytes:
+        await self._settle()
+        version = negotiate(params["protocolVersion"])
         result = {
-            "supportedVersions": [*MODERN_VERSIONS],
-            "capabilities": CAPABILITIES,
+            "protocolVersion": version,
+            "capabilities": merged(self._registry.catalog, modern=False, pending=self._pending()),
+            "serverInfo": SERVER_INFO,
             "instructions": _INSTRUCTIONS,
-            "ttlMs": 3_600_000,
-            "cacheScope": "public" if self._shared else "private",
         }
-        _stamp(result)
+        session = Session(request.principal, version=version, params=params)
+        session.endings.append(partial(self._private.drop, session.id))
+        return Answer(body=_envelope(request.id, b'"result":' + wire.dumps(result)), session=session)
+
+    async def _discover(self) -> bytes:
+        await self._settle()
+        pending = self._pending()
+        result = {
+            "resultType": "complete",
+            "supportedVersions": [*MODERN_VERSIONS],
+            "capabilities": merged(self._registry.catalog, modern=True, pending=False),
+            "instructions": _INSTRUCTIONS,
+            "ttlMs": 0 if pending else _DISCOVERY_TTL_MS,
+            "cacheScope": "public" if self._shared else "private",
+            "_meta": {SERVER_INFO_KEY: SERVER_INFO},
+        }
         return wire.dumps(result)
 
-    async def _listen(self, request: Request) -> bytes:
-        """Serve `subscriptions/listen` (MCP 2026-07-28, "Subscriptions") until it is cancelled or we close."""
-        wanted = request.params.get("notifications")
-        if not isinstance(wanted, dict):
-            raise RpcError(INVALID_PARAMS, "params.notifications must be an object")
-        if self._listeners >= _MAX_LISTENERS:
-            raise RpcError(INTERNAL_ERROR, "Too many subscriptions are open")
-        tools = wanted.get("toolsListChanged") is True
-        meta = {SUBSCRIPTION_KEY: request.id}
+    def _set_level(self, session: Session, params: dict[str, Any]) -> bytes:
+        level = params.get("level")
+        if level not in LOG_LEVELS:
+            raise RpcError(INVALID_PARAMS, f"params.level must be one of {', '.join(LOG_LEVELS)}")
+        session.log_level = level
+        return b"{}"
 
-        def changed() -> None:
-            request.emit({"jsonrpc": "2.0", "method": "notifications/tools/list_changed", "params": {"_meta": meta}})
 
-        self._listeners += 1
-        ended = self._announcer.listen(changed) if tools else lambda: None
-        try:
-            request.emit(
-                {
-                    "jsonrpc": "2.0",
-                    "method": "notifications/subscriptions/acknowledged",
-                    "params": {"notifications": {"toolsListChanged": True} if tools else {}, "_meta": meta},
-                }
-            )
-            await self._closing.wait()
-        finally:
-            ended()
-            self._listeners -= 1
-        return wire.dumps({"resultType": "complete", "_meta": meta})
+def _caller(request: Request) -> Caller:
+    """Who makes this request, and every way back to it."""
+    meta = request.params.get("_meta")
+    meta = meta if isinstance(meta, dict) else {}
+    token = meta.get("progressToken")
+    on_progress = None
+    if isinstance(token, str | int) and not isinstance(token, bool):
+
+        def on_progress(params: dict[str, Any]) -> None:
+            request.emit(_notification("progress", {**params, "progressToken": token}))
+
+    def on_log(params: dict[str, Any]) -> None:
+        request.emit(_notification("message", params))
+
+    session = request.session
+    if session is not None:
+        return Caller(
+            principal=request.principal,
+            version=session.version,
+            owner=session,
+            session_id=session.id,
+            host=session.host,
+            capabilities=session.capabilities,
+            log_level=session.log_level,
+            on_progress=on_progress,
+            on_log=on_log,
+            ask=partial(session.ask, request.emit),
+            trace=request.trace,
+        )
+    capabilities, level = meta.get(CAPABILITIES_KEY), meta.get(LOG_LEVEL_KEY)
+    return Caller(
+        principal=request.principal,
+        version=meta[VERSION_KEY] if request.modern else HANDSHAKE_VERSIONS[-1],
+        capabilities=capabilities if isinstance(capabilities, dict) else {},
+        log_level=level if level in LOG_LEVELS else None,
+        on_progress=on_progress,
+        on_log=on_log,
+        trace=request.trace,
+    )
+
+
+def _notification(name: str, params: dict[str, Any]) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "method": f"notifications/{name}", "params": params}
 
 
 def parse_request(message: object) -> tuple[str | int | float, str, dict[str, Any]]:
@@ -245,7 +305,10 @@ def _envelope(request_id: str | int | float | None, rest: bytes) -> bytes:
     return b'{"jsonrpc":"2.0","id":' + wire.dumps(request_id) + b"," + rest + b"}"
 
 
-def _stamp(result: dict[str, Any]) -> None:
-    result.setdefault("resultType", "complete")
-    meta = result.get("_meta")
-    result["_meta"] = {**(meta if isinstance(meta, dict) else {}), SERVER_INFO_KEY: SERVER_INFO}
+def _finished(result: dict[str, Any], request: Request) -> bytes:
+    """A result as its caller gets it: in the modern era with its type and our stamp."""
+    if request.modern:
+        result.setdefault("resultType", "complete")
+        meta = result.get("_meta")
+        result["_meta"] = {**(meta if isinstance(meta, dict) else {}), SERVER_INFO_KEY: SERVER_INFO}
+    return wire.dumps(result)

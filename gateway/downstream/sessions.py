@@ -1,13 +1,15 @@
 """Sessions of the handshake era, bounded in number and in idle time.
 
-Source: MCP 2025-11-25, "Transports", "Session Management".
+Source: MCP 2025-11-25, "Transports", "Session Management" and "Resumability and Redelivery".
 """
 
 from __future__ import annotations
 
+import itertools
 import secrets
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections import deque
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, Final
 
 import anyio
@@ -15,38 +17,166 @@ from cachetools import TTLCache
 
 from gateway.access.principal import Principal
 from gateway.downstream.changes import Announcer
+from gateway.errors import INTERNAL_ERROR, RpcError
+from gateway.upstream.sideband import Host
+from registry.catalog import ListKind
 
 MAX_SESSIONS: Final = 10_000
 IDLE_S: Final = 1800.0
-_CHANGED: Final = {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}
+MAX_REPLAYED: Final = 256
+_MAX_QUESTIONS: Final = 256
+_SWEEP_S: Final = 60.0
+
+Emit = Callable[[dict[str, Any]], None]
+EmitNumbered = Callable[[dict[str, Any], int], None]
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
 class Session:
-    """One handshake-era caller: who it is, what it runs, and its stream of notifications."""
+    """One handshake-era caller: what it said of itself, what it runs, and its stream of notifications.
 
-    id: str
-    principal: Principal
-    running: dict[str | int | float, anyio.CancelScope] = field(default_factory=dict)
-    emit: Callable[[dict[str, Any]], None] | None = None
-    hang_up: Callable[[], None] | None = None
-    pending: bool = False
-    silence: Callable[[], None] = lambda: None
+    Attributes:
+        version: The protocol version that was negotiated.
+        log_level: What `logging/setLevel` said last; everything is sent before it says anything.
+        running: The requests in flight, by id.
+        subscribed: What ends the watching of each resource, by URI.
+    """
 
-    def announce(self) -> None:
-        """Tell of a changed list, now or when the caller opens its stream."""
-        if self.emit is None:
-            self.pending = True
-        else:
-            self.emit(dict(_CHANGED))
+    def __init__(self, principal: Principal, *, version: str, params: dict[str, Any]) -> None:
+        capabilities, client_info = params.get("capabilities"), params.get("clientInfo")
+        self.id = secrets.token_hex(16)
+        self.principal = principal
+        self.version = version
+        self.capabilities: dict[str, Any] = capabilities if isinstance(capabilities, dict) else {}
+        self.host = Host(
+            version=version,
+            capabilities=self.capabilities,
+            client_info=client_info if isinstance(client_info, dict) else {},
+            ask=partial(self.ask, self._send_now),
+            tell=self.notify,
+        )
+        self.log_level = "debug"
+        self.running: dict[str | int | float, anyio.CancelScope] = {}
+        self.subscribed: dict[str, Callable[[], None]] = {}
+        self.endings: list[Callable[[], None]] = []
+        self._ids = itertools.count(1)
+        self._questions: dict[int, _Question] = {}
+        self._numbers = itertools.count(1)
+        self._outbox: deque[tuple[int, dict[str, Any]]] = deque(maxlen=MAX_REPLAYED)
+        self._delivered = 0
+        self._emit: EmitNumbered | None = None
+        self._hang_up: Callable[[], None] | None = None
+
+    # its stream of messages that belong to no request
+
+    @property
+    def streaming(self) -> bool:
+        """Whether its stream is open."""
+        return self._emit is not None
+
+    def open_stream(self, emit: EmitNumbered, hang_up: Callable[[], None], after: int | None = None) -> None:
+        """Send what comes, after what was missed: since the message of this number, or since the last stream."""
+        self._emit, self._hang_up = emit, hang_up
+        seen = self._delivered if after is None else after
+        for number, message in list(self._outbox):
+            if number > seen:
+                self._deliver(number, message)
+
+    def close_stream(self) -> None:
+        """Keep what comes for the next stream."""
+        self._emit = self._hang_up = None
+
+    def notify(self, message: dict[str, Any]) -> None:
+        """Send a notification, now or when the caller opens its stream; the same one waits only once."""
+        if self._emit is None and any(n > self._delivered and known == message for n, known in self._outbox):
+            return
+        number = next(self._numbers)
+        self._outbox.append((number, message))
+        self._deliver(number, message)
+
+    def announce(self, kinds: Iterable[ListKind]) -> None:
+        """Tell of changed lists."""
+        for kind in kinds:
+            self.notify({"jsonrpc": "2.0", "method": f"notifications/{kind}/list_changed"})
+
+    def _send_now(self, message: dict[str, Any]) -> None:
+        if self._emit is None:
+            raise RpcError(INTERNAL_ERROR, "the host has no stream open on which it could be asked")
+        self._emit(message, next(self._numbers))
+
+    def _deliver(self, number: int, message: dict[str, Any]) -> None:
+        if self._emit is not None:
+            self._emit(message, number)
+            self._delivered = max(self._delivered, number)
+
+    # questions to its user
+
+    async def ask(self, emit: Emit, method: str, params: dict[str, Any]) -> Any:
+        """Send a request to the caller beside one of its own, and return the result.
+
+        Raises:
+            RpcError: It refused, or is asked too much at once.
+        """
+        if len(self._questions) >= _MAX_QUESTIONS:
+            raise RpcError(INTERNAL_ERROR, "too many questions are open")
+        number = next(self._ids)
+        question = self._questions[number] = _Question()
+        try:
+            emit({"jsonrpc": "2.0", "id": number, "method": method, "params": params})
+            await question.answered.wait()
+        except BaseException:
+            if not question.answered.is_set():
+                withdrawn = {"requestId": number, "reason": "the answer is no longer needed"}
+                emit({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": withdrawn})
+            raise
+        finally:
+            del self._questions[number]
+        return question.result()
+
+    def answered(self, message: dict[str, Any]) -> None:
+        """Take an answer of the caller's; one that nobody waits for is nothing."""
+        number = message.get("id")
+        question = self._questions.get(number) if type(number) is int else None
+        if question is not None:
+            question.message = message
+            question.answered.set()
+
+    # its life
+
+    def cancel(self, request_id: object) -> None:
+        """Cancel one of its requests, if it is still running."""
+        scope = self.running.get(request_id) if isinstance(request_id, str | int | float) else None
+        if scope is not None:
+            scope.cancel()
 
     def end(self) -> None:
         """Stop everything that belongs to it."""
-        self.silence()
         for scope in list(self.running.values()):
             scope.cancel()
-        if self.hang_up is not None:
-            self.hang_up()
+        for unsubscribe in list(self.subscribed.values()):
+            unsubscribe()
+        for ending in self.endings:
+            ending()
+        if self._hang_up is not None:
+            self._hang_up()
+
+
+class _Question:
+    """One request to a caller, waiting for its answer."""
+
+    def __init__(self) -> None:
+        self.answered = anyio.Event()
+        self.message: dict[str, Any] = {}
+
+    def result(self) -> Any:
+        error = self.message.get("error")
+        if error is None:
+            return self.message.get("result")
+        code, text = (error.get("code"), error.get("message")) if isinstance(error, dict) else (None, None)
+        raise RpcError(
+            code if type(code) is int else INTERNAL_ERROR,
+            text if isinstance(text, str) else "the host gave no reason",
+            error.get("data") if isinstance(error, dict) else None,
+        )
 
 
 class _Table(TTLCache[str, Session]):
@@ -72,12 +202,10 @@ class SessionTable:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def open(self, principal: Principal) -> Session:
-        """A new session."""
-        session = Session(id=secrets.token_hex(16), principal=principal)
-        session.silence = self._announcer.listen(session.announce)
+    def put(self, session: Session) -> None:
+        """Keep a new session, and tell it of changes."""
+        session.endings.append(self._announcer.listen(session.announce))
         self._sessions[session.id] = session
-        return session
 
     def get(self, session_id: str, principal: Principal) -> Session | None:
         """The session, if it is this caller's; to anyone else it does not exist."""
@@ -87,6 +215,15 @@ class SessionTable:
         # Setting it again starts its idle time anew.
         self._sessions[session_id] = session
         return session
+
+    async def keep_swept(self) -> None:
+        """End idle sessions also while nobody calls; one that streams or runs something is not idle."""
+        while True:
+            await anyio.sleep(_SWEEP_S)
+            for session in list(self._sessions.values()):
+                if session.running or session.streaming:
+                    self._sessions[session.id] = session
+            self._sessions.expire()
 
     def close(self, session: Session) -> None:
         """End a session; its id is unknown from now on."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 import anyio
 from anyio.abc import TaskGroup
@@ -16,28 +16,26 @@ from gateway import wire
 from gateway.access.principal import LOCAL
 from gateway.downstream.pipes import MAX_WAITING, StandardPipes, stop_at_signal
 from gateway.downstream.server import McpServer, Request, error_answer, parse_request
+from gateway.downstream.sessions import Session
 from gateway.eras import check_envelope, is_modern
 from gateway.errors import INVALID_REQUEST, PARSE_ERROR, RpcError
 
 log = logging.getLogger(__name__)
 
-_LISTS_CHANGED: Final = {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}
-
 
 class StdioServer:
-    """One connection over a pair of pipes."""
+    """One connection over a pair of pipes; in the handshake era it is one session."""
 
     def __init__(self, server: McpServer) -> None:
         self._server = server
         self._running: dict[Any, anyio.CancelScope] = {}
-        self._initialized = False
+        self._session: Session | None = None
         self._write: Callable[[bytes], None] = lambda line: None
 
     async def run(self) -> None:
         """Serve until standard input ends."""
         async with StandardPipes() as pipes:
             self._write = pipes.write
-            ended = self._server.announcer.listen(self._announce)
             try:
                 async with anyio.create_task_group() as group:
                     group.start_soon(stop_at_signal, group.cancel_scope)
@@ -48,14 +46,18 @@ class StdioServer:
                             await anyio.sleep(0.02)
                     group.cancel_scope.cancel()
             finally:
-                ended()
+                if self._session is not None:
+                    self._session.end()
 
-    def _announce(self) -> None:
-        if self._initialized:
-            self._emit(_LISTS_CHANGED)
-
-    def _emit(self, message: dict[str, Any]) -> None:
+    def _emit(self, message: dict[str, Any], number: int | None = None) -> None:
         self._write(wire.dumps(message))
+
+    def _open(self, session: Session) -> None:
+        if self._session is not None:
+            self._session.end()
+        self._session = session
+        session.endings.append(self._server.announcer.listen(session.announce))
+        session.open_stream(self._emit, lambda: None)
 
     def _receive(self, line: bytes | None, group: TaskGroup) -> None:
         if line is None:
@@ -69,9 +71,11 @@ class StdioServer:
             self._write(error_answer(None, RpcError(PARSE_ERROR, f"Parse error: {error}")).body)
             return
         if isinstance(message, dict) and "method" not in message and ("result" in message or "error" in message):
+            if self._session is not None:
+                self._session.answered(message)
             return
         if isinstance(message, dict) and "id" not in message and isinstance(message.get("method"), str):
-            self._notified(message["method"], message.get("params"))
+            self._notified(message["method"], message.get("params"), group)
             return
         try:
             request_id, method, params = parse_request(message)
@@ -85,7 +89,15 @@ class StdioServer:
             self._write(error_answer(usable, error).body)
             return
         modern = is_modern(params) or method == "server/discover"
-        request = Request(id=request_id, method=method, params=params, modern=modern, principal=LOCAL, emit=self._emit)
+        request = Request(
+            id=request_id,
+            method=method,
+            params=params,
+            modern=modern,
+            principal=LOCAL,
+            emit=self._emit,
+            session=None if modern else self._session,
+        )
         self._running[request_id] = anyio.CancelScope()
         group.start_soon(self._answer, request)
 
@@ -98,15 +110,17 @@ class StdioServer:
                     answer = await self._server.answer(request)
                 except RpcError as error:
                     answer = error_answer(request.id, error)
-                if request.method == "initialize" and answer.error_code is None:
-                    self._initialized = True
                 self._write(answer.body)
+                if answer.session is not None:
+                    self._open(answer.session)
         finally:
             self._running.pop(request.id, None)
 
-    def _notified(self, method: str, params: object) -> None:
+    def _notified(self, method: str, params: object, group: TaskGroup) -> None:
         if method == "notifications/cancelled" and isinstance(params, dict):
             request_id = params.get("requestId")
             scope = self._running.get(request_id) if isinstance(request_id, str | int | float) else None
             if scope is not None:
                 scope.cancel()
+        elif self._session is not None:
+            group.start_soon(self._server.notified, self._session, method)

@@ -59,9 +59,10 @@ class Exchange:
         """Whether the response has become an event stream."""
         return self._started or self._pumping is not None
 
-    def emit(self, message: dict[str, Any]) -> None:
-        """Stream a notification; a reader that lets too much wait is cut off."""
-        self._put(b"event: message\ndata: " + wire.dumps(message) + b"\n\n")
+    def emit(self, message: dict[str, Any], number: int | None = None) -> None:
+        """Stream a message, with its number as the event's id; a reader that lets too much wait is cut off."""
+        event_id = b"" if number is None else b"id: %d\n" % number
+        self._put(b"event: message\n" + event_id + b"data: " + wire.dumps(message) + b"\n\n")
 
     def ping(self) -> None:
         """Show a silent connection's middle men that it lives."""

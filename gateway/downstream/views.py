@@ -1,58 +1,71 @@
-"""`tools/list` as bytes: serialised once for each catalog and era, then spliced."""
+"""Lists as bytes: serialised once for each catalog and era, then spliced."""
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterable
+from typing import Any, Final, Literal
 
 from gateway import __version__, wire
 from gateway.calls.native import NATIVE_TOOLS
 from gateway.eras import SERVER_INFO_KEY
 from registry.catalog import Catalog, handshake_definition
+from registry.offerings import OfferingKind
 
 SERVER_INFO: Final = {"name": "typegate", "title": "typegate", "version": __version__}
 DEFAULT_TTL_MS: Final = 60_000
 
+ListedKind = Literal["tools"] | OfferingKind
+LIST_METHODS: Final[dict[str, ListedKind]] = {
+    "tools/list": "tools",
+    "prompts/list": "prompts",
+    "resources/list": "resources",
+    "resources/templates/list": "resourceTemplates",
+}
 
-class ToolViews:
-    """The results of `tools/list` for the present catalog, one for each era."""
+
+class ListViews:
+    """The results of the list methods for the present catalog, one for each kind and era."""
 
     def __init__(self) -> None:
-        self._digest: object = None
-        self._views: dict[bool, bytes] = {}
+        self._views: dict[tuple[ListedKind, bool], tuple[object, bytes]] = {}
 
-    def result(self, catalog: Catalog, *, modern: bool, shared: bool) -> bytes:
+    def result(self, catalog: Catalog, kind: ListedKind, *, modern: bool, shared: bool) -> bytes:
         """The whole result object, in one page.
 
         Args:
             catalog: What to list.
+            kind: Which list.
             modern: For 2026-07-28; otherwise for the handshake era.
             shared: No key is asked for, so that caches may share the list between callers.
         """
-        # A catalog is replaced at each re-listing, also where nothing that is listed has changed.
-        key = (catalog.digest, len(catalog.servers), shared)
-        if key != self._digest:
-            self._views = {}
-            self._digest = key
-        view = self._views.get(modern)
-        if view is None:
-            view = self._views[modern] = _serialise(catalog, modern=modern, shared=shared)
-        return view
-
-
-def _serialise(catalog: Catalog, *, modern: bool, shared: bool) -> bytes:
-    adapt = (lambda definition: definition) if modern else handshake_definition
-    tools = [*NATIVE_TOOLS, *(adapt(wrapper.definition) for wrapper in catalog.wrappers)]
-    result = b'{"tools":[' + b",".join(wire.dumps(tool) for tool in tools) + b"]"
-    if modern:
         listings = catalog.servers.values()
         ttl_ms = min((one.ttl_ms for one in listings if one.ttl_ms is not None), default=DEFAULT_TTL_MS)
         public = shared and all(one.scope == "public" for one in listings)
-        rest = {
-            "resultType": "complete",
-            "ttlMs": ttl_ms,
-            "cacheScope": "public" if public else "private",
-            "_meta": {SERVER_INFO_KEY: SERVER_INFO},
-        }
-        result += b"," + wire.dumps(rest)[1:]
-        return result
-    return result + b"}"
+        # A catalog is replaced at each re-listing, also where nothing that is listed has changed.
+        digest = catalog.digest if kind == "tools" else catalog.offerings.digests.get(kind)
+        key = (digest, ttl_ms, public)
+        known = self._views.get((kind, modern))
+        if known is not None and known[0] == key:
+            return known[1]
+        rest: dict[str, Any] = {}
+        if modern:
+            rest = {
+                "resultType": "complete",
+                "ttlMs": ttl_ms,
+                "cacheScope": "public" if public else "private",
+                "_meta": {SERVER_INFO_KEY: SERVER_INFO},
+            }
+        items = b",".join(wire.dumps(item) for item in _items(catalog, kind, modern=modern))
+        tail = b"," + wire.dumps(rest)[1:] if rest else b"}"
+        view = b'{"' + kind.encode() + b'":[' + items + b"]" + tail
+        self._views[kind, modern] = (key, view)
+        return view
+
+
+def _items(catalog: Catalog, kind: ListedKind, *, modern: bool) -> Iterable[dict[str, Any]]:
+    if kind != "tools":
+        yield from (one.definition for one in catalog.offerings.of(kind))
+        return
+    yield from NATIVE_TOOLS
+    for wrapper in catalog.wrappers:
+        yield wrapper.definition if modern else handshake_definition(wrapper.definition)

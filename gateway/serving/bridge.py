@@ -7,6 +7,7 @@ loss are kept on the HTTP side, where a host that speaks stdio cannot.
 from __future__ import annotations
 
 import logging
+from collections.abc import AsyncIterator
 from typing import Any, Final
 
 import anyio
@@ -14,7 +15,7 @@ from anyio.abc import TaskGroup
 
 from gateway import wire
 from gateway.downstream.pipes import StandardPipes, stop_at_signal
-from gateway.eras import VERSION_KEY, header_value, is_modern
+from gateway.eras import NAMED_BY, VERSION_KEY, header_value, is_modern
 from gateway.errors import INTERNAL_ERROR, PARSE_ERROR, GatewayError, HttpStatusError, RpcError
 from gateway.upstream.events import EventParser
 from gateway.upstream.http import HttpClient, Response
@@ -22,7 +23,6 @@ from gateway.upstream.http import HttpClient, Response
 log = logging.getLogger(__name__)
 
 _HEADERS: Final = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
-_NAMED: Final = ("name", "uri")
 _RELISTEN_S: Final = 1.0
 
 
@@ -68,7 +68,9 @@ class _Bridge:
         params = message.get("params") if isinstance(message, dict) else None
         request_id = message.get("id") if isinstance(message, dict) else None
         if not isinstance(message, dict) or not isinstance(message.get("method"), str):
-            group.start_soon(self._carry, message, line, request_id)
+            # An answer's id is of the other side's numbering: it names none of the host's own requests.
+            answer = isinstance(message, dict) and ("result" in message or "error" in message)
+            group.start_soon(self._carry, message, line, None if answer else request_id)
         elif message["method"] == "notifications/cancelled" and isinstance(params, dict):
             scope = self._running.get(_hashable(params.get("requestId")))
             if scope is not None:
@@ -110,7 +112,8 @@ class _Bridge:
             if response.headers.get("mcp-session-id"):
                 self._session_id = response.headers["mcp-session-id"]
             if response.content_type == "text/event-stream":
-                await self._events(response)
+                async for _ in self._events(response):
+                    pass
                 return 200
             body = await response.read()
             if response.status == 404 and self._session_id is not None and not is_modern_message(message):
@@ -148,22 +151,30 @@ class _Bridge:
 
     async def _follow(self) -> None:
         """Carry the session's own notifications, for as long as the bridge lives."""
+        session_id, last = self._session_id, None
         while True:
             try:
+                if session_id != self._session_id:
+                    session_id, last = self._session_id, None
                 head = {**self._head(None), "accept": "text/event-stream"}
+                if last is not None:
+                    head["last-event-id"] = last
                 async with self._client.send("GET", self._url, head) as response:
                     if response.content_type == "text/event-stream":
-                        await self._events(response)
+                        async for event_id in self._events(response):
+                            last = event_id
             except (GatewayError, ValueError) as error:
                 log.debug("the stream of notifications ended: %s", error)
             await anyio.sleep(_RELISTEN_S)
 
-    async def _events(self, response: Response) -> None:
+    async def _events(self, response: Response) -> AsyncIterator[str | None]:
+        """Write every message of a stream to the host; yields each one's event id."""
         parser = EventParser()
         async for chunk in response.chunks():
             for event in parser.feed(chunk):
                 if event.event == "message" and event.data:
                     self._pipes.write(wire.dumps(wire.loads(event.data)))
+                    yield event.id
 
     def _head(self, message: Any) -> dict[str, str]:
         head = dict(self._headers)
@@ -171,8 +182,8 @@ class _Bridge:
             params = message["params"]
             head["mcp-protocol-version"] = str(params["_meta"][VERSION_KEY])
             head["mcp-method"] = message["method"]
-            name = next((params[key] for key in _NAMED if isinstance(params.get(key), str)), None)
-            if name is not None:
+            name = params.get(NAMED_BY.get(message["method"], ""))
+            if isinstance(name, str):
                 head["mcp-name"] = header_value(name)
             return head
         if self._session_id is not None:

@@ -166,6 +166,7 @@ async def serve(
         url = f"http://{shown}:{listener.getsockname()[1]}/mcp"
         async with anyio.create_task_group() as group:
             group.start_soon(_drain_at_signal, gateway, endpoint, server, draining)
+            group.start_soon(endpoint.sessions.keep_swept)
             if on_ready is not None:
                 group.start_soon(_tell, on_ready, gateway, url)
             await server.serve(sockets=[listener])

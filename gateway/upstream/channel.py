@@ -14,7 +14,9 @@ from gateway.errors import INTERNAL_ERROR, METHOD_NOT_FOUND, Congested, Connecti
 log = logging.getLogger(__name__)
 
 OnProgress = Callable[[dict[str, Any]], None]
-OnNotification = Callable[[str, dict[str, Any]], None]
+Reply = Callable[[dict[str, Any]], None]
+OnMessage = Callable[[dict[str, Any], Reply], None]
+"""Takes a notification or a request of the peer's; a request is answered, in time, through the reply."""
 MAX_PENDING: Final = 4096
 
 
@@ -29,9 +31,12 @@ class Channel(Protocol):
         params: dict[str, Any],
         *,
         on_progress: OnProgress | None = None,
+        on_message: OnMessage | None = None,
         headers: dict[str, str] | None = None,
     ) -> Any:
         """Send a request and return its result; the progress token is set by the channel.
+
+        `on_message` takes what arrives on the request's own stream, where the wire has one.
 
         Raises:
             RpcError: The upstream answered with an error.
@@ -73,16 +78,16 @@ def refusal(message: dict[str, Any]) -> dict[str, Any]:
     """Our answer to a request that an upstream makes of us: `ping` works, the rest is not offered."""
     if message.get("method") == "ping":
         return {"jsonrpc": "2.0", "id": message["id"], "result": {}}
-    error = {"code": METHOD_NOT_FOUND, "message": f"{message.get('method')} is not offered by this client"}
+    error = {"code": METHOD_NOT_FOUND, "message": f"{str(message.get('method'))[:100]} is not offered by this client"}
     return {"jsonrpc": "2.0", "id": message["id"], "error": error}
 
 
 class Correlator:
     """Pending requests of a connection on which answers arrive in any order."""
 
-    def __init__(self, server: str, on_notification: OnNotification, send: Callable[[bytes], None]) -> None:
+    def __init__(self, server: str, on_message: OnMessage, send: Callable[[bytes], None]) -> None:
         self._server = server
-        self._on_notification = on_notification
+        self._on_message = on_message
         self._send = send
         self._ids = itertools.count(1)
         self._pending: dict[int, tuple[asyncio.Future[dict[str, Any]], OnProgress | None]] = {}
@@ -137,12 +142,11 @@ class Correlator:
         method = message.get("method")
         if isinstance(method, str):
             params = message.get("params")
-            if "id" in message:
-                self._refuse(message)
-            elif method == "notifications/progress" and isinstance(params, dict):
-                self._progress(params)
+            if method == "notifications/progress" and "id" not in message:
+                if isinstance(params, dict):
+                    self._progress(params)
             else:
-                self._on_notification(method, params if isinstance(params, dict) else {})
+                self._on_message(message, self._reply)
             return
         request_id = message.get("id")
         entry = self._pending.get(request_id) if type(request_id) is int else None
@@ -162,11 +166,11 @@ class Correlator:
         if entry is not None and entry[1] is not None:
             entry[1](params)
 
-    def _refuse(self, message: dict[str, Any]) -> None:
+    def _reply(self, message: dict[str, Any]) -> None:
         try:
-            self._send(wire.dumps(refusal(message)))
+            self._send(wire.dumps(message))
         except (ConnectionLost, Congested):
-            log.debug("could not refuse a request", extra={"server": self._server})
+            log.debug("could not answer a request", extra={"server": self._server})
 
     def _tell_cancelled(self, request_id: int) -> None:
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
@@ -13,15 +13,15 @@ from anyio.abc import TaskGroup
 
 from gateway import wire
 from gateway.errors import ConnectionLost, GatewayError, HttpStatusError, SessionForgotten
-from gateway.upstream.channel import Correlator, OnNotification, OnProgress, answer_of, refusal
+from gateway.upstream.channel import Correlator, OnMessage, OnProgress, answer_of
 from gateway.upstream.events import EventParser
 from gateway.upstream.http import HttpClient, Response
-from gateway.upstream.stdio import ChildProcess, running_child
+from gateway.upstream.stdio import running_child
 
 log = logging.getLogger(__name__)
 
 _POST_HEADERS: Final = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
-_MAX_BACKGROUND: Final = 16
+_MAX_BACKGROUND: Final = 64
 # Words by which servers tell that they know a session no more, whatever the status.
 _FORGOTTEN: Final = (
     "session not found",
@@ -32,12 +32,12 @@ _FORGOTTEN: Final = (
 )
 
 
-class StdioChannel:
-    """A child process; answers arrive in any order on its standard output."""
+class StreamChannel:
+    """One stream for everything: answers arrive on it in any order, told apart by their ids alone."""
 
-    def __init__(self, child: ChildProcess, correlator: Correlator) -> None:
-        self._child = child
+    def __init__(self, correlator: Correlator, wait_closed: Callable[[], Awaitable[str]]) -> None:
         self._correlator = correlator
+        self._wait_closed = wait_closed
         self.headers: dict[str, str] = {}
 
     async def request(
@@ -46,6 +46,7 @@ class StdioChannel:
         params: dict[str, Any],
         *,
         on_progress: OnProgress | None = None,
+        on_message: OnMessage | None = None,
         headers: dict[str, str] | None = None,
     ) -> Any:
         """See `Channel.request`; headers mean nothing here."""
@@ -57,7 +58,7 @@ class StdioChannel:
 
     async def wait_closed(self) -> str:
         """See `Channel.wait_closed`."""
-        return await self._child.wait_ended()
+        return await self._wait_closed()
 
 
 @asynccontextmanager
@@ -68,8 +69,8 @@ async def open_stdio(
     *,
     env: Mapping[str, str],
     cwd: str | None,
-    on_notification: OnNotification,
-) -> AsyncIterator[StdioChannel]:
+    on_message: OnMessage,
+) -> AsyncIterator[StreamChannel]:
     """Start a child and talk to it.
 
     Raises:
@@ -81,7 +82,7 @@ async def open_stdio(
         correlator.receive(line)
 
     async with running_child(server, command, args, env=env, cwd=cwd, on_line=receive) as child:
-        correlator = Correlator(server, on_notification, child.write_line)
+        correlator = Correlator(server, on_message, child.write_line)
         async with anyio.create_task_group() as group:
 
             async def fail_when_ended() -> None:
@@ -89,7 +90,7 @@ async def open_stdio(
 
             group.start_soon(fail_when_ended)
             try:
-                yield StdioChannel(child, correlator)
+                yield StreamChannel(correlator, child.wait_ended)
             finally:
                 correlator.close("the connection is being closed")
                 group.cancel_scope.cancel()
@@ -102,13 +103,13 @@ class HttpChannel:
     """
 
     def __init__(
-        self, server: str, client: HttpClient, url: str, headers: Mapping[str, str], on_notification: OnNotification,
+        self, server: str, client: HttpClient, url: str, headers: Mapping[str, str], on_message: OnMessage,
         group: TaskGroup,
     ) -> None:  # fmt: skip
         self._server = server
         self._client = client
         self._url = url
-        self._on_notification = on_notification
+        self._on_message = on_message
         self._group = group
         self._ids = itertools.count(1)
         self._background = 0
@@ -125,6 +126,7 @@ class HttpChannel:
         params: dict[str, Any],
         *,
         on_progress: OnProgress | None = None,
+        on_message: OnMessage | None = None,
         headers: dict[str, str] | None = None,
     ) -> Any:
         """See `Channel.request`."""
@@ -135,7 +137,7 @@ class HttpChannel:
         finished = False
         try:
             async with self._client.send("POST", self._url, self._head(headers), body) as response:
-                message = await self._answer(response, request_id, on_progress)
+                message = await self._answer(response, request_id, on_progress, on_message or self._on_message)
                 finished = True
                 if method == "initialize":
                     self.session_id = response.headers.get("mcp-session-id")
@@ -192,15 +194,9 @@ class HttpChannel:
                 await response.read()
 
     def receive(self, message: dict[str, Any]) -> None:
-        """Take a message that answers no request of ours."""
-        method = message.get("method")
-        if not isinstance(method, str):
-            return
-        if "id" in message:
-            self._later_message(refusal(message))
-            return
-        params = message.get("params")
-        self._on_notification(method, params if isinstance(params, dict) else {})
+        """Take a message that belongs to no request of ours."""
+        if isinstance(message.get("method"), str):
+            self._on_message(message, self._later_message)
 
     def _head(self, extra: dict[str, str] | None) -> dict[str, str]:
         head = {**_POST_HEADERS, **self.headers}
@@ -210,7 +206,9 @@ class HttpChannel:
             head.update(extra)
         return head
 
-    async def _answer(self, response: Response, request_id: int, on_progress: OnProgress | None) -> dict[str, Any]:
+    async def _answer(
+        self, response: Response, request_id: int, on_progress: OnProgress | None, on_message: OnMessage
+    ) -> dict[str, Any]:
         if response.status == 404 and self.session_id is not None:
             raise SessionForgotten("the upstream has forgotten the session")
         if response.content_type == "text/event-stream" and response.status == 200:
@@ -218,12 +216,13 @@ class HttpChannel:
                 if "method" not in message:
                     if message.get("id") == request_id:
                         return message
-                elif message.get("method") == "notifications/progress" and on_progress is not None:
+                elif message["method"] == "notifications/progress" and "id" not in message:
                     params = message.get("params")
-                    if isinstance(params, dict) and params.get("progressToken") == request_id:
+                    ours = params.get("progressToken") == request_id if isinstance(params, dict) else False
+                    if params is not None and ours and on_progress is not None:
                         on_progress(params)
-                else:
-                    self.receive(message)
+                elif isinstance(message["method"], str):
+                    on_message(message, self._later_message)
             raise ConnectionLost("the stream of the answer ended before the answer", sent=True)
         body = await response.read()
         parsed: Any = None
@@ -285,11 +284,11 @@ class HttpChannel:
 
 @asynccontextmanager
 async def open_http(
-    server: str, url: str, *, headers: Mapping[str, str], client: HttpClient, on_notification: OnNotification
+    server: str, url: str, *, headers: Mapping[str, str], client: HttpClient, on_message: OnMessage
 ) -> AsyncIterator[HttpChannel]:
     """A Streamable HTTP channel; nothing is sent before its first request."""
     async with anyio.create_task_group() as group:
-        channel = HttpChannel(server, client, url, headers, on_notification, group)
+        channel = HttpChannel(server, client, url, headers, on_message, group)
         try:
             yield channel
         finally:

@@ -6,7 +6,6 @@ import logging
 import random
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 import anyio
@@ -29,14 +28,17 @@ from gateway.errors import (
 from gateway.upstream.backoff import delay_s
 from gateway.upstream.breaker import Breaker
 from gateway.upstream.channels import HttpChannel
+from gateway.upstream.connector import McpConnector
+from gateway.upstream.hearing import OnUpdate
 from gateway.upstream.http import HttpClient, split_url
-from gateway.upstream.mcp import McpConnector, RawListing, UpstreamSession
+from gateway.upstream.session import ALL_KINDS, RawListing, UpstreamCall, UpstreamSession
+from gateway.upstream.sideband import Host
+from gateway.upstream.watching import Wanted, follow, watch
 
 log = logging.getLogger(__name__)
 
 State = Literal["connecting", "ready", "waiting", "stopped"]
 OnListing = Callable[[str, int, RawListing], Awaitable[None]]
-OnProgress = Callable[[dict[str, Any]], None]
 
 POLL_S: Final = 60.0
 # A session that lived this long was sound: its end starts the backoff afresh.
@@ -48,25 +50,16 @@ _KNOCK_S: Final = 0.4
 _HEADER_MISMATCH: Final = -32020
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UpstreamCall:
-    """One `tools/call`, as the pipeline wants it sent.
+class UpstreamLink:
+    """Keeps one upstream connected and its listing true.
+
+    With `host` it is the connection of one downstream session: negotiated as that session was, and never listed.
 
     Attributes:
-        params: The whole `params` object, names already those of the upstream.
-        repeatable: The tool is marked idempotent or read-only.
-        header_map: Property paths to the `x-mcp-header` tokens they are mirrored in.
-        on_progress: Hears each progress notification's params.
+        wanted: What of this upstream somebody watches.
+        tried: Set once the first attempt has ended, well or not.
+        unwilling: The first attempt was refused by the upstream itself: it does not speak so.
     """
-
-    params: dict[str, Any]
-    repeatable: bool
-    header_map: dict[tuple[str, ...], str]
-    on_progress: OnProgress | None = None
-
-
-class UpstreamLink:
-    """Keeps one upstream connected and its listing true."""
 
     def __init__(
         self,
@@ -76,13 +69,17 @@ class UpstreamLink:
         *,
         on_listing: OnListing,
         on_lost: Callable[[str, int], None],
+        on_update: OnUpdate | None = None,
+        host: Host | None = None,
         chance: Callable[[], float] = random.random,
     ) -> None:
         self.server = server
         self.config = config
-        self._connector = McpConnector(server, config, client)
+        self._connector = McpConnector(server, config, client, host=host)
+        self._private = host is not None
         self._on_listing = on_listing
         self._on_lost = on_lost
+        self._on_update = on_update
         self._chance = chance
         self._session: UpstreamSession | None = None
         self._ready = anyio.Event()
@@ -92,11 +89,13 @@ class UpstreamLink:
         self._restart: Callable[[], None] | None = None
         self._hurry: Callable[[], None] | None = None
         self._served = False
+        self.wanted = Wanted()
         self.tried = anyio.Event()
         self.state: State = "connecting"
         self.epoch = 0
         self.in_flight = 0
         self.last_error: str | None = None
+        self.unwilling = False
 
     @property
     def session(self) -> UpstreamSession | None:
@@ -121,6 +120,7 @@ class UpstreamLink:
                 cause = innermost(error)
                 refused = isinstance(cause, ConnectionLost)
                 forgotten = isinstance(cause, SessionForgotten)
+                self.unwilling = self.epoch == 0 and isinstance(cause, RpcError)
                 if isinstance(cause, GatewayError):
                     self.last_error = str(cause)
                 else:
@@ -167,7 +167,7 @@ class UpstreamLink:
         return self._session
 
     async def call(self, call: UpstreamCall) -> Any:
-        """Send one call and return the raw result.
+        """Send one request and return the raw result.
 
         Raises:
             UpstreamUnavailable: Nothing was sent.
@@ -244,20 +244,10 @@ class UpstreamLink:
         raise AssertionError("unreachable")
 
     async def _send(self, session: UpstreamSession, call: UpstreamCall) -> Any:
-        headers: dict[str, str] | None = None
-        if call.header_map and session.era == "modern":
-            from mcp.shared.inbound import mcp_param_headers
-
-            headers = mcp_param_headers(call.header_map, call.params.get("arguments") or {})
         limit_s = self.config.call_timeout
-        with anyio.move_on_after(limit_s) as scope:
-
-            def progressed(params: dict[str, Any]) -> None:
-                scope.deadline = anyio.current_time() + limit_s
-                if call.on_progress is not None:
-                    call.on_progress(params)
-
-            return await session.request("tools/call", call.params, on_progress=progressed, param_headers=headers)
+        with anyio.CancelScope() as scope:
+            call.sideband.bound_by(scope, limit_s)
+            return await session.send(call)
         raise UpstreamTimeout(
             self.server,
             f"Server '{self.server}' gave no answer within {limit_s:g} s and the call was given up; "
@@ -296,21 +286,27 @@ class UpstreamLink:
         with anyio.CancelScope() as scope:
             self._restart = None
             async with self._connector.open() as session:
-                listing = await self._list(session)
+                # Nobody lists a connection that is one host's own.
+                listing = None if self._private else await session.list_all(limit_s=self.config.connect_timeout)
                 self.epoch += 1
                 session.epoch = self.epoch
+                session.hearing.on_update = self._on_update
                 self._restart = scope.cancel
-                await self._publish(listing)
-                self._session = session
-                self.state = "ready"
-                self.last_error = None
-                self._breaker = Breaker()
-                self._ready.set()
-                self.tried.set()
-                log.info("connected, %d tools", len(listing.tools), extra={"server": self.server})
+                if listing is not None:
+                    await self._publish(listing)
                 async with anyio.create_task_group() as group:
-                    group.start_soon(session.watch)
-                    group.start_soon(self._keep_listed, session, listing.ttl_ms)
+                    session.hearing.group = group
+                    self._session = session
+                    self.state = "ready"
+                    self.last_error = None
+                    self._breaker = Breaker()
+                    self._ready.set()
+                    self.tried.set()
+                    log.info("connected", extra={"server": self.server, "epoch": self.epoch})
+                    group.start_soon(watch, session)
+                    if listing is not None:
+                        group.start_soon(follow, session, self.wanted)
+                        group.start_soon(self._keep_listed, session, listing.ttl_ms)
                     reason = await session.channel.wait_closed()
                     group.cancel_scope.cancel()
                 raise ConnectionLost(reason, sent=True)
@@ -323,13 +319,16 @@ class UpstreamLink:
             hint_s = ttl_ms / 1000 if ttl_ms else POLL_S
             poll_s = max(1.0, hint_s) * (0.8 + 0.4 * self._chance())
             with anyio.move_on_after(None if session.watched and ttl_ms is None else poll_s):
-                await _either(session.changed, self._relist)
+                await _either(session.hearing.changed, self._relist)
             # A storm of changes is one change: what comes while we list is listed once more.
             await anyio.sleep(_STORM_S)
-            session.changed = anyio.Event()
+            named = session.hearing.changed.is_set() and not self._relist.is_set()
+            kinds = frozenset(session.hearing.dirty) if named and session.hearing.dirty else ALL_KINDS
+            session.hearing.changed = anyio.Event()
+            session.hearing.dirty.clear()
             self._relist = anyio.Event()
             try:
-                listing = await self._list(session)
+                listing = await session.list_all(kinds, limit_s=self.config.connect_timeout)
             except SessionForgotten as error:
                 self._end_session(session, str(error))
                 return
@@ -341,14 +340,8 @@ class UpstreamLink:
                     return
                 continue
             self.last_error = None
-            ttl_ms = listing.ttl_ms
+            ttl_ms = listing.ttl_ms if kinds == ALL_KINDS else ttl_ms
             await self._publish(listing)
-
-    async def _list(self, session: UpstreamSession) -> RawListing:
-        limit_s = self.config.connect_timeout
-        with anyio.move_on_after(limit_s):
-            return await session.list_tools()
-        raise ConnectionLost(f"no answer to tools/list within {limit_s:g} s", sent=True)
 
     async def _publish(self, listing: RawListing) -> None:
         await self._on_listing(self.server, self.epoch, listing)

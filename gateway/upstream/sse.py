@@ -14,33 +14,18 @@ import anyio
 
 from gateway import wire
 from gateway.errors import Congested, ConnectionLost, GatewayError, HttpStatusError
-from gateway.upstream.channel import Correlator, OnNotification
-from gateway.upstream.channels import StdioChannel
+from gateway.upstream.channel import Correlator, OnMessage
+from gateway.upstream.channels import StreamChannel
 from gateway.upstream.events import EventParser
 from gateway.upstream.http import HttpClient, Response, split_url
 
 log = logging.getLogger(__name__)
 
 
-class SseChannel(StdioChannel):
-    """HTTP+SSE of 2024-11-05: requests by POST, every answer on one long stream."""
-
-    def __init__(self, correlator: Correlator, reason: list[str], closed: anyio.Event) -> None:
-        self._correlator = correlator
-        self._reason = reason
-        self._closed = closed
-        self.headers = {}
-
-    async def wait_closed(self) -> str:
-        """See `Channel.wait_closed`."""
-        await self._closed.wait()
-        return self._reason[0]
-
-
 @asynccontextmanager
 async def open_sse(
-    server: str, url: str, *, headers: Mapping[str, str], client: HttpClient, on_notification: OnNotification
-) -> AsyncIterator[SseChannel]:
+    server: str, url: str, *, headers: Mapping[str, str], client: HttpClient, on_message: OnMessage
+) -> AsyncIterator[StreamChannel]:
     """Open the long stream and learn where to post.
 
     Raises:
@@ -59,7 +44,7 @@ async def open_sse(
         except (anyio.WouldBlock, anyio.ClosedResourceError, anyio.BrokenResourceError):
             raise Congested("it takes no more messages") from None
 
-    correlator = Correlator(server, on_notification, send)
+    correlator = Correlator(server, on_message, send)
 
     async def read(response: Response) -> None:
         parser = EventParser(skip_large=True)
@@ -74,6 +59,10 @@ async def open_sse(
                 elif event.event == "message":
                     correlator.receive(event.data)
         raise ConnectionLost("the event stream ended", sent=True)
+
+    async def wait_closed() -> str:
+        await closed.wait()
+        return reason[0]
 
     async def hold() -> None:
         try:
@@ -118,7 +107,7 @@ async def open_sse(
             if not endpoint:
                 raise failure[0] if failure else ConnectionLost(reason[0], sent=False)
             group.start_soon(post_all)
-            yield SseChannel(correlator, reason, closed)
+            yield StreamChannel(correlator, wait_closed)
         finally:
             sender.close()
             correlator.close("the connection is being closed")

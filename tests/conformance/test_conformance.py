@@ -18,7 +18,7 @@ _BASELINE: dict[str, dict[str, str]] = json.loads((_HERE / "baseline.json").read
 async def test_only_scenarios_of_the_baseline_fail_and_all_of_them_do(
     tmp_path: Path, version: str, options: tuple[str, ...]
 ) -> None:
-    upstream = {"command": sys.executable, "args": [str(_HERE / "upstream.py")], "prefix": "none"}
+    upstream = {"command": sys.executable, "args": [str(_HERE / "upstream.py")], "prefix": "none", "elicitation": True}
     async with running_gateway(tmp_path, {"conformance": upstream}) as gateway:
         # A suite can "pass" scenarios with unknown tools: they have to be there first.
         await gateway.until_listed("test_simple_text", "test_image_content", "test_tool_with_progress")

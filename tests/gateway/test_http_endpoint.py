@@ -14,12 +14,14 @@ from gateway.access.principal import LOCAL, Principal
 from gateway.downstream import sessions
 from gateway.downstream.changes import Announcer
 from gateway.downstream.sessions import Session, SessionTable
+from gateway.downstream.views import SERVER_INFO
 from registry.catalog import ServerListing, Shape
 from registry.names import ServerName
 from registry.store import Registry
 
 CHANGED = "notifications/tools/list_changed"
 SUBSCRIPTION = META + "subscriptionId"
+SERVER = META + "serverInfo"
 
 
 async def test_a_change_is_announced_to_the_stream_of_a_session(tmp_path: Path) -> None:
@@ -82,7 +84,7 @@ async def test_a_subscription_is_acknowledged_first_and_every_frame_carries_its_
                 assert (await stream.rest())[-1] == {
                     "jsonrpc": "2.0",
                     "id": key,
-                    "result": {"resultType": "complete", "_meta": {SUBSCRIPTION: key}},
+                    "result": {"resultType": "complete", "_meta": {SUBSCRIPTION: key, SERVER: SERVER_INFO}},
                 }
             assert code == 0
 
@@ -162,15 +164,16 @@ def a_table(registry: Registry | None = None) -> tuple[SessionTable, Announcer]:
 
 async def test_the_least_recently_used_session_makes_room_and_is_ended() -> None:
     table, _ = a_table()
-    first, second = table.open(LOCAL), table.open(LOCAL)
+    first, second = opened(table, LOCAL), opened(table, LOCAL)
     running = anyio.CancelScope()
     second.running[1] = running
     hung_up: list[str] = []
-    first.hang_up, second.hang_up = (lambda: hung_up.append("first")), (lambda: hung_up.append("second"))
+    first.open_stream(lambda message, number: None, lambda: hung_up.append("first"))
+    second.open_stream(lambda message, number: None, lambda: hung_up.append("second"))
     for _ in range(sessions.MAX_SESSIONS - 2):
-        table.open(LOCAL)
+        opened(table, LOCAL)
     assert table.get(first.id, LOCAL) is first
-    table.open(LOCAL)
+    opened(table, LOCAL)
     assert len(table) == sessions.MAX_SESSIONS
     assert table.get(second.id, LOCAL) is None
     assert table.get(first.id, LOCAL) is first
@@ -178,10 +181,16 @@ async def test_the_least_recently_used_session_makes_room_and_is_ended() -> None
     assert hung_up == ["second"]
 
 
+def opened(table: SessionTable, principal: Principal) -> Session:
+    session = Session(principal, version="2025-11-25", params={})
+    table.put(session)
+    return session
+
+
 async def test_a_session_is_its_principals_alone_and_unknown_once_closed() -> None:
     table, _ = a_table()
-    session = table.open(Principal(name="ann"))
-    assert len({table.open(LOCAL).id for _ in range(100)} | {session.id}) == 101
+    session = opened(table, Principal(name="ann"))
+    assert len({opened(table, LOCAL).id for _ in range(100)} | {session.id}) == 101
     assert table.get(session.id, Principal(name="bob")) is None
     assert table.get(session.id, LOCAL) is None
     assert table.get(session.id, Principal(name="ann")) is session
@@ -194,8 +203,9 @@ async def test_a_closed_session_hears_of_no_change() -> None:
     registry = Registry(Shape())
     table, announcer = a_table(registry)
     heard: list[Session] = []
-    live, closed = table.open(LOCAL), table.open(LOCAL)
-    live.emit, closed.emit = (lambda _: heard.append(live)), (lambda _: heard.append(closed))
+    live, closed = opened(table, LOCAL), opened(table, LOCAL)
+    live.open_stream(lambda message, number: heard.append(live), lambda: None)
+    closed.open_stream(lambda message, number: heard.append(closed), lambda: None)
     table.close(closed)
     async with anyio.create_task_group() as group:
         group.start_soon(announcer.run)

@@ -1,0 +1,209 @@
+"""Send any request on behalf of a caller: on the right connection, with its capabilities, asking it when asked."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any, Final
+
+import anyio
+
+from gateway.access.seals import BrokenSeal, Seals
+from gateway.calls.context import Caller
+from gateway.eras import META
+from gateway.errors import INVALID_PARAMS, RpcError, UpstreamError, UpstreamUnavailable
+from gateway.upstream.hearing import ASK_S
+from gateway.upstream.link import UpstreamLink
+from gateway.upstream.private import PrivateLinks
+from gateway.upstream.session import UpstreamCall
+from registry.schemas import canonical
+
+log = logging.getLogger(__name__)
+
+MAX_ROUNDS: Final = 16
+MAX_QUESTIONS: Final = 32
+_HOST_CAPABILITIES: Final = ("elicitation", "sampling", "roots")
+_OF_A_RETRY: Final = frozenset({"_meta", "inputResponses", "requestState"})
+_NEEDS: Final[Mapping[str, str]] = {
+    "elicitation/create": "elicitation",
+    "sampling/createMessage": "sampling",
+    "roots/list": "roots",
+}
+
+
+class InputRefused(UpstreamError):
+    """The upstream wanted input from the user, and did not get it."""
+
+
+class Forwarder:
+    """Sends requests upstream, and plays the host's part where eras differ.
+
+    Sources: MCP 2026-07-28, "Patterns", "Multi Round-Trip Requests"; MCP 2025-11-25, "Elicitation", "Sampling".
+    """
+
+    def __init__(self, links: Mapping[str, UpstreamLink], private: PrivateLinks, seals: Seals) -> None:
+        self._links = links
+        self._private = private
+        self._seals = seals
+
+    async def send(
+        self,
+        server: str,
+        method: str,
+        params: dict[str, Any],
+        caller: Caller,
+        *,
+        repeatable: bool = False,
+        header_map: Mapping[tuple[str, ...], str] | None = None,
+    ) -> Any:
+        """Send one request and return its raw result, which is the caller's alone.
+
+        Args:
+            server: The alias of the upstream.
+            method: The method.
+            params: Names already those of the upstream; `_meta` still the caller's.
+            caller: On whose behalf.
+            repeatable: To run it twice does no harm.
+            header_map: Property paths to the headers they are mirrored in.
+
+        Raises:
+            UpstreamError: There is no result; the text says why.
+            RpcError: The upstream's own error, or a state that was not given out for this request.
+        """
+        link = await self._line(server, caller)
+        binding: tuple[str, ...] = ()
+        if caller.modern and ("requestState" in params or "inputResponses" in params):
+            binding = self._binding(server, method, params, caller)
+            params = self._opened(params, binding)
+        params = _with_meta(params)
+        for _ in range(MAX_ROUNDS):
+            sideband = caller.sideband()
+            call = UpstreamCall(
+                method=method,
+                params=params,
+                repeatable=repeatable,
+                header_map=header_map or {},
+                capabilities=_capabilities(caller),
+                log_level=caller.log_level,
+                trace=caller.trace,
+                sideband=sideband,
+            )
+            try:
+                result = await link.call(call)
+            except RpcError as error:
+                if sideband.refused:
+                    raise InputRefused(
+                        server, f"{error.message}\n\n{self._why(link, caller, sideband.refused)}"
+                    ) from None
+                raise
+            if sideband.refused and isinstance(result, dict) and result.get("isError") is True:
+                content = result.get("content")
+                said = {"type": "text", "text": self._why(link, caller, sideband.refused)}
+                result["content"] = [*(content if isinstance(content, list) else []), said]
+            if not isinstance(result, dict) or result.get("resultType") != "input_required":
+                return result
+            if caller.modern:
+                state = result.get("requestState")
+                if isinstance(state, str):
+                    binding = binding or self._binding(server, method, params, caller)
+                    result["requestState"] = self._seals.seal(state, *binding)
+                return result
+            answers = await self._asked(server, result, caller)
+            state = {"requestState": result["requestState"]} if "requestState" in result else {}
+            params = {k: v for k, v in params.items() if k not in ("inputResponses", "requestState")}
+            params = {**params, "inputResponses": answers, **state}
+        raise InputRefused(server, f"Server '{server}' asked for input {MAX_ROUNDS} times and never had enough.")
+
+    async def _line(self, server: str, caller: Caller) -> UpstreamLink:
+        link = self._links.get(server)
+        if link is None:
+            raise UpstreamUnavailable(server, f"Not called: server '{server}' is no longer configured.")
+        if not link.config.elicitation or caller.session_id is None or caller.host is None:
+            return link
+        own = await self._private.get(caller.session_id, server, link.config, caller.host)
+        return own or link
+
+    def _binding(self, server: str, method: str, params: dict[str, Any], caller: Caller) -> tuple[str, ...]:
+        asked = canonical({key: value for key, value in params.items() if key not in _OF_A_RETRY})
+        return caller.principal.name, server, method, asked.decode("utf-8", "surrogatepass")
+
+    def _opened(self, params: dict[str, Any], binding: tuple[str, ...]) -> dict[str, Any]:
+        sealed = params.get("requestState")
+        if sealed is None:
+            return params
+        try:
+            return {**params, "requestState": self._seals.open(str(sealed), *binding)}
+        except BrokenSeal as error:
+            raise RpcError(INVALID_PARAMS, f"Invalid requestState: {error}") from None
+
+    async def _asked(self, server: str, result: dict[str, Any], caller: Caller) -> dict[str, Any]:
+        """Put every question of a modern upstream to a handshake-era host, all at once."""
+        requests = result.get("inputRequests")
+        if requests is None:
+            return {}
+        if not isinstance(requests, dict) or len(requests) > MAX_QUESTIONS:
+            raise InputRefused(server, f"Server '{server}' asked for input in a form that cannot be understood.")
+        answers: dict[str, Any] = {}
+
+        async def ask(key: str, method: str, params: dict[str, Any]) -> None:
+            assert caller.ask is not None
+            answers[key] = await caller.ask(method, params)
+
+        try:
+            with anyio.fail_after(ASK_S):
+                async with anyio.create_task_group() as group:
+                    for key, one in requests.items():
+                        method = one.get("method") if isinstance(one, dict) else None
+                        if caller.ask is None or _NEEDS.get(str(method), "") not in caller.capabilities:
+                            raise InputRefused(
+                                server,
+                                f"Server '{server}' asks for input ({str(method)[:100]}) in the middle of this call, "
+                                "which this host does not offer. The call has no result.",
+                            )
+                        params = one.get("params")
+                        group.start_soon(ask, key, str(method), params if isinstance(params, dict) else {})
+        except TimeoutError:
+            raise InputRefused(server, f"Server '{server}' asked for input and nobody answered.") from None
+        except ExceptionGroup as group_error:
+            refusals, rest = group_error.split((RpcError, InputRefused))
+            if refusals is None or rest is not None:
+                raise
+            first = refusals.exceptions[0]
+            if isinstance(first, InputRefused):
+                raise first from None
+            raise InputRefused(server, f"Server '{server}' asked for input, which the host refused: {first}") from None
+        return {key: answers[key] for key in requests}
+
+    def _why(self, link: UpstreamLink, caller: Caller, refused: list[str]) -> str:
+        what = (
+            f"During this call server '{link.server}' asked for input from the user ({refused[0]}), which was refused: "
+        )
+        if caller.modern:
+            version = link.session.version if link.session is not None else "an earlier version"
+            return (
+                f"{what}it speaks MCP {version}, in which a server asks in the middle of a call, and this host "
+                f"speaks {caller.version}, in which a call ends with its questions. The two cannot be joined."
+            )
+        if not link.config.elicitation:
+            return f"{what}its entry in the configuration does not say `elicitation: true`."
+        return f"{what}this host cannot be asked."
+
+
+def _capabilities(caller: Caller) -> Mapping[str, Any]:
+    """What a modern upstream is told of a caller: only what we can carry for it."""
+    if caller.modern:
+        return caller.capabilities
+    return {name: caller.capabilities[name] for name in _HOST_CAPABILITIES if name in caller.capabilities}
+
+
+def _with_meta(params: dict[str, Any]) -> dict[str, Any]:
+    """Let vendor members and trace context travel; the envelope and the token are each connection's own."""
+    meta = params.get("_meta")
+    if meta is None:
+        return params
+    rest = {key: value for key, value in params.items() if key != "_meta"}
+    if isinstance(meta, dict):
+        kept = {key: value for key, value in meta.items() if key != "progressToken" and not key.startswith(META)}
+        if kept:
+            rest["_meta"] = kept
+    return rest

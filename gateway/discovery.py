@@ -1,0 +1,78 @@
+"""What an upstream said becomes a listing: every item looked at alone, what was not said kept as it was."""
+
+from __future__ import annotations
+
+import logging
+
+from gateway.upstream.session import RawListing
+from registry.admission import admit_offerings
+from registry.catalog import ServerListing
+from registry.intake import Finding, Transport, admit
+from registry.names import ServerName
+from registry.offerings import KEYS, Items
+
+log = logging.getLogger(__name__)
+
+# Checking more schemas than this is work for a thread: the loop has other upstreams and callers to serve.
+INLINE_TOOLS = 8
+
+
+def listing_of(
+    raw: RawListing, *, server: ServerName, epoch: int, transport: Transport, before: ServerListing | None
+) -> ServerListing:
+    """The listing that this answer makes of the one before it.
+
+    Args:
+        raw: The answer, unchecked; lists that it leaves out stay, unless the server no longer has such things.
+        server: Whose.
+        epoch: The number of the connection that it came on.
+        transport: How it came; it decides what is done with unsound header annotations.
+        before: The last listing of this server.
+    """
+    quarantined: list[Finding] = []
+    repaired: list[Finding] = []
+    items: dict[str, Items] = {}
+    if before is not None:
+        items = {"prompts": before.prompts, "resources": before.resources, "resourceTemplates": before.templates}
+    tools = before.tools if before else ()
+    renewed = {"tools"} if raw.tools is not None else set()
+    if raw.tools is not None:
+        intake = admit(raw.tools, transport=transport)
+        tools = intake.tools
+        quarantined += intake.quarantined
+        repaired += intake.repaired
+    for kind in KEYS:
+        if kind in raw.offerings:
+            admission = admit_offerings(raw.offerings[kind], kind)
+            quarantined += admission.quarantined
+            repaired += admission.repaired
+            if admission.items != items.get(kind, ()):
+                items[kind] = admission.items
+        elif ("prompts" if kind == "prompts" else "resources") in raw.capabilities:
+            continue
+        else:
+            items[kind] = ()
+        renewed.add(kind)
+    for finding in quarantined:
+        extra = {"server": server, "tool": finding.tool, "epoch": epoch}
+        log.warning("%s quarantined: %s", finding.kind, finding.code, extra=extra)
+    if before is not None:
+        quarantined += [one for one in before.quarantined if one.kind not in renewed]
+        repaired += [one for one in before.repaired if one.kind not in renewed]
+    same = before is not None and before.capabilities == raw.capabilities
+    return ServerListing(
+        server=server,
+        epoch=epoch,
+        tools=tools,
+        prompts=items.get("prompts", ()),
+        resources=items.get("resources", ()),
+        templates=items.get("resourceTemplates", ()),
+        capabilities=before.capabilities if before is not None and same else raw.capabilities,
+        quarantined=tuple(quarantined),
+        repaired=tuple(repaired),
+        ttl_ms=raw.ttl_ms if raw.tools is not None or before is None else before.ttl_ms,
+        scope=raw.scope if raw.tools is not None or before is None else before.scope,
+        origin="live",
+        stale=False,
+        transport=transport,
+    )

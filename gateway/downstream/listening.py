@@ -1,0 +1,168 @@
+"""What callers listen to: `subscriptions/listen` of the modern era, `resources/subscribe` of the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import anyio
+
+from gateway import wire
+from gateway.access.principal import Principal
+from gateway.calls.offerings import TaskNames
+from gateway.calls.subscriptions import Subscriptions
+from gateway.downstream.changes import Announcer
+from gateway.downstream.sessions import Emit, Session
+from gateway.downstream.views import SERVER_INFO
+from gateway.eras import SERVER_INFO_KEY, SUBSCRIPTION_KEY
+from gateway.errors import INTERNAL_ERROR, INVALID_PARAMS, RESOURCE_NOT_FOUND, RpcError
+from registry.catalog import ListKind
+from registry.store import Registry
+
+MAX_LISTENERS: Final = 1024
+MAX_WATCHED: Final = 1024
+_LISTS: Final[tuple[ListKind, ...]] = ("tools", "prompts", "resources")
+
+
+class Listening:
+    """Joins callers to changes of lists, and to what they watch at upstreams."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        subscriptions: Subscriptions,
+        tasks: TaskNames,
+        announcer: Announcer,
+        *,
+        pending: Callable[[], bool],
+    ) -> None:
+        self._registry = registry
+        self._pending = pending
+        self._subscriptions = subscriptions
+        self._tasks = tasks
+        self._announcer = announcer
+        self._open = 0
+        self.closing = anyio.Event()
+
+    async def listen(
+        self, request_id: str | int | float, params: dict[str, Any], principal: Principal, emit: Emit
+    ) -> bytes:
+        """Serve `subscriptions/listen` (MCP 2026-07-28, "Subscriptions") until it is cancelled or we close.
+
+        Raises:
+            RpcError: The request is unsound, or too many streams are open.
+        """
+        wanted = params.get("notifications")
+        if not isinstance(wanted, dict):
+            raise RpcError(INVALID_PARAMS, "params.notifications must be an object")
+        if self._open >= MAX_LISTENERS:
+            raise RpcError(INTERNAL_ERROR, "Too many subscriptions are open")
+        uris = _texts(wanted, "resourceSubscriptions")
+        task_ids = _texts(wanted, "taskIds")
+        kinds = [kind for kind in _LISTS if wanted.get(f"{kind}ListChanged") is True and self._offers(kind)]
+        meta = {SUBSCRIPTION_KEY: request_id}
+
+        def tell(method: str, told: dict[str, Any]) -> None:
+            known = told.get("_meta")
+            marked = {**told, "_meta": {**(known if isinstance(known, dict) else {}), **meta}}
+            emit({"jsonrpc": "2.0", "method": f"notifications/{method}", "params": marked})
+
+        def changed(changes: list[ListKind]) -> None:
+            for kind in changes:
+                if kind in kinds:
+                    tell(f"{kind}/list_changed", {})
+
+        honoured: dict[str, Any] = {f"{kind}ListChanged": True for kind in kinds}
+        endings: list[Callable[[], None]] = []
+        self._open += 1
+        try:
+            for uri in uris:
+                endings += self._watch(uri, lambda told: tell("resources/updated", told))
+            for task_id in task_ids:
+                endings.append(self._watch_task(task_id, principal, lambda told: tell("tasks", told)))
+            if uris:
+                honoured["resourceSubscriptions"] = uris
+            if task_ids:
+                honoured["taskIds"] = task_ids
+            if kinds:
+                endings.append(self._announcer.listen(changed))
+            tell("subscriptions/acknowledged", {"notifications": honoured})
+            await self.closing.wait()
+        finally:
+            self._open -= 1
+            for ending in endings:
+                ending()
+        return wire.dumps({"resultType": "complete", "_meta": {**meta, SERVER_INFO_KEY: SERVER_INFO}})
+
+    def subscribe(self, session: Session, params: dict[str, Any]) -> bytes:
+        """Answer `resources/subscribe` (MCP 2025-11-25, "Resources", "Subscriptions").
+
+        Raises:
+            RpcError: No server may know the URI, or the session watches too many.
+        """
+        uri = _uri(params)
+        if uri in session.subscribed:
+            return b"{}"
+        if len(session.subscribed) >= MAX_WATCHED:
+            raise RpcError(INVALID_PARAMS, f"A session may watch {MAX_WATCHED} resources")
+
+        def updated(told: dict[str, Any]) -> None:
+            session.notify({"jsonrpc": "2.0", "method": "notifications/resources/updated", "params": told})
+
+        endings = self._watch(uri, updated)
+        if not endings:
+            raise RpcError(RESOURCE_NOT_FOUND, "Resource not found", {"uri": uri})
+
+        def end() -> None:
+            for ending in endings:
+                ending()
+
+        session.subscribed[uri] = end
+        return b"{}"
+
+    def unsubscribe(self, session: Session, params: dict[str, Any]) -> bytes:
+        """Answer `resources/unsubscribe`; what was not watched is not watched afterwards either."""
+        end = session.subscribed.pop(_uri(params), None)
+        if end is not None:
+            end()
+        return b"{}"
+
+    def _offers(self, kind: ListKind) -> bool:
+        said = (one.capabilities for one in self._registry.catalog.servers.values())
+        return kind == "tools" or self._pending() or any(kind in one for one in said)
+
+    def _watch(self, uri: str, tell: Callable[[dict[str, Any]], None]) -> list[Callable[[], None]]:
+        owners = self._registry.catalog.offerings.owners(uri)
+
+        def told(params: dict[str, Any]) -> None:
+            tell({**params, "uri": uri})
+
+        return [
+            self._subscriptions.add(server, "resourceSubscriptions", original, told) for server, original in owners[:1]
+        ]
+
+    def _watch_task(
+        self, exposed: str, principal: Principal, tell: Callable[[dict[str, Any]], None]
+    ) -> Callable[[], None]:
+        server, original = self._tasks.owner(exposed, principal.name)
+
+        def told(params: dict[str, Any]) -> None:
+            tell(self._tasks.expose(params, server, principal.name))
+
+        return self._subscriptions.add(server, "taskIds", original, told)
+
+
+def _texts(wanted: dict[str, Any], member: str) -> list[str]:
+    value = wanted.get(member, [])
+    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+        raise RpcError(INVALID_PARAMS, f"params.notifications.{member} must be a list of strings")
+    if len(value) > MAX_WATCHED:
+        raise RpcError(INVALID_PARAMS, f"A subscription may watch {MAX_WATCHED} of them")
+    return list(dict.fromkeys(value))
+
+
+def _uri(params: dict[str, Any]) -> str:
+    uri = params.get("uri")
+    if not isinstance(uri, str):
+        raise RpcError(INVALID_PARAMS, "params.uri must be a string")
+    return uri
