@@ -13,10 +13,11 @@ and for each call:
                                                              └ problems.explain: words for a model
 
 `names` makes names that are distinct, short and stable. `intake` looks at each tool alone and lets it
-pass as the same object, repairs it, or quarantines it with a reason. `schemas` bounds and
-caches, `validators` compiles and checks at a bounded cost;
-`offerings` is the same for prompts and resources, which `admission` looks at; `references` finds where `$ref`s lead, `patterns` which patterns can be run here. `catalog` is the
-immutable view, `store` the one cell that holds it, `problems` says what is wrong with arguments.
+pass as the same object, repairs it, or quarantines it with a reason; `admission` does so with prompts,
+resources and templates, and `offerings` knows whose each of them is. `schemas` bounds and caches,
+`validators` compiles and checks at a bounded cost; `references` finds where `$ref`s lead, `patterns`
+which patterns can be run here. `catalog` is the immutable view, `store` the one cell that holds it,
+`problems` says what is wrong with arguments.
 `errors` is all that the room raises.
 
 Pure and synchronous: no clock, no socket, no file. Compilers are imported when first needed, so that
