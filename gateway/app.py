@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -22,7 +23,7 @@ from gateway.calls.forwarding import Forwarder
 from gateway.calls.offerings import OfferingCalls, TaskNames
 from gateway.calls.pipeline import CallPipeline
 from gateway.calls.subscriptions import Subscriptions
-from gateway.config.model import Config, ServerConfig
+from gateway.config.model import Config, ServerConfig, ToolConfig
 from gateway.discovery import INLINE_TOOLS, listing_of
 from gateway.downstream.changes import Announcer
 from gateway.downstream.listening import Listening
@@ -34,6 +35,7 @@ from gateway.upstream.link import UpstreamLink
 from gateway.upstream.private import PrivateLinks
 from gateway.upstream.session import RawListing
 from registry.catalog import ServerShape, Shape
+from registry.enrichment import Overlay, OverlayRejected, read_arguments, rows
 from registry.errors import AliasError
 from registry.names import ServerName, ToolName, check_aliases
 from registry.store import Registry
@@ -156,6 +158,7 @@ class Gateway:
             hidden=frozenset(tool for tool, one in config.tools.items() if one.hidden),
             allow=tuple(config.allow),
             deny=tuple(config.deny),
+            overlays={tool: _overlay(one) for tool, one in config.tools.items() if one.arguments or one.description},
         )
         old = self.registry.shape
         self.registry.reshape(Shape(max_length=old.max_length, servers={**old.servers, ServerName(alias): shape}))
@@ -298,36 +301,45 @@ class Gateway:
                 # About four bytes of JSON make a token in the tokenizers of today's models.
                 "tokens": (len(wire.dumps(wrapper.definition)) + 3) // 4,
                 "reason": wrapper.name_reason,
+                "arguments": [asdict(row) for row in rows(wrapper.definition, wrapper.documented)],
             }
             for wrapper in self.registry.catalog.wrappers
         ]
 
     def quarantine_rows(self) -> list[dict[str, Any]]:
-        """One row for each tool that is not shown, or was repaired before it was."""
-        rows = [
+        """One row for each item that is not shown, was repaired before it was, or is configured in vain."""
+        catalog = self.registry.catalog
+        repaired = [(server, one) for server, listing in catalog.servers.items() for one in listing.repaired]
+        return [
             {
                 "server": server,
                 "kind": one.kind,
                 "tool": one.tool,
-                "status": "quarantined",
+                "status": status,
                 "code": one.code,
                 "detail": one.detail,
             }
-            for server, one in self.registry.catalog.quarantined
+            for status, found in (
+                ("quarantined", catalog.quarantined),
+                ("repaired", repaired),
+                ("warning", catalog.warnings),
+            )
+            for server, one in found
         ]
-        rows += [
-            {
-                "server": server,
-                "kind": one.kind,
-                "tool": one.tool,
-                "status": "repaired",
-                "code": one.code,
-                "detail": one.detail,
-            }
-            for server, listing in self.registry.catalog.servers.items()
-            for one in listing.repaired
-        ]
-        return rows
+
+
+def _overlay(config: ToolConfig) -> Overlay:
+    """What the file says of one tool; arguments that make no sense spoil only themselves."""
+    try:
+        arguments, rejected = read_arguments(config.arguments), None
+    except OverlayRejected as error:
+        arguments, rejected = (), str(error)
+    return Overlay(
+        arguments=arguments,
+        replace=config.mode == "replace",
+        description=config.description,
+        rejected=rejected,
+    )
 
 
 @asynccontextmanager

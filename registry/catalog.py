@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from registry import headers
+from registry.enrichment import Overlay, enrich
 from registry.errors import SchemaRejected, UnknownTool
 from registry.intake import Finding
 from registry.names import (
@@ -59,6 +60,7 @@ class ServerShape:
     hidden: frozenset[str] = frozenset()
     allow: tuple[str, ...] = ("*",)
     deny: tuple[str, ...] = ()
+    overlays: Mapping[str, Overlay] = field(default_factory=dict)
 
     def shows(self, tool: str) -> bool:
         """Tell whether this tool has a wrapper at all."""
@@ -79,7 +81,11 @@ class Shape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolWrapper:
-    """One tool as we expose it; `definition` is the upstream's object with only `name` replaced."""
+    """One tool as we expose it; `definition` is the upstream's object under its name and overlay.
+
+    Attributes:
+        documented: The arguments of which configuration said something that is shown.
+    """
 
     name: WrapperName
     server: ServerName
@@ -92,6 +98,7 @@ class ToolWrapper:
     stale: bool = False
     origin: Literal["live", "snapshot"] = "live"
     headers: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: _NO_HEADERS)
+    documented: frozenset[str] = frozenset()
 
     @property
     def input_schema(self) -> Any:
@@ -108,6 +115,7 @@ class _Part:
     max_length: int
     wrappers: tuple[ToolWrapper, ...]
     findings: tuple[Finding, ...]
+    warnings: tuple[Finding, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +127,7 @@ class Catalog:
     offerings: Offerings = field(default_factory=Offerings)
     servers: Mapping[ServerName, ServerListing] = field(default_factory=dict)
     quarantined: tuple[tuple[ServerName, Finding], ...] = ()
+    warnings: tuple[tuple[ServerName, Finding], ...] = ()
     digest: str = ""
     _by_name: Mapping[str, ToolWrapper] = field(default_factory=dict, repr=False, compare=False)
     _by_server: Mapping[str, tuple[ToolWrapper, ...]] = field(default_factory=dict, repr=False, compare=False)
@@ -237,6 +246,7 @@ def build(
         offerings=_offerings(listings, shape, previous),
         servers=MappingProxyType(dict(listings)),
         quarantined=(*quarantined, *refused),
+        warnings=tuple((s, warning) for s in sorted(parts) for warning in parts[s].warnings),
         digest=digest([[w.name, w.digest] for w in wrappers]),
         _by_name={w.name: w for w in wrappers},
         _by_server={s: tuple(ws) for s, ws in by_server.items()},
@@ -280,13 +290,12 @@ def _part(listing: ServerListing, shape: Shape, known: _Part | None) -> _Part:
                 replace(w, epoch=listing.epoch, stale=listing.stale, origin=listing.origin) for w in known.wrappers
             )
             return replace(known, listing=listing, wrappers=wrappers)
-    wrappers, findings = _wrap(listing, server_shape, shape.max_length)
-    return _Part(listing, server_shape, shape.max_length, wrappers, findings)
+    return _Part(listing, server_shape, shape.max_length, *_wrap(listing, server_shape, shape.max_length))
 
 
 def _wrap(
     listing: ServerListing, shape: ServerShape, max_length: int
-) -> tuple[tuple[ToolWrapper, ...], tuple[Finding, ...]]:
+) -> tuple[tuple[ToolWrapper, ...], tuple[Finding, ...], tuple[Finding, ...]]:
     tools: dict[ToolName, dict[str, Any]] = {}
     for definition in listing.tools:
         name = definition.get("name")
@@ -296,17 +305,35 @@ def _wrap(
     names = compile_names(listing.server, tools, max_length=max_length, prefixed=shape.prefixed, renames=shape.renames)
     wrappers: list[ToolWrapper] = []
     findings: list[Finding] = []
+    warnings = [
+        Finding(tool=tool, code="no_such_tool", detail="the configuration speaks of a tool that this server has not")
+        for tool in shape.overlays
+        if tool not in tools and listing.origin == "live"
+    ]
     for tool, definition in tools.items():
         if not shape.shows(tool):
             continue
+        overlay = shape.overlays.get(tool)
+        documented: frozenset[str] = frozenset()
+        if overlay is not None:
+            enriched = enrich(definition, overlay)
+            definition, documented = enriched.definition, enriched.documented
+            code = "overlay" if overlay.rejected is None else "overlay_rejected"
+            warnings += [Finding(tool=tool, code=code, detail=detail) for detail in enriched.warnings]
         try:
-            wrappers.append(_wrapper(listing, tool, names[tool], definition))
+            wrappers.append(_wrapper(listing, tool, names[tool], definition, documented))
         except SchemaRejected as rejected:
             findings.append(Finding(tool=tool, code=rejected.code, detail=rejected.detail))
-    return tuple(wrappers), tuple(findings)
+    return tuple(wrappers), tuple(findings), tuple(warnings)
 
 
-def _wrapper(listing: ServerListing, tool: ToolName, compiled: CompiledName, definition: dict[str, Any]) -> ToolWrapper:
+def _wrapper(
+    listing: ServerListing,
+    tool: ToolName,
+    compiled: CompiledName,
+    definition: dict[str, Any],
+    documented: frozenset[str],
+) -> ToolWrapper:
     named = {**definition, "name": compiled.name}
     text = canonical(named)
     schema = named.get("inputSchema", {})
@@ -323,6 +350,7 @@ def _wrapper(listing: ServerListing, tool: ToolName, compiled: CompiledName, def
         stale=listing.stale,
         origin=listing.origin,
         headers=MappingProxyType(headers.header_paths(schema)) if annotated else _NO_HEADERS,
+        documented=documented,
     )
 
 

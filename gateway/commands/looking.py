@@ -13,6 +13,7 @@ from typing import Any
 from gateway.commands import output
 from gateway.commands.places import NotReached, UsageError, admin_token
 from gateway.commands.remote import DEFAULT_URL, admin, request
+from registry.enrichment import manual
 
 _SERVER_COLUMNS = (
     "name",
@@ -26,7 +27,10 @@ _SERVER_COLUMNS = (
     "lastError",
 )
 _WRAPPER_COLUMNS = ("name", "server", "tool", "status", "tokens", "reason")
-_QUARANTINE_COLUMNS = ("server", "tool", "code", "detail")
+_QUARANTINE_COLUMNS = ("server", "kind", "tool", "status", "code", "detail")
+_ARGUMENT_COLUMNS = ("wrapper", "argument", "type", "required", "source", "description")
+# What makes `check` end with 1: these do not do what the file or the upstream says.
+_FAULTS = ("quarantined", "overlay_rejected")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,13 +72,14 @@ def check(args: Namespace) -> int:
         output.table("servers", _SERVER_COLUMNS, seen.servers)
         output.table("wrappers", _WRAPPER_COLUMNS, seen.wrappers)
         if seen.quarantine:
-            output.table("quarantined", _QUARANTINE_COLUMNS, seen.quarantine)
+            output.table("quarantined, repaired or configured in vain", _QUARANTINE_COLUMNS, seen.quarantine)
         output.warn(seen.warnings)
     for row in failed:
         output.say(f"{row.get('name')}: {row['lastError']}")
-    for row in seen.quarantine:
-        output.say(f"{row.get('server')}: tool {row.get('tool')} is quarantined: {row.get('detail')}")
-    return int(bool(failed or seen.quarantine))
+    faults = [row for row in seen.quarantine if row["status"] in _FAULTS or row["code"] in _FAULTS]
+    for row in faults:
+        output.say(f"{row['server']}: {row['tool']}: {row['status']}: {row['detail']}")
+    return int(bool(failed or faults))
 
 
 def servers(args: Namespace) -> int:
@@ -109,9 +114,14 @@ def tools(args: Namespace) -> int:
     if args.format == "json":
         output.as_json(rows)
     elif args.format == "prompt":
-        output.text("\n\n".join(_as_prompt(definition) for definition in definitions))
+        output.text("\n\n".join(manual(definition) for definition in definitions))
     else:
         output.table("wrappers", _WRAPPER_COLUMNS, rows)
+        arguments = [
+            {"wrapper": row["name"], "argument": one["name"], **one} for row in rows for one in row.get("arguments", ())
+        ]
+        if arguments:
+            output.table("arguments", _ARGUMENT_COLUMNS, arguments)
     return 0
 
 
@@ -149,21 +159,3 @@ def _listed(args: Namespace) -> list[dict[str, Any]]:
         raise NotReached(f"{url} refuses to list its tools: {response['error'].get('message')}")
     listed = response["result"].get("tools", [])
     return [tool for tool in listed if isinstance(tool, dict)]
-
-
-def _as_prompt(definition: dict[str, Any]) -> str:
-    """One tool as text for a model: its arguments with type, description, required or optional."""
-    schema = definition.get("inputSchema")
-    schema = schema if isinstance(schema, dict) else {}
-    properties, required = schema.get("properties"), schema.get("required")
-    lines = [f"{definition.get('name')}: {definition.get('description', '')}".rstrip()]
-    if not isinstance(properties, dict) or not properties:
-        return "\n".join([*lines, "  no declared arguments"])
-    for name, member in properties.items():
-        member = member if isinstance(member, dict) else {}
-        kind = member.get("type", "any")
-        kind = " or ".join(map(str, kind)) if isinstance(kind, list) else str(kind)
-        need = "required" if isinstance(required, list) and name in required else "optional"
-        about = f": {member['description']}" if member.get("description") else ""
-        lines.append(f"  {name} ({kind}, {need}){about}")
-    return "\n".join(lines)
