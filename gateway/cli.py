@@ -76,6 +76,17 @@ examples:
   typegate tools --format prompt --config mcp.json
 """
 
+_TOOL = """Document the arguments of a tool, or override what its server says, in the configuration file.
+
+The file's comments and order stay as they are.
+
+examples:
+  typegate tool set --config FILE --server bank --tool get_bank_balance \\
+      --argument 'account_id:string:Bank account identifier' --required account_id
+  typegate tool set --config FILE --server bank --tool get_bank_balance --argument 'date:string:format: YYYY-MM-DD'
+  typegate tool unset --config FILE --server bank --tool get_bank_balance --argument date
+"""
+
 _CALL = """\
 Call one wrapper of a running gateway and print its result.
 Exit code: 0 a result, 1 an error result or no gateway, 2 wrong usage.
@@ -144,6 +155,17 @@ def parser() -> argparse.ArgumentParser:
     tools.add_argument("--format", choices=("table", "json", "prompt"), default="table", help="default: table")
     tools.add_argument("--json", action="store_const", const="json", dest="format", help="--format json")
 
+    tool = commands.add_parser(
+        "tool",
+        help=_TOOL.split("\n", 1)[0],
+        description=_TOOL,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    actions = tool.add_subparsers(title="actions", metavar="ACTION", parser_class=_Parser, required=True)
+    _tool_action(actions, "set")
+    _tool_action(actions, "unset")
+
     call = command("call", _CALL, "calling:call")
     call.add_argument("name", metavar="NAME", help="the wrapper, as `typegate tools` shows it")
     call.add_argument("json_arguments", metavar="JSON", nargs="?", help="its arguments; - reads them from stdin")
@@ -201,6 +223,31 @@ def _refuse(error: BaseException) -> int:
         raise error
     print(f"typegate: {cause}", file=sys.stderr)
     return 2 if isinstance(cause, ConfigError | UsageError | OSError) else 1
+
+
+def _tool_action(actions: argparse._SubParsersAction[_Parser], name: str) -> None:
+    about = "write documentation and overrides" if name == "set" else "take documentation and overrides out"
+    made = actions.add_parser(name, help=about, description=about, allow_abbrev=False)
+    made.set_defaults(handler=f"configuring:{name}_tool")
+    _config(made, required=True)
+    made.add_argument("--server", required=True, metavar="S", help="the server's alias")
+    made.add_argument("--tool", required=True, metavar="T", help="the tool, as its server names it")
+    if name == "unset":
+        made.add_argument(
+            "--argument", action="append", default=[], metavar="NAME", help="only this argument; may be repeated"
+        )
+        keys = ("name", "description", "supplement", "mode", "hidden", "pinned", "arguments", "examples")
+        made.add_argument("--key", action="append", default=[], choices=keys, help="only this key; may be repeated")
+        return
+    form = "NAME:TYPE:DESCRIPTION"
+    made.add_argument("--argument", action="append", default=[], metavar=form, help="document it; may be repeated")
+    made.add_argument("--required", action="append", default=[], metavar="NAME", help="this argument is required")
+    made.add_argument("--description", help="replaces the upstream's description")
+    made.add_argument("--supplement", help="appended to the description")
+    made.add_argument("--name", help="the tool part of the name it is exposed under")
+    made.add_argument("--mode", choices=["replace"], help="the arguments win over the upstream's schema")
+    for flag, meaning in (("hidden", "neither listed nor callable"), ("pinned", "listed in every disclosure")):
+        made.add_argument(f"--{flag}", action=argparse.BooleanOptionalAction, default=None, help=meaning)
 
 
 def _config(group: argparse._ActionsContainer, *, required: bool = False) -> None:

@@ -1,8 +1,11 @@
-"""Our own tools: today `invoke_tool`, the generic way to every wrapper."""
+"""What we offer of our own: `invoke_tool`, the generic way to every wrapper, and a prompt that is its manual."""
 
 from __future__ import annotations
 
 from typing import Any, Final
+
+from registry.catalog import Catalog
+from registry.enrichment import manual
 
 INVOKE_TOOL: Final[dict[str, Any]] = {
     "name": "invoke_tool",
@@ -31,3 +34,33 @@ INVOKE_TOOL: Final[dict[str, Any]] = {
 }
 
 NATIVE_TOOLS: Final = (INVOKE_TOOL,)
+
+GATEWAY_TOOLS: Final[dict[str, Any]] = {
+    "name": "gateway_tools",
+    "title": "Tools behind this gateway",
+    "description": "Every tool behind this gateway with its arguments, as text for a model.",
+    "arguments": [{"name": "server", "description": "Only the tools of this server.", "required": False}],
+}
+
+NATIVE_PROMPTS: Final = (GATEWAY_TOOLS,)
+_MAX_COMPLETIONS: Final = 100
+
+
+def tool_manual(catalog: Catalog, arguments: object) -> dict[str, Any]:
+    """The result of `prompts/get` for our own prompt."""
+    server = arguments.get("server") if isinstance(arguments, dict) else None
+    wrappers = catalog.of(server) if isinstance(server, str) and server else catalog.wrappers
+    text = "\n\n".join(manual(wrapper.definition) for wrapper in wrappers) or "There is no such tool."
+    return {
+        "description": GATEWAY_TOOLS["description"],
+        "messages": [{"role": "user", "content": {"type": "text", "text": text}}],
+    }
+
+
+def complete_server(catalog: Catalog, argument: object) -> dict[str, Any]:
+    """The result of `completion/complete` for the argument of our own prompt."""
+    typed = argument.get("value") if isinstance(argument, dict) else None
+    begun = typed if isinstance(typed, str) else ""
+    values = sorted(server for server in catalog.servers if server.startswith(begun))
+    shown: list[str] = [*values[:_MAX_COMPLETIONS]]
+    return {"completion": {"values": shown, "total": len(values), "hasMore": len(values) > len(shown)}}

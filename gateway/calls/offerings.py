@@ -8,6 +8,7 @@ from typing import Any, Final
 from gateway.access.seals import Seals
 from gateway.calls.context import Caller
 from gateway.calls.forwarding import Forwarder
+from gateway.calls.native import GATEWAY_TOOLS, complete_server, tool_manual
 from gateway.calls.results import adapt_other
 from gateway.errors import (
     INTERNAL_ERROR,
@@ -44,6 +45,8 @@ class OfferingCalls:
             RpcError: There is no such prompt, or its server did not render it.
         """
         name = _text(params, "name")
+        if name == GATEWAY_TOOLS["name"]:
+            return tool_manual(self._registry.catalog, params.get("arguments"))
         prompt = self._registry.catalog.offerings.prompt(name)
         if prompt is None:
             raise RpcError(INVALID_PARAMS, f"Unknown prompt: {name[:200]}")
@@ -79,6 +82,8 @@ class OfferingCalls:
         kind = ref.get("type") if isinstance(ref, dict) else None
         offerings = self._registry.catalog.offerings
         if isinstance(ref, dict) and kind == "ref/prompt" and isinstance(ref.get("name"), str):
+            if ref["name"] == GATEWAY_TOOLS["name"]:
+                return complete_server(self._registry.catalog, params.get("argument"))
             prompt = offerings.prompt(ref["name"])
             if prompt is None:
                 raise RpcError(INVALID_PARAMS, f"Unknown prompt: {ref['name'][:200]}")

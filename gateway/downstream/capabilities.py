@@ -22,14 +22,11 @@ def merged(catalog: Catalog, *, modern: bool, pending: bool) -> dict[str, Any]:
     Sources: MCP 2026-07-28, "Discovery"; MCP 2025-11-25, "Lifecycle", "Capability Negotiation".
     """
     said = [one.capabilities for one in catalog.servers.values()]
-    capabilities: dict[str, Any] = {"tools": {"listChanged": True}}
-    if pending or any("prompts" in one for one in said):
-        capabilities["prompts"] = {"listChanged": True}
+    capabilities: dict[str, Any] = {"tools": {"listChanged": True}, "prompts": {"listChanged": True}, "completions": {}}
     if pending or any("resources" in one for one in said):
         capabilities["resources"] = {"listChanged": True, "subscribe": pending or _subscribable(said)}
-    for name in ("completions", "logging"):
-        if any(name in one for one in said):
-            capabilities[name] = {}
+    if any("logging" in one for one in said):
+        capabilities["logging"] = {}
     for name in ("experimental", "extensions") if modern else ("experimental",):
         joined = _joined(one.get(name) for one in said)
         if joined:

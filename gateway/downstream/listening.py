@@ -129,7 +129,7 @@ class Listening:
 
     def _offers(self, kind: ListKind) -> bool:
         said = (one.capabilities for one in self._registry.catalog.servers.values())
-        return kind == "tools" or self._pending() or any(kind in one for one in said)
+        return kind != "resources" or self._pending() or any(kind in one for one in said)
 
     def _watch(self, uri: str, tell: Callable[[dict[str, Any]], None]) -> list[Callable[[], None]]:
         owners = self._registry.catalog.offerings.owners(uri)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any, Final, Literal
 
 from gateway import __version__, wire
-from gateway.calls.native import NATIVE_TOOLS
+from gateway.calls.native import GATEWAY_TOOLS, NATIVE_PROMPTS, NATIVE_TOOLS
 from gateway.eras import SERVER_INFO_KEY
 from registry.catalog import Catalog, handshake_definition
 from registry.offerings import OfferingKind
@@ -64,7 +64,9 @@ class ListViews:
 
 def _items(catalog: Catalog, kind: ListedKind, *, modern: bool) -> Iterable[dict[str, Any]]:
     if kind != "tools":
-        yield from (one.definition for one in catalog.offerings.of(kind))
+        if kind == "prompts":
+            yield from NATIVE_PROMPTS
+        yield from (one.definition for one in catalog.offerings.of(kind) if one.key != GATEWAY_TOOLS["name"])
         return
     yield from NATIVE_TOOLS
     for wrapper in catalog.wrappers:

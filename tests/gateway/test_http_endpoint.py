@@ -56,7 +56,7 @@ async def test_a_subscription_is_acknowledged_first_and_every_frame_carries_its_
     async with running_gateway(tmp_path, {"up": server}) as gateway:
         await gateway.until_listed("up__first")
         nothing = listen_to("nothing")
-        nothing["params"]["notifications"] = {"promptsListChanged": True}
+        nothing["params"]["notifications"] = {"resourcesListChanged": True}
         async with (
             post_stream(gateway, listen_to(7)) as numbered,
             post_stream(gateway, listen_to("text")) as named,

@@ -1,0 +1,185 @@
+"""Arguments documented in the configuration, over a real connection (rows T1 to T9)."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gateways import TOKEN, RunningGateway, running_gateway, text_of
+from upstreams.running import Recording, scripted_stdio_server, tool
+
+ACCOUNT = {"name": "account_id", "type": "string", "description": "Bank account identifier"}
+DATE = {"name": "date", "type": "string", "description": "Date (optional, format: YYYY-MM-DD)"}
+BARE = {"name": "get_bank_balance", "description": "Balance.", "inputSchema": {"type": "object"}}
+NAME = "bank__get_bank_balance"
+
+
+def bank(tmp_path: Path, definition: dict[str, Any] = BARE, /, **said: Any) -> tuple[dict[str, Any], Recording]:
+    config, record = scripted_stdio_server(tmp_path, "bank", tools=[definition, tool("other", "a")])
+    return {**config, "tools": {definition["name"]: said}} if said else config, record
+
+
+async def warnings(gateway: RunningGateway) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = (await gateway.admin("quarantine")).json()["quarantine"]
+    return [row for row in rows if row["status"] == "warning"]
+
+
+def typegate(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "gateway", *arguments]
+    env = os.environ | environment
+    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False, env=env)
+
+
+async def test_configured_arguments_are_the_schema_where_the_upstream_has_none(tmp_path: Path) -> None:
+    config, record = bank(tmp_path, arguments=[ACCOUNT, DATE])
+    async with running_gateway(tmp_path, {"bank": config}) as gateway:
+        listed = (await gateway.until_listed(NAME))[NAME]
+        assert listed["inputSchema"] == {
+            "type": "object",
+            "properties": {
+                "account_id": {"type": "string", "description": "Bank account identifier"},
+                "date": {"type": "string", "description": "Date (optional, format: YYYY-MM-DD)"},
+            },
+        }
+        await gateway.call(NAME, {"account_id": "1"})
+        assert [one["arguments"] for one in record.calls()] == [{"account_id": "1"}]
+        await gateway.call("invoke_tool", {"server": "bank", "tool": "get_bank_balance", "arguments": {}})
+        assert len(record.calls()) == 2
+
+
+@pytest.mark.parametrize("said", [{}, {"arguments": []}])
+async def test_without_arguments_the_schema_is_the_upstreams(tmp_path: Path, said: dict[str, Any]) -> None:
+    config, _ = bank(tmp_path, **said)
+    async with running_gateway(tmp_path, {"bank": config}) as gateway:
+        assert (await gateway.until_listed(NAME))[NAME]["inputSchema"] == {"type": "object"}
+
+
+async def test_the_upstream_wins_where_it_has_a_schema_and_the_operator_hears_of_it(tmp_path: Path) -> None:
+    theirs = tool("pay", "to", to={"type": "string"}, amount={"type": "number", "description": "In euros."})
+    said = [
+        {"name": "to", "type": "string", "description": "Whom."},
+        {"name": "amount", "type": "string", "description": "Ours."},
+        {"name": "nothing", "type": "string"},
+    ]
+    config, _ = bank(tmp_path, theirs, arguments=said)
+    async with running_gateway(tmp_path, {"bank": config}) as gateway:
+        schema = (await gateway.until_listed("bank__pay"))["bank__pay"]["inputSchema"]
+        assert schema == {
+            **theirs["inputSchema"],
+            "properties": {
+                "to": {"type": "string", "description": "Whom."},
+                "amount": {"type": "number", "description": "In euros."},
+            },
+        }
+        assert ["amount" in row["detail"] or "nothing" in row["detail"] for row in await warnings(gateway)] == [
+            True
+        ] * 2
+
+
+async def test_an_overlay_that_replaces_wins_over_the_upstream(tmp_path: Path) -> None:
+    theirs = tool("pay", amount={"type": "number", "description": "In euros.", "minimum": 0})
+    said = [{"name": "amount", "type": "string", "description": "Ours."}, {"name": "note", "type": "string"}]
+    config, record = bank(tmp_path, theirs, mode="replace", arguments=said)
+    async with running_gateway(tmp_path, {"bank": config}) as gateway:
+        schema = (await gateway.until_listed("bank__pay"))["bank__pay"]["inputSchema"]
+        assert schema["properties"] == {
+            "amount": {"type": "string", "description": "Ours."},
+            "note": {"type": "string"},
+        }
+        assert await warnings(gateway) == []
+        await gateway.call("bank__pay", {"amount": "ten"})
+        assert [one["arguments"] for one in record.calls()] == [{"amount": "ten"}]
+
+
+async def test_a_required_argument_is_asked_for_before_anything_is_sent(tmp_path: Path) -> None:
+    config, record = bank(tmp_path, arguments=[{**ACCOUNT, "required": True}, DATE])
+    async with running_gateway(tmp_path, {"bank": config}) as gateway:
+        await gateway.until_listed(NAME)
+        answer = await gateway.call(NAME, {})
+        assert answer["isError"]
+        assert "account_id" in text_of(answer)
+        assert record.calls() == []
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ([{"name": "a", "type": "text"}], "type"),
+        ([{"type": "string"}], "no name"),
+        ([{"name": "a"}, {"name": "a"}], "twice"),
+        (["a"], "no object"),
+        ([{"name": "a", "required": "yes"}], "required"),
+        ([{"name": "a", "typ": "string"}], "unknown key"),
+    ],
+)
+async def test_a_bad_argument_disables_only_that_tools_overlay(tmp_path: Path, said: list[Any], why: str) -> None:
+    config, _ = bank(tmp_path, arguments=said)
+    config["tools"]["other"] = {"arguments": [{"name": "a", "description": "First."}]}
+    async with running_gateway(tmp_path, {"bank": config}) as gateway:
+        tools = await gateway.until_listed(NAME)
+        assert tools[NAME]["inputSchema"] == {"type": "object"}
+        assert tools["bank__other"]["inputSchema"]["properties"]["a"]["description"] == "First."
+        [row] = await warnings(gateway)
+        assert (row["server"], row["tool"], row["code"]) == ("bank", "get_bank_balance", "overlay_rejected")
+        assert why in row["detail"]
+        checked = typegate("check", "--config", str(gateway.config))
+        assert checked.returncode == 1
+        assert why in checked.stderr
+
+
+async def test_what_is_said_of_a_tool_that_is_not_there_is_a_warning(tmp_path: Path) -> None:
+    config, _ = bank(tmp_path)
+    config["tools"] = {"get_bank_balanse": {"arguments": [ACCOUNT]}}
+    async with running_gateway(tmp_path, {"bank": config}) as gateway:
+        await gateway.until_listed(NAME)
+        assert [(row["tool"], row["code"]) for row in await warnings(gateway)] == [("get_bank_balanse", "no_such_tool")]
+
+
+async def test_a_description_of_the_configuration_stands_in_the_place_of_the_upstreams(tmp_path: Path) -> None:
+    config, _ = bank(tmp_path, description="What the account holds.")
+    async with running_gateway(tmp_path, {"bank": config}) as gateway:
+        assert (await gateway.until_listed(NAME))[NAME] == {
+            **BARE, "name": NAME, "description": "What the account holds.",
+        }  # fmt: skip
+
+
+async def test_each_argument_is_shown_with_its_source(tmp_path: Path) -> None:
+    config, _ = bank(tmp_path, arguments=[ACCOUNT])
+    config["env"] = {"TOKEN": "never-shown"}
+    async with running_gateway(tmp_path, {"bank": config}) as gateway:
+        await gateway.until_listed(NAME)
+        rows = (await gateway.admin("wrappers")).json()["wrappers"]
+        sources = {row["name"]: {one["name"]: one["source"] for one in row["arguments"]} for row in rows}
+        assert sources == {NAME: {"account_id": "configuration"}, "bank__other": {"a": "upstream"}}
+        shown = typegate("tools", "--url", gateway.origin, TYPEGATE_ADMIN_TOKEN=TOKEN)
+        assert f"{NAME}\taccount_id\tstring\tno\tconfiguration\tBank account identifier" in shown.stdout
+
+
+async def test_the_manual_is_a_prompt_and_a_command(tmp_path: Path) -> None:
+    config, _ = bank(tmp_path, arguments=[{**ACCOUNT, "required": True}, DATE])
+    async with running_gateway(tmp_path, {"bank": config}) as gateway:
+        await gateway.until_listed(NAME)
+        prompts = (await gateway.rpc("prompts/list"))["result"]["prompts"]
+        assert [one["name"] for one in prompts] == ["gateway_tools"]
+        got = (await gateway.rpc("prompts/get", {"name": "gateway_tools"}))["result"]
+        text = got["messages"][0]["content"]["text"]
+        assert "account_id (string, required): Bank account identifier" in text
+        assert "date (string, optional): Date (optional, format: YYYY-MM-DD)" in text
+        printed = typegate("tools", "--config", str(gateway.config), "--format", "prompt")
+        assert printed.stdout.strip() == text.strip()
+        alone = await gateway.rpc("prompts/get", {"name": "gateway_tools", "arguments": {"server": "nobody"}})
+        assert "There is no such tool" in alone["result"]["messages"][0]["content"]["text"]
+        ref = {"ref": {"type": "ref/prompt", "name": "gateway_tools"}, "argument": {"name": "server", "value": "b"}}
+        assert (await gateway.rpc("completion/complete", ref))["result"]["completion"]["values"] == ["bank"]
+
+
+async def test_a_tool_without_arguments_says_so_in_the_manual(tmp_path: Path) -> None:
+    config, _ = bank(tmp_path)
+    async with running_gateway(tmp_path, {"bank": config}) as gateway:
+        await gateway.until_listed(NAME)
+        got = (await gateway.rpc("prompts/get", {"name": "gateway_tools"}))["result"]
+        assert f"{NAME}: Balance.\n  no declared arguments" in got["messages"][0]["content"]["text"]

@@ -1,0 +1,149 @@
+"""`typegate tool set` and `unset`: what they write, and what they leave alone (row T6)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+from gateway.cli import main
+from gateway.config.load import load
+
+YAML_FILE = """\
+# my servers
+mcpServers:
+    zeta:   # comes first on purpose
+        command: "python"   # quoted
+        args: [-m, gateway.demo.bank]
+        # after the arguments
+    alpha:
+        command: 'python'
+        tools:
+            # about the balance
+            get_bank_balance:
+                arguments:
+                    - {name: old, type: string}   # stays
+gateway:
+    names: {maxLength: 40}
+"""
+
+
+def run(path: Path, action: str, server: str, *arguments: str) -> int:
+    base = ["tool", action, "--config", str(path), "--server", server, "--tool", "get_bank_balance"]
+    return main([*base, *arguments])
+
+
+def said(path: Path, server: str) -> Any:
+    document = YAML(typ="safe").load(path.read_text())
+    return document["mcpServers"][server].get("tools", {}).get("get_bank_balance")
+
+
+def written(tmp_path: Path, text: str = YAML_FILE, name: str = "gateway.yaml") -> Path:
+    path = tmp_path / name
+    path.write_text(text)
+    return path
+
+
+def test_the_first_two_colons_part_an_argument_and_the_rest_is_its_description(tmp_path: Path) -> None:
+    path = written(tmp_path)
+    assert run(path, "set", "zeta", "--argument", "date:string:format: YYYY-MM-DD", "--required", "date") == 0
+    assert said(path, "zeta") == {
+        "arguments": [{"name": "date", "type": "string", "description": "format: YYYY-MM-DD", "required": True}]
+    }
+    assert load(path).servers["zeta"].tools["get_bank_balance"].arguments
+
+
+def test_comments_order_and_quotes_of_the_file_survive(tmp_path: Path) -> None:
+    path = written(tmp_path)
+    assert run(path, "set", "zeta", "--argument", "date:string:") == 0
+    after = path.read_text().splitlines()
+    missing = [line for line in YAML_FILE.splitlines() if line not in after]
+    assert missing == []
+    assert run(path, "unset", "zeta") == 0
+    assert path.read_text() == YAML_FILE
+
+
+def test_an_argument_that_is_known_is_changed_and_a_new_one_added(tmp_path: Path) -> None:
+    path = written(tmp_path)
+    assert run(path, "set", "alpha", "--argument", "old:integer:How old.", "--argument", "new:array:") == 0
+    assert said(path, "alpha")["arguments"] == [
+        {"name": "old", "type": "integer", "description": "How old."},
+        {"name": "new", "type": "array"},
+    ]
+    assert "# stays" in path.read_text()
+    assert "# about the balance" in path.read_text()
+    assert run(path, "unset", "alpha", "--argument", "old") == 0
+    assert said(path, "alpha")["arguments"] == [{"name": "new", "type": "array"}]
+
+
+def test_overrides_are_written_and_taken_out_one_by_one(tmp_path: Path) -> None:
+    path = written(tmp_path)
+    options = ["--description", "Balance.", "--name", "balance", "--mode", "replace", "--hidden", "--no-pinned"]
+    assert run(path, "set", "zeta", *options) == 0
+    assert said(path, "zeta") == {
+        "name": "balance", "description": "Balance.", "mode": "replace", "hidden": True, "pinned": False,
+    }  # fmt: skip
+    assert run(path, "unset", "zeta", "--key", "hidden", "--key", "pinned", "--key", "mode") == 0
+    assert said(path, "zeta") == {"name": "balance", "description": "Balance."}
+
+
+def test_json_keeps_its_indentation_and_its_order(tmp_path: Path) -> None:
+    text = json.dumps({"mcpServers": {"b": {"command": "x", "tools": {}}, "a": {"command": "é"}}}, indent="\t")
+    path = written(tmp_path, text + "\n", "gateway.json")
+    path.chmod(0o640)
+    assert run(path, "set", "a", "--description", "Balance.") == 0
+    after = path.read_text()
+    assert after.startswith('{\n\t"mcpServers": {\n\t\t"b"')
+    assert list(json.loads(after)["mcpServers"]) == ["b", "a"]
+    assert "é" in json.loads(after)["mcpServers"]["a"]["command"]
+    assert path.stat().st_mode & 0o777 == 0o640
+
+
+@pytest.mark.parametrize(
+    ("server", "arguments", "expected"),
+    [
+        ("zeta", ["--argument", "date"], "NAME:TYPE:DESCRIPTION"),
+        ("zeta", ["--argument", "date:day:x"], "string, number, integer, boolean, array, object"),
+        ("zeta", ["--argument", ":string:x"], "NAME:TYPE:DESCRIPTION"),
+        ("zeta", [], "nothing to set"),
+        ("zeta", ["--description", "x", "--required", "date"], "--required date"),
+        ("zeta", ["--argument", "a:string:", "--argument", "a:string:"], "twice"),
+        ("nobody", ["--description", "x"], "zeta, alpha"),
+    ],
+)
+def test_a_wrong_form_exits_2_with_the_expected_one_and_writes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], server: str, arguments: list[str], expected: str
+) -> None:
+    path = written(tmp_path)
+    assert run(path, "set", server, *arguments) == 2
+    assert expected in capsys.readouterr().err
+    assert path.read_text() == YAML_FILE
+
+
+def test_json_with_comments_is_refused_because_they_would_be_lost(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = '{"mcpServers": {"a": {"command": "x"}} // mine\n}'
+    path = written(tmp_path, text, "gateway.json")
+    assert run(path, "set", "a", "--description", "x") == 2
+    assert "comments" in capsys.readouterr().err
+    assert path.read_text() == text
+
+
+def test_an_unknown_argument_cannot_be_taken_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = written(tmp_path)
+    assert run(path, "unset", "alpha", "--argument", "older") == 2
+    assert "expected one of: old" in capsys.readouterr().err
+    assert path.read_text() == YAML_FILE
+
+
+def test_a_link_stays_a_link(tmp_path: Path) -> None:
+    real = written(tmp_path)
+    link = tmp_path / "link.yaml"
+    link.symlink_to(real)
+    assert run(link, "set", "zeta", "--description", "x") == 0
+    assert link.is_symlink()
+    assert said(real, "zeta") == {"description": "x"}
