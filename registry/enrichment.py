@@ -232,7 +232,7 @@ def rows(definition: Mapping[str, Any], documented: frozenset[str]) -> list[Argu
 
 def manual(definition: Mapping[str, Any]) -> str:
     """One tool as text for a model: its arguments with type, description, required or optional."""
-    lines = [f"{definition.get('name')}: {definition.get('description') or ''}".rstrip().removesuffix(":")]
+    lines = [f"{definition.get('name')}: {definition.get('description') or ''}".rstrip()]
     arguments = rows(definition, frozenset())
     for one in arguments:
         need = "required" if one.required else "optional"
