@@ -46,6 +46,11 @@ class Forwarder:
         self._private = private
         self._seals = seals
 
+    def connected(self, server: str) -> bool:
+        """Whether a request could be sent at once."""
+        link = self._links.get(server)
+        return link is not None and link.session is not None
+
     async def send(
         self,
         server: str,

@@ -60,7 +60,11 @@ class OfferingCalls:
         """
         uri = _text(params, "uri")
         refused: RpcError | None = None
-        for server, original in self._registry.catalog.offerings.owners(uri)[:_MAX_OWNERS]:
+        owners = self._registry.catalog.offerings.owners(uri)
+        if len(owners) > 1:
+            # Nobody waits for a server that may only perhaps know it.
+            owners = tuple(one for one in owners if self._forwarder.connected(one[0]))[:_MAX_OWNERS]
+        for server, original in owners:
             try:
                 result = await self._send(server, "resources/read", {**params, "uri": original}, caller)
             except RpcError as error:

@@ -16,8 +16,8 @@ def merged(catalog: Catalog, *, modern: bool, pending: bool) -> dict[str, Any]:
     Args:
         catalog: Holds what each upstream said of itself.
         modern: For 2026-07-28, which knows extensions.
-        pending: Some upstream has not said anything yet. In the handshake era nothing can be added later,
-            so its lists are promised before they are known to be empty.
+        pending: Some upstream has not said anything yet. No host waits for it, and in the handshake era nothing
+            can be added later: what it may have is promised before it is known to be nothing.
 
     Sources: MCP 2026-07-28, "Discovery"; MCP 2025-11-25, "Lifecycle", "Capability Negotiation".
     """
@@ -25,7 +25,7 @@ def merged(catalog: Catalog, *, modern: bool, pending: bool) -> dict[str, Any]:
     capabilities: dict[str, Any] = {"tools": {"listChanged": True}, "prompts": {"listChanged": True}, "completions": {}}
     if pending or any("resources" in one for one in said):
         capabilities["resources"] = {"listChanged": True, "subscribe": pending or _subscribable(said)}
-    if any("logging" in one for one in said):
+    if pending or any("logging" in one for one in said):
         capabilities["logging"] = {}
     for name in ("experimental", "extensions") if modern else ("experimental",):
         joined = _joined(one.get(name) for one in said)

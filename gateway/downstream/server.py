@@ -121,7 +121,7 @@ class McpServer:
         """Answer any request; every failure becomes an error object."""
         try:
             if request.method == "initialize" and not request.modern:
-                return await self._initialize(request)
+                return self._initialize(request)
             result = await self._result(request)
             return Answer(body=_envelope(request.id, b'"result":' + result))
         except RpcError as error:
@@ -159,7 +159,7 @@ class McpServer:
             return _finished(await self._offerings.complete(request.params, _caller(request)), request)
         if request.modern:
             if method == "server/discover":
-                return await self._discover()
+                return self._discover()
             if method == "subscriptions/listen":
                 return await self._listening.listen(request.id, request.params, request.principal, request.emit)
             if method in _TASK_METHODS:
@@ -189,11 +189,10 @@ class McpServer:
                 result["cacheScope"] = "private"
         return _finished(result, request)
 
-    async def _initialize(self, request: Request) -> Answer:
+    def _initialize(self, request: Request) -> Answer:
         params = request.params
         if not isinstance(params.get("protocolVersion"), str):
             raise RpcError(INVALID_PARAMS, "params.protocolVersion must be a string")
-        await self._settle()
         version = negotiate(params["protocolVersion"])
         result = {
             "protocolVersion": version,
@@ -205,13 +204,12 @@ class McpServer:
         session.endings.append(partial(self._private.drop, session.id))
         return Answer(body=_envelope(request.id, b'"result":' + wire.dumps(result)), session=session)
 
-    async def _discover(self) -> bytes:
-        await self._settle()
+    def _discover(self) -> bytes:
         pending = self._pending()
         result = {
             "resultType": "complete",
             "supportedVersions": [*MODERN_VERSIONS],
-            "capabilities": merged(self._registry.catalog, modern=True, pending=False),
+            "capabilities": merged(self._registry.catalog, modern=True, pending=pending),
             "instructions": _INSTRUCTIONS,
             "ttlMs": 0 if pending else _DISCOVERY_TTL_MS,
             "cacheScope": "public" if self._shared else "private",

@@ -36,7 +36,7 @@ class PrivateLinks:
         """The session's own link, connected or trying to; None where the upstream does not speak the handshake era.
 
         Raises:
-            UpstreamUnavailable: There are too many.
+            UpstreamUnavailable: There are too many, or it does not come up in time.
         """
         if alias in self._unwilling:
             return None
@@ -44,6 +44,8 @@ class PrivateLinks:
         link = known[0] if known is not None else self._open(session_id, alias, config, host)
         with anyio.move_on_after(link.patience_s):
             await link.tried.wait()
+        if not link.tried.is_set():
+            await link.wait_ready(0)
         if not link.unwilling:
             return link
         # It will not learn it while it is configured as it is.
