@@ -63,6 +63,8 @@ def test_every_command_is_shown_in_the_readme() -> None:
         "serving:serve",
         "serving:stdio",
         "serving:demo",
+        "configuring:set_tool",
+        "configuring:unset_tool",
         "looking:check",
         "looking:servers",
         "looking:tools",
