@@ -20,6 +20,12 @@ SERVER_INFO_KEY: Final = META + "serverInfo"
 LOG_LEVEL_KEY: Final = META + "logLevel"
 LOG_LEVELS: Final = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
 """From the most talkative to the least. Source: MCP 2025-11-25, "Logging", "Log Levels"."""
+QUESTIONS: Final[Mapping[str, str]] = {
+    "elicitation/create": "elicitation",
+    "sampling/createMessage": "sampling",
+    "roots/list": "roots",
+}
+"""What a server may ask in mid-call, each with the capability that a client must have declared for it."""
 NAMED_BY: Final[Mapping[str, str]] = {
     "tools/call": "name",
     "prompts/get": "name",

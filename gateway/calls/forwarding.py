@@ -10,7 +10,7 @@ import anyio
 
 from gateway.access.seals import BrokenSeal, Seals
 from gateway.calls.context import Caller
-from gateway.eras import META
+from gateway.eras import META, QUESTIONS
 from gateway.errors import INVALID_PARAMS, RpcError, UpstreamError, UpstreamUnavailable
 from gateway.upstream.hearing import ASK_S
 from gateway.upstream.link import UpstreamLink
@@ -22,17 +22,15 @@ log = logging.getLogger(__name__)
 
 MAX_ROUNDS: Final = 16
 MAX_QUESTIONS: Final = 32
-_HOST_CAPABILITIES: Final = ("elicitation", "sampling", "roots")
 _OF_A_RETRY: Final = frozenset({"_meta", "inputResponses", "requestState"})
-_NEEDS: Final[Mapping[str, str]] = {
-    "elicitation/create": "elicitation",
-    "sampling/createMessage": "sampling",
-    "roots/list": "roots",
-}
 
 
 class InputRefused(UpstreamError):
     """The upstream wanted input from the user, and did not get it."""
+
+
+class StateRefused(RpcError):
+    """A request state was not given out for this request, or to this caller."""
 
 
 class Forwarder:
@@ -73,7 +71,8 @@ class Forwarder:
 
         Raises:
             UpstreamError: There is no result; the text says why.
-            RpcError: The upstream's own error, or a state that was not given out for this request.
+            StateRefused: The caller's own fault; nothing was sent.
+            RpcError: The upstream's own error.
         """
         link = await self._line(server, caller)
         binding: tuple[str, ...] = ()
@@ -139,7 +138,7 @@ class Forwarder:
         try:
             return {**params, "requestState": self._seals.open(str(sealed), *binding)}
         except BrokenSeal as error:
-            raise RpcError(INVALID_PARAMS, f"Invalid requestState: {error}") from None
+            raise StateRefused(INVALID_PARAMS, f"Invalid requestState: {error}") from None
 
     async def _asked(self, server: str, result: dict[str, Any], caller: Caller) -> dict[str, Any]:
         """Put every question of a modern upstream to a handshake-era host, all at once."""
@@ -159,7 +158,7 @@ class Forwarder:
                 async with anyio.create_task_group() as group:
                     for key, one in requests.items():
                         method = one.get("method") if isinstance(one, dict) else None
-                        if caller.ask is None or _NEEDS.get(str(method), "") not in caller.capabilities:
+                        if caller.ask is None or QUESTIONS.get(str(method)) not in caller.capabilities:
                             raise InputRefused(
                                 server,
                                 f"Server '{server}' asks for input ({str(method)[:100]}) in the middle of this call, "
@@ -198,7 +197,7 @@ def _capabilities(caller: Caller) -> Mapping[str, Any]:
     """What a modern upstream is told of a caller: only what we can carry for it."""
     if caller.modern:
         return caller.capabilities
-    return {name: caller.capabilities[name] for name in _HOST_CAPABILITIES if name in caller.capabilities}
+    return {name: caller.capabilities[name] for name in QUESTIONS.values() if name in caller.capabilities}
 
 
 def _with_meta(params: dict[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from gateway.calls.context import Caller, Via
-from gateway.calls.forwarding import Forwarder
+from gateway.calls.forwarding import Forwarder, StateRefused
 from gateway.calls.native import INVOKE_TOOL
 from gateway.calls.offerings import TaskNames
 from gateway.calls.results import adapt
@@ -131,6 +131,8 @@ class CallPipeline:
             if result.get("resultType") == "task":
                 return self._tasks.expose(result, wrapper.server, caller.principal.name)
             return result
+        except StateRefused:
+            raise
         except UpstreamError as error:
             return error_result(str(error))
         except RpcError as error:

@@ -203,20 +203,23 @@ class McpEndpoint:
         if "text/event-stream" not in headers.get("accept", "") and "*/*" not in headers.get("accept", ""):
             raise _Refused(406, "Accept must contain text/event-stream")
         session = self._session(headers, principal)
-        if session.streaming:
+        last = headers.get("last-event-id", "")
+        if session.streaming and not last:
             raise _Refused(409, "this session already has a stream")
         left = anyio.Event()
         try:
             async with anyio.create_task_group() as group:
                 exchange = Exchange(send, group)
+                emit = exchange.emit
                 group.start_soon(watch_disconnect, receive, group, exchange, left)
                 exchange.ping()
-                last = headers.get("last-event-id", "")
-                session.open_stream(exchange.emit, group.cancel_scope.cancel, int(last) if last.isdecimal() else None)
+                session.open_stream(
+                    emit, group.cancel_scope.cancel, int(last) if last.isdecimal() and len(last) < 16 else None
+                )
                 await self._server.closing.wait()
                 group.cancel_scope.cancel()
         finally:
-            session.close_stream()
+            session.close_stream(emit)
         if not left.is_set():
             await exchange.end()
 

@@ -74,16 +74,22 @@ class Session:
         return self._emit is not None
 
     def open_stream(self, emit: EmitNumbered, hang_up: Callable[[], None], after: int | None = None) -> None:
-        """Send what comes, after what was missed: since the message of this number, or since the last stream."""
+        """Send what comes, after what was missed: since the message of this number, or since the last stream.
+
+        A stream that is still open ends: its host has come back before anybody knew that it was gone.
+        """
+        if self._hang_up is not None:
+            self._hang_up()
         self._emit, self._hang_up = emit, hang_up
         seen = self._delivered if after is None else after
         for number, message in list(self._outbox):
             if number > seen:
                 self._deliver(number, message)
 
-    def close_stream(self) -> None:
-        """Keep what comes for the next stream."""
-        self._emit = self._hang_up = None
+    def close_stream(self, emit: EmitNumbered) -> None:
+        """Keep what comes for the next stream, unless that one is open already."""
+        if self._emit == emit:
+            self._emit = self._hang_up = None
 
     def notify(self, message: dict[str, Any]) -> None:
         """Send a notification, now or when the caller opens its stream; the same one waits only once."""

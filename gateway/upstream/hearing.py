@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 import anyio
 from anyio.abc import TaskGroup
 
-from gateway.eras import SUBSCRIPTION_KEY
+from gateway.eras import QUESTIONS, SUBSCRIPTION_KEY
 from gateway.errors import METHOD_NOT_FOUND, GatewayError, RpcError
 from gateway.upstream.channel import Reply, refusal
 from gateway.upstream.sideband import Host, Sideband
@@ -20,7 +20,6 @@ log = logging.getLogger(__name__)
 # A person has this long to answer a question.
 ASK_S: Final = 600.0
 _MAX_ASKS: Final = 64
-_QUESTIONS: Final = frozenset({"elicitation/create", "sampling/createMessage", "roots/list"})
 _CHANGES: Final[Mapping[str, ListKind]] = {
     "notifications/tools/list_changed": "tools",
     "notifications/prompts/list_changed": "prompts",
@@ -109,10 +108,11 @@ class Hearing:
 
     def _question(self, message: dict[str, Any], reply: Reply, sideband: Sideband | None) -> None:
         method = message["method"]
-        if method not in _QUESTIONS:
+        if method not in QUESTIONS:
             reply(refusal(message))
             return
-        if self.host is not None and self.group is not None and len(self._asked) < _MAX_ASKS:
+        able = self.host is not None and QUESTIONS[method] in self.host.capabilities
+        if able and self.host is not None and self.group is not None and len(self._asked) < _MAX_ASKS:
             if sideband is None:
                 sideband = next((one for one in reversed(self._in_flight) if one.ask is not None), None)
             self.group.start_soon(self._relay_question, message, reply, sideband or Sideband(ask=self.host.ask))
