@@ -175,7 +175,8 @@ def addressed(
             repairs.append(Repair(name="address_key", path=(plain,), was=key))
     tool = named_tool if isinstance(named_tool, str) and named_tool else None
     server = named_server if isinstance(named_server, str) and named_server else None
-    if server is None and server_key is None and tool is not None and (typed := catalog.get(tool)) is not None:
+    typed = catalog.get(tool) if tool is not None and named_server in (None, "") else None
+    if typed is not None:
         server = typed.server
     if server is None or tool is None:
         faults: list[Fault] = [] if server is not None else ["server"]
@@ -185,7 +186,9 @@ def addressed(
         return Misaddressed(faults=("server",), server=server, tool=tool)
     if own != server:
         repairs.append(Repair(name="server_case", path=("server",)))
-    wrapper = _tool(catalog, own, tool, repairs)
+    if typed is not None:
+        repairs.append(Repair(name="typed_name", path=("tool",)))
+    wrapper = typed if typed is not None else _tool(catalog, own, tool, repairs)
     if wrapper is None:
         return Misaddressed(faults=("tool",), server=own, tool=tool, known_server=True)
     rest = {key: value for key, value in members.items() if key not in (server_key, tool_key)}
