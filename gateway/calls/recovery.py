@@ -62,7 +62,9 @@ _SAYS_MISSING = re.compile(
 )
 _ENDS_NAME = re.compile(r"\s{0,2}(?:$|[\n.,;:!?)\]])")
 _CSHARP = re.compile(r"(?:null|empty|missing|required)[^()]{0,40}(?:\(parameter |parameter name: )$", re.IGNORECASE)
-_AT_PLACE = re.compile(r"(?:required|undefined)[^\n]{0,12}\n?\s{0,6}(?:→\s)?at\s$", re.IGNORECASE)
+_AT_PLACE = re.compile(
+    r"(?:required|undefined|invalid input[^\n]{0,50})[^\n]{0,12}\n?\s{0,6}(?:→\s)?at\s$", re.IGNORECASE
+)
 _IS_MISSING = re.compile(r"required|missing|undefined", re.IGNORECASE)
 _PLACES: Final = ("path", "loc", "field", "param", "parameter", "property")
 """Members by which a list of issues tells where: zod, pydantic, and what web services write."""

@@ -47,7 +47,7 @@ _CREDENTIALS = {
 _DEADLINE_S = 60
 
 
-def _commands(scratch: Path) -> dict[str, dict[str, Any]]:
+def commands(scratch: Path) -> dict[str, dict[str, Any]]:
     """Return what starts each server; its files go to a directory that is thrown away."""
     arguments = {"everything": ["stdio"], "filesystem": [str(scratch)]}
     node, modules = str(installed.node()), installed.npm("corpus", tuple(NODE.values()))
@@ -90,7 +90,7 @@ def listings() -> dict[str, list[dict[str, Any]]]:
 
     def install(place: Path) -> None:
         with tempfile.TemporaryDirectory() as scratch:
-            said = anyio.run(_ask, _commands(Path(scratch)))
+            said = anyio.run(_ask, commands(Path(scratch)))
         (place / "listings.json").write_text(json.dumps(said), encoding="utf-8")
 
     versions = (*NODE.values(), *PYTHON.values(), *installed.SERVERS, *installed.SDK1)
