@@ -13,7 +13,8 @@ from registry.envelope import Address, Repair
 from registry.errors import SchemaRejected
 from registry.places import declared
 from registry.problems import ArgumentProblem
-from registry.repair import Level, repair
+from registry.repair import Level, repair, repair_invalid
+from registry.validators import Validator
 
 NO_DEFAULTS: Final[Mapping[str, Any]] = MappingProxyType({})
 
@@ -76,10 +77,11 @@ def prepare(
         if not isinstance(plain, dict):
             return Prepared(arguments=plain, problems=problems.check(wrapper, plain), understood=plain)
         return _ready(plain, fill(schema, plain, defaults))
-    if not defaults and level != "full" and isinstance(arguments, dict) and validator.is_valid(arguments):
-        return Prepared(arguments=arguments)
+    valid = isinstance(arguments, dict) and validator.is_valid(arguments)
+    if valid and level != "full":
+        return Prepared(arguments=arguments) if not defaults else _filled(wrapper, validator, arguments, defaults)
     plain = {} if arguments is None and level == "off" else arguments
-    done = repair(
+    done = (repair if valid else repair_invalid)(
         schema,
         validator,
         plain,
@@ -88,11 +90,21 @@ def prepare(
         fill=lambda value: fill(schema, value, defaults),
     )
     if done.valid:
-        filled = fill(schema, done.arguments, defaults)
-        spoilt = filled is not done.arguments and not validator.is_valid(filled)
-        return _ready(done.arguments, done.arguments if spoilt else filled, done.repairs)
+        return _filled(wrapper, validator, done.arguments, defaults, done.repairs)
     understood = fill(schema, done.opened, defaults) if isinstance(done.opened, dict) else done.opened
     return Prepared(arguments=arguments, problems=problems.check(wrapper, understood), understood=understood)
+
+
+def _filled(
+    wrapper: ToolWrapper,
+    validator: Validator,
+    arguments: dict[str, Any],
+    defaults: Mapping[str, Any],
+    repairs: tuple[Repair, ...] = (),
+) -> Prepared:
+    filled = fill(wrapper.input_schema, arguments, defaults)
+    spoilt = filled is not arguments and not validator.is_valid(filled)
+    return _ready(arguments, arguments if spoilt else filled, repairs)
 
 
 def _ready(arguments: dict[str, Any], filled: dict[str, Any], repairs: tuple[Repair, ...] = ()) -> Prepared:

@@ -16,8 +16,10 @@ if TYPE_CHECKING:
 
 _MAX_MESSAGE: Final = 240
 _MAX_OPTIONS: Final = 50
-_MAX_NEAR: Final = 500
-"""More names or options than these are not searched for a near one."""
+_MAX_NEAR: Final = 64
+_MAX_NEAR_LENGTH: Final = 40
+_MAX_NEAR_LOOKS: Final = 5
+"""Comparing words costs up to a tenth of a millisecond for each pair: so many names, so long, so often."""
 _MAX_BRANCH_DEPTH: Final = 4
 _MAX_UNEXPECTED: Final = 20
 
@@ -39,8 +41,9 @@ def diagnose(
 ) -> list[ArgumentProblem]:
     """Return the problems that these errors are about: what is missing first, each place and kind once."""
     found: list[ArgumentProblem] = []
+    near = NearNames()
     for error in errors:
-        found.extend(_problems_of(error, arguments, schema, 0))
+        found.extend(_problems_of(error, arguments, schema, near, 0))
     mistyped = {problem.path for problem in found if problem.kind == "type"}
     # Of the wrong type says it all: that it is not one of the options either helps nobody.
     kept = [one for one in found if one.kind != "value" or one.path not in mistyped]
@@ -64,19 +67,33 @@ def kind_of(value: object) -> str:
     return "an array" if isinstance(value, list) else "an object"
 
 
-def near_name(name: str, names: Iterable[str]) -> str | None:
-    """Return the declared name that another one was probably meant to be."""
-    known = [one for one in names if len(one) <= MAX_SHOWN_KEY]
-    if len(name) > MAX_SHOWN_KEY or len(known) > _MAX_NEAR:
-        return None
-    spelt = readings.fold(name)
-    alike = [one for one in known if readings.fold(one) == spelt]
-    near = alike if len(alike) == 1 else get_close_matches(name, known, n=1)
-    return near[0] if near else None
+class NearNames:
+    """Finds the name that another one was probably meant to be, a bounded number of times."""
+
+    __slots__ = ("_looks",)
+
+    def __init__(self) -> None:
+        self._looks = 0
+
+    def find(self, name: str, names: Iterable[str]) -> str | None:
+        """Return the only name that is the same but for its spelling, else the nearest one if any is near."""
+        if len(name) > MAX_SHOWN_KEY:
+            return None
+        known = [one for one in names if len(one) <= MAX_SHOWN_KEY]
+        spelt = readings.fold(name)
+        alike = [one for one in known if readings.fold(one) == spelt]
+        if len(alike) == 1:
+            return alike[0]
+        known = [one for one in known if len(one) <= _MAX_NEAR_LENGTH]
+        if self._looks >= _MAX_NEAR_LOOKS or len(known) > _MAX_NEAR or len(name) > _MAX_NEAR_LENGTH:
+            return None
+        self._looks += 1
+        near = get_close_matches(name, known, n=1)
+        return near[0] if near else None
 
 
 def _problems_of(
-    error: jsonschema_rs.ValidationError, arguments: dict[str, Any], schema: Any, depth: int
+    error: jsonschema_rs.ValidationError, arguments: dict[str, Any], schema: Any, near: NearNames, depth: int
 ) -> list[ArgumentProblem]:
     path: Path = tuple(error.instance_path)
     kind = error.kind
@@ -90,16 +107,16 @@ def _problems_of(
         case "additionalProperties" | "unevaluatedProperties":
             names = declared(node, schema)
             unexpected = [str(key) for key in getattr(kind, "unexpected", [])][:_MAX_UNEXPECTED]
-            return [_unknown(path, key, names) for key in unexpected]
+            return [_unknown(path, key, names, near) for key in unexpected]
         case "type":
             kinds = [str(one) for one in getattr(kind, "types", [])]
             return [_mistyped(path, kinds, at(arguments, path))]
         case "anyOf" | "oneOf":
             if type(kind).__name__.endswith("OneOfMultipleValid"):
                 return [_problem(path, "value", f"{where} fits more than one of the alternatives")]
-            return _alternatives(error, path, arguments, schema, depth)
+            return _alternatives(error, path, arguments, schema, near, depth)
         case "enum" | "const":
-            return [_not_an_option(path, node, at(arguments, path))]
+            return [_not_an_option(path, node, at(arguments, path), near)]
         case "not" | "falseSchema":
             text = f"{where} is not allowed here"
         case _:
@@ -116,26 +133,33 @@ def _mistyped(path: Path, kinds: list[str], value: object) -> ArgumentProblem:
     return _problem(path, "type", f"{show_path(path)} is declared as {' or '.join(kinds)}, you sent {sent}")
 
 
-def _unknown(path: Path, key: str, names: Iterable[str]) -> ArgumentProblem:
-    near = near_name(key, names)
-    hint = f"; did you mean {near}?" if near is not None else ""
+def _unknown(path: Path, key: str, names: Iterable[str], near: NearNames) -> ArgumentProblem:
+    hint = _hint(near.find(key, names))
     return _problem((*path, key), "unknown", f"{show_path((*path, key))} is not a parameter{hint}")
 
 
-def _not_an_option(path: Path, node: dict[str, Any], value: object) -> ArgumentProblem:
+def _hint(name: str | None) -> str:
+    return f"; did you mean {excerpt(name, MAX_SHOWN_KEY)}?" if name is not None else ""
+
+
+def _not_an_option(path: Path, node: dict[str, Any], value: object, near: NearNames) -> ArgumentProblem:
     options = node.get("enum", [node["const"]] if "const" in node else [])
     options = options if isinstance(options, list) else []
     shown = schemas.text_of(options[:_MAX_OPTIONS])
     text = f"{show_path(path)} must be {shown[1:-1] if len(options) == 1 else f'one of {shown}'}"
-    words = [one for one in options[:_MAX_NEAR] if isinstance(one, str)]
+    words = [one for one in options[: _MAX_NEAR + 1] if isinstance(one, str)]
     # Only the option is told, which is the schema's; the value may be anything.
-    near = near_name(value, words) if isinstance(value, str) else None
-    hint = f"; did you mean {near}?" if near is not None and len(options) > 1 else ""
+    hint = _hint(near.find(value, words)) if isinstance(value, str) and len(options) > 1 else ""
     return _problem(path, "value", excerpt(text, _MAX_MESSAGE - len(hint)) + hint)
 
 
 def _alternatives(
-    error: jsonschema_rs.ValidationError, path: Path, arguments: dict[str, Any], schema: Any, depth: int
+    error: jsonschema_rs.ValidationError,
+    path: Path,
+    arguments: dict[str, Any],
+    schema: Any,
+    near: NearNames,
+    depth: int,
 ) -> list[ArgumentProblem]:
     """Speak of the one alternative that was surely meant, else of the types that would do."""
     branches: list[list[jsonschema_rs.ValidationError]] = getattr(error.kind, "context", None) or []
@@ -143,7 +167,11 @@ def _alternatives(
     if depth >= _MAX_BRANCH_DEPTH:
         return [_problem(path, "value", flat)]
     told = [
-        [problem for one in branch[:_MAX_UNEXPECTED] for problem in _problems_of(one, arguments, schema, depth + 1)]
+        [
+            problem
+            for one in branch[:_MAX_UNEXPECTED]
+            for problem in _problems_of(one, arguments, schema, near, depth + 1)
+        ]
         for branch in branches[:_MAX_OPTIONS]
     ]
     meant = [problems for problems in told if not any(one.kind == "type" and one.path == path for one in problems)]

@@ -82,9 +82,9 @@ def opened(
             if inner is MISSING:
                 return arguments if not repairs else value, repairs
             repairs.append(Repair(name="json_text"))
-        elif isinstance(value, dict) and not until(value):
+        elif isinstance(value, dict):
             key = _wrapping(value, declared, address)
-            if key is None:
+            if key is None or until(value):
                 break
             inner = value[key]
             if isinstance(inner, str) and (inner := _from_text(inner)) is MISSING:

@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 
 from registry import schemas
 from registry.catalog import ToolWrapper
-from registry.diagnosis import ArgumentProblem, diagnose, kind_of, near_name
+from registry.diagnosis import ArgumentProblem, NearNames, diagnose, kind_of
 from registry.errors import SchemaRejected
 from registry.example import example_call
 from registry.places import MAX_SHOWN_KEY, declared, show_path
@@ -144,10 +144,11 @@ def _near_misses(wrapper: ToolWrapper, problems: Sequence[ArgumentProblem], argu
     told = {problem.path for problem in problems if problem.kind == "unknown"}
     missing = [str(one.path[0]) for one in problems if one.kind == "missing" and len(one.path) == 1]
     hints: list[str] = []
+    names_near = NearNames()
     for key in list(arguments)[:_MAX_KEYS]:
         if key in names or (key,) in told or len(hints) >= _MAX_HINTS:
             continue
-        if (near := near_name(key, missing)) is not None:
+        if (near := names_near.find(key, missing)) is not None:
             hints.append(f"{excerpt(key, MAX_SHOWN_KEY)} is not a parameter; did you mean {near}?")
     return hints
 

@@ -93,15 +93,28 @@ def repair(
         if level == "full" and (inner := _lost_inside(schema, validator, arguments, address)) is not None:
             return inner
         return Repaired(arguments=arguments, valid=True, opened=arguments)
+    return repair_invalid(schema, validator, arguments, level, address=address, fill=fill)
+
+
+def repair_invalid(
+    schema: Any,
+    validator: Validator,
+    arguments: Any,
+    level: Level = "safe",
+    *,
+    address: Address | None = None,
+    fill: Fill = lambda arguments: arguments,
+) -> Repaired:
+    """Do as `repair` does with arguments that are known not to validate."""
     if level == "off":
         return Repaired(arguments=arguments, valid=_accepts(validator, arguments, fill), opened=arguments)
     value, repairs = opened(arguments, declared(schema, schema), address, until=validator.is_valid)
     if not isinstance(value, dict):
         return Repaired(arguments=arguments, valid=False, opened=arguments)
-    if not validator.is_valid(value):
+    if value is arguments or not validator.is_valid(value):
         attempt = Attempt(schema, validator, value, full=level == "full")
         mended = attempt.settle()
-        if not _accepts(validator, mended, fill):
+        if not _accepts(validator, mended if attempt.repairs else value, fill):
             return Repaired(arguments=arguments, valid=False, opened=value)
         if attempt.repairs:
             return Repaired(arguments=mended, repairs=(*repairs, *attempt.repairs), valid=True, opened=value)
@@ -111,7 +124,9 @@ def repair(
 def _accepts(validator: Validator, arguments: Any, fill: Fill) -> bool:
     if not isinstance(arguments, dict):
         return False
-    return validator.is_valid(arguments) or ((filled := fill(arguments)) != arguments and validator.is_valid(filled))
+    return validator.is_valid(arguments) or (
+        (filled := fill(arguments)) is not arguments and validator.is_valid(filled)
+    )
 
 
 def _lost_inside(

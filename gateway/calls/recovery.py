@@ -19,7 +19,7 @@ from typing import Any, Final
 from gateway.errors import INVALID_PARAMS
 from registry import problems
 from registry.catalog import ToolWrapper
-from registry.diagnosis import ArgumentProblem, kind_of, near_name
+from registry.diagnosis import ArgumentProblem, NearNames, kind_of
 from registry.places import MAX_SHOWN_KEY, declared
 from registry.problems import Via
 from registry.readings import fold
@@ -271,8 +271,9 @@ def _advice(complaint: Complaint, wrapper: ToolWrapper, arguments: dict[str, Any
         f"{excerpt(name, MAX_SHOWN_KEY)} was sent, as {kind_of(arguments[name])}." for name in complaint.doubted[:5]
     ]
     absent = [name for name in declared(wrapper.input_schema, wrapper.input_schema) if name not in arguments]
+    names_near = NearNames()
     for key in complaint.unknown[:5]:
-        near = near_name(key, absent)
+        near = names_near.find(key, absent)
         hint = f"; did you mean {near}?" if near is not None else "."
         sentences.append(f"{excerpt(key, MAX_SHOWN_KEY)} is not a parameter{hint}")
     sentences.append(f"Keys sent: {_names(tuple(arguments)) or '(none)'}.")

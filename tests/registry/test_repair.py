@@ -436,7 +436,7 @@ HOSTILE: dict[str, tuple[Any, Any]] = {
         {"a": json.dumps(nested(150, {"b": 1}))},
     ),
     "a catastrophic pattern": (
-        {"type": "object", "properties": {"a": {"type": "string", "pattern": "^(?=a)(a+)+$"}}},
+        {"type": "object", "properties": {"a": {"type": "string", "pattern": "^(?=a)(a+)+$"}}, "required": ["a"]},
         {"A": "a" * 4_000 + "!"},
     ),
     "doubling references": (RECURSIVE, nested(40, 5)),
@@ -444,6 +444,14 @@ HOSTILE: dict[str, tuple[Any, Any]] = {
     "an array of wrong alternatives": (
         {"type": "object", "properties": {"a": {"items": {"anyOf": BRANCHES[:9]}}}},
         {"a": [{"B5": "6"}] * 300},
+    ),
+    "a big enum": (
+        {"type": "object", "properties": {"a": {"items": {"enum": [f"o{n}" for n in range(9_000)]}}}},
+        {"a": [f"O{n}" for n in range(200)]},
+    ),
+    "9,000 members beside 400 missing ones": (
+        {"type": "object", "required": [f"r{n}" for n in range(400)]},
+        {f"member{n}" * 6: n for n in range(9_000)},
     ),
     "an enormous enum": (
         {"type": "object", "properties": {"a": {"items": {"enum": [f"o{n}" for n in range(70_000)]}}}},
