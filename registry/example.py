@@ -4,38 +4,21 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from registry.places import declared, resolved
+
 _MAX_DEPTH: Final = 4
 _MAX_MEMBERS: Final = 24
-_MAX_REFERENCES: Final = 8
 _MAX_TEXT: Final = 60
 
 
 def example_call(schema: Any) -> dict[str, Any]:
     """Return an argument object with its required members, or its first ones when none is required."""
-    example = _object(_resolve(schema, schema), schema, 0)
+    example = _object(resolved(schema, schema), schema, 0)
     return example if isinstance(example, dict) else {}
 
 
-def _resolve(schema: Any, root: Any) -> Any:
-    """Follow local references a few steps; anything else is left as it is."""
-    for _step in range(_MAX_REFERENCES):
-        reference = schema.get("$ref") if isinstance(schema, dict) else None
-        if not isinstance(reference, str) or not reference.startswith("#/"):
-            return schema
-        target: Any = root
-        for token in reference[2:].split("/")[:20]:
-            key = token.replace("~1", "/").replace("~0", "~")
-            target = target.get(key) if isinstance(target, dict) else None
-        if target is None:
-            return schema
-        schema = target
-    return schema
-
-
 def _object(schema: Any, root: Any, depth: int) -> Any:
-    properties = schema.get("properties") if isinstance(schema, dict) else None
-    if not isinstance(properties, dict):
-        properties = {}
+    properties = declared(schema, root)
     required = schema.get("required") if isinstance(schema, dict) else None
     names = [name for name in required if isinstance(name, str)] if isinstance(required, list) else []
     if not names and depth == 0:
@@ -44,7 +27,7 @@ def _object(schema: Any, root: Any, depth: int) -> Any:
 
 
 def _value(schema: Any, root: Any, depth: int) -> Any:
-    schema = _resolve(schema, root)
+    schema = resolved(schema, root)
     if not isinstance(schema, dict):
         return "<any>"
     if "const" in schema and _is_short(schema["const"]):

@@ -2,40 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, Final, Literal
+from collections.abc import Sequence
+from typing import Any, Final, Literal
 
 from registry import schemas
 from registry.catalog import ToolWrapper
+from registry.diagnosis import ArgumentProblem, NearNames, diagnose, kind_of
 from registry.errors import SchemaRejected
 from registry.example import example_call
+from registry.places import MAX_SHOWN_KEY, declared, show_path
 from registry.texts import excerpt
-
-if TYPE_CHECKING:
-    import jsonschema_rs
 
 MAX_PROBLEMS: Final = 20
 MAX_TEXT_LENGTH: Final = 4_000
 _MAX_ERRORS: Final = 200
 """Errors looked at, more than are told: what is missing may come after much that is wrong."""
-_MAX_MESSAGE: Final = 240
 _MAX_KEYS: Final = 20
-_MAX_KEY_LENGTH: Final = 64
+_MAX_HINTS: Final = 5
 
-Path = tuple[str | int, ...]
+Via = Literal["wrapper", "invoke_tool"]
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ArgumentProblem:
-    """One thing wrong with an argument object; the path of a missing member ends with its name.
-
-    The message never holds a value that the caller sent.
-    """
-
-    path: Path
-    kind: Literal["missing", "unknown", "type", "value"]
-    message: str
+__all__ = ["ArgumentProblem", "Via", "check", "explain", "ready_call", "schema_text"]
 
 
 def check(wrapper: ToolWrapper, arguments: object) -> tuple[ArgumentProblem, ...]:
@@ -44,7 +31,7 @@ def check(wrapper: ToolWrapper, arguments: object) -> tuple[ArgumentProblem, ...
     A schema that cannot be compiled finds no problem: its upstream decides.
     """
     if not isinstance(arguments, dict):
-        message = f"arguments are declared as object, you sent {_kind_of(arguments)}"
+        message = f"arguments are declared as object, you sent {kind_of(arguments)}"
         return (ArgumentProblem(path=(), kind="type", message=message),)
     try:
         compiled = schemas.validator(wrapper.input_schema, wrapper.schema_digest)
@@ -52,114 +39,71 @@ def check(wrapper: ToolWrapper, arguments: object) -> tuple[ArgumentProblem, ...
         return ()
     if compiled.is_valid(arguments):
         return ()
-    found: list[ArgumentProblem] = []
-    for error in compiled.errors(arguments, _MAX_ERRORS):
-        found.extend(_problems_of(error, arguments, wrapper.input_schema))
+    found = diagnose(compiled.errors(arguments, _MAX_ERRORS), arguments, wrapper.input_schema)
     if not found:
-        message = "the arguments are nested too deeply or hold broken characters"
+        message = "the arguments do not fit the schema, are nested too deeply or hold broken characters"
         found.append(ArgumentProblem(path=(), kind="value", message=message))
-    # What is missing comes first: without it no other correction makes the call work.
-    found.sort(key=lambda problem: problem.kind != "missing")
-    return tuple(dict.fromkeys(found))[:MAX_PROBLEMS]
+    return tuple(found[:MAX_PROBLEMS])
 
 
-def _problems_of(error: jsonschema_rs.ValidationError, arguments: dict[str, Any], schema: Any) -> list[ArgumentProblem]:
-    path: Path = tuple(error.instance_path)
-    kind = error.kind
-    where = show_path(path)
-    match kind.name:
-        case "required":
-            missing = str(getattr(kind, "property", ""))
-            text = f"{show_path((*path, missing))} is required"
-            text = excerpt(text, _MAX_MESSAGE)
-            return [ArgumentProblem(path=(*path, missing), kind="missing", message=text)]
-        case "additionalProperties" | "unevaluatedProperties":
-            unexpected = [str(key) for key in getattr(kind, "unexpected", [])][:MAX_PROBLEMS]
-            return [_unknown(path, key, schema) for key in unexpected]
-        case "type":
-            declared = " or ".join(str(one) for one in getattr(kind, "types", []))
-            text = f"{where} is declared as {declared}, you sent {_kind_of(_at(arguments, path))}"
-            return [ArgumentProblem(path=path, kind="type", message=excerpt(text, _MAX_MESSAGE))]
-        case "anyOf" | "oneOf":
-            many = type(kind).__name__.endswith("OneOfMultipleValid")
-            text = f"{where} fits {'more than one' if many else 'none'} of the alternatives"
-        case "enum":
-            options = schemas.text_of(list(getattr(kind, "options", []))[:50])
-            text = f"{where} must be one of {options}"
-        case "not" | "falseSchema":
-            text = f"{where} is not allowed here"
-        case _:
-            text = f"{where}: {error.message}"
-    return [ArgumentProblem(path=path, kind="value", message=excerpt(text, _MAX_MESSAGE))]
-
-
-def _unknown(path: Path, key: str, schema: Any) -> ArgumentProblem:
-    text = f"{show_path((*path, key))} is not a parameter"
-    declared = schema.get("properties") if isinstance(schema, dict) and not path else None
-    if isinstance(declared, dict) and len(declared) <= 500 and len(key) <= _MAX_KEY_LENGTH:
-        near = get_close_matches(key, [name for name in declared if len(name) <= _MAX_KEY_LENGTH], n=1)
-        if near:
-            text += f"; did you mean {near[0]}?"
-    return ArgumentProblem(path=(*path, key), kind="unknown", message=excerpt(text, _MAX_MESSAGE))
-
-
-def show_path(path: Path) -> str:
-    """Write a path as a model reads it: `to[0].address`; the whole argument object is `arguments`."""
-    if not path:
-        return "arguments"
-    text = ""
-    for step in path[:20]:
-        text += f"[{step}]" if isinstance(step, int) else f".{excerpt(step, _MAX_KEY_LENGTH)}"
-    return text.removeprefix(".")
-
-
-def explain(wrapper: ToolWrapper, problems: tuple[ArgumentProblem, ...], arguments: object) -> str:
+def explain(
+    wrapper: ToolWrapper,
+    problems: Sequence[ArgumentProblem],
+    arguments: object,
+    *,
+    via: Via = "wrapper",
+    understood: object = None,
+) -> str:
     """Return words that let a model call again rightly, at most 4,000 characters.
 
-    Names what is missing, the keys that were sent, a ready call with typed placeholders and the
-    schema. Values that were sent are never repeated: one of them may be a secret.
+    Names what is missing and what is wrong, the keys that were sent, a ready call with typed placeholders and the
+    schema, or the part of it that matters. Values that were sent are never repeated: one of them may be a secret.
+
+    Args:
+        wrapper: The tool.
+        problems: What `check` found.
+        arguments: What was sent.
+        via: The way the call came; through `invoke_tool` the nested form is shown beside the typed name.
+        understood: What the problems speak of, if that is not what was sent: the arguments inside a wrapping.
     """
-    sentences = [f"Not called: {wrapper.name}."]
+    sentences = [f"Not called: {wrapper.name}. Nothing was sent to its server."]
     missing = [show_path(problem.path) for problem in problems if problem.kind == "missing"]
     if missing:
         sentences.append(f"Missing: {_fit(', '.join(missing), 800)}.")
     others = [problem.message.rstrip(".") for problem in problems if problem.kind != "missing"]
     if others:
         sentences.append(f"Wrong: {_fit('; '.join(others), 1_200)}.".replace("?.", "?"))
-    sentences.append(f"You sent: {_keys_of(arguments)}.")
-    call = schemas.text_of(example_call(wrapper.input_schema))
-    sentences.append(f"Call it like: {_fit(call, 900)}")
+    spoken_of = arguments if understood is None else understood
+    hints = _near_misses(wrapper, problems, spoken_of) if missing else []
+    sentences.append(_sent(arguments, spoken_of) + "".join(f" {hint}" for hint in hints))
+    sentences.append(f"Call it like: {ready_call(wrapper, via)}")
     text = _fit(" ".join(sentences), MAX_TEXT_LENGTH)
     room = MAX_TEXT_LENGTH - len(text) - len(" Schema: ")
-    return text if room < 100 else f"{text} Schema: {_schema_text(wrapper.input_schema, room)}"
+    return text if room < 100 else f"{text} Schema: {schema_text(wrapper, problems, spoken_of, room)}"
 
 
-def _fit(text: str, limit: int) -> str:
-    return text if len(text) <= limit else text[: limit - 1] + "…"
+def ready_call(wrapper: ToolWrapper, via: Via = "wrapper") -> str:
+    """Return a call that only wants its placeholders filled, at most 1,100 characters.
+
+    Through `invoke_tool` both ways are shown: the typed name, and the nested form.
+    """
+    call = _fit(schemas.text_of(example_call(wrapper.input_schema)), 450 if via == "invoke_tool" else 900)
+    if via == "wrapper":
+        return call
+    server, tool = schemas.text_of(wrapper.server), schemas.text_of(excerpt(wrapper.tool, 128))
+    return f'{wrapper.name} {call} or invoke_tool {{"server":{server},"tool":{tool},"arguments":{call}}}'
 
 
-def _keys_of(arguments: object) -> str:
-    if not isinstance(arguments, dict):
-        return _kind_of(arguments)
-    if not arguments:
-        return "(no arguments)"
-    shown = [excerpt(str(key), _MAX_KEY_LENGTH) for key in list(arguments)[:_MAX_KEYS]]
-    more = len(arguments) - len(shown)
-    return ", ".join(shown) + (f" and {more} more" if more else "")
-
-
-def _schema_text(schema: Any, room: int) -> str:
-    """Return the schema whole where it fits, else only what a call cannot do without, else its start."""
+def schema_text(wrapper: ToolWrapper, problems: Sequence[ArgumentProblem], arguments: object, room: int) -> str:
+    """Return the schema whole where it fits, else what this call cannot do without, else its start."""
+    schema = wrapper.input_schema
     try:
         whole = schemas.text_of(schema)
         if len(whole) <= room or not isinstance(schema, dict):
             return _fit(whole, room)
-        properties, required = schema.get("properties"), schema.get("required")
-        if isinstance(properties, dict) and isinstance(required, list):
-            needed = {k: properties[k] for k in required if isinstance(k, str) and k in properties}
-            reduced = {"type": "object", "properties": needed, "required": required}
-            note = " (optional parameters left out)"
-            shorter = schemas.text_of(reduced)
+        note = " (optional parameters left out)"
+        for part in _parts(schema, problems, arguments):
+            shorter = schemas.text_of(part)
             if len(shorter) + len(note) <= room:
                 return shorter + note
     except SchemaRejected:
@@ -167,25 +111,63 @@ def _schema_text(schema: Any, room: int) -> str:
     return _fit(whole, room)
 
 
-def _at(arguments: object, path: Path) -> object:
-    found = arguments
-    for step in path:
-        try:
-            found = found[step]  # type: ignore[index]
-        except (TypeError, KeyError, IndexError):
-            return None
-    return found
+def _parts(schema: dict[str, Any], problems: Sequence[ArgumentProblem], arguments: object) -> list[dict[str, Any]]:
+    """Return parts of a schema that matter for a call, the fullest first."""
+    properties, required = declared(schema, schema), schema.get("required")
+    wanted = [name for name in required if isinstance(name, str)] if isinstance(required, list) else []
+    touched = [problem.path[0] for problem in problems if problem.path]
+    sent = list(arguments)[:_MAX_KEYS] if isinstance(arguments, dict) else []
+    parts: list[dict[str, Any]] = []
+    for names in ([*wanted, *touched, *sent], [*wanted, *touched], wanted):
+        kept = {name: properties[name] for name in dict.fromkeys(names) if name in properties}
+        part: dict[str, Any] = {"type": "object", "properties": kept, "required": wanted}
+        if schema.get("additionalProperties") is False:
+            part["additionalProperties"] = False
+        definitions: dict[str, Any] = {word: schema[word] for word in ("$defs", "definitions") if word in schema}
+        parts += [{**definitions, **part}] if definitions else []
+        parts.append(part)
+    bare = {name: _without_texts(below) for name, below in parts[-1]["properties"].items()}
+    return [*parts, {**parts[-1], "properties": bare}] if properties else []
 
 
-def _kind_of(value: object) -> str:
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "a boolean"
-    if isinstance(value, int):
-        return "an integer"
-    if isinstance(value, float):
-        return "a number"
-    if isinstance(value, str):
-        return "a string"
-    return "an array" if isinstance(value, list) else "an object"
+def _without_texts(schema: Any) -> Any:
+    if not isinstance(schema, dict):
+        return schema
+    return {key: value for key, value in schema.items() if key not in ("description", "title", "examples")}
+
+
+def _near_misses(wrapper: ToolWrapper, problems: Sequence[ArgumentProblem], arguments: object) -> list[str]:
+    """Name the parameters that an open schema lets pass, and that were probably meant to be a missing one."""
+    if not isinstance(arguments, dict):
+        return []
+    names = declared(wrapper.input_schema, wrapper.input_schema)
+    told = {problem.path for problem in problems if problem.kind == "unknown"}
+    missing = [str(one.path[0]) for one in problems if one.kind == "missing" and len(one.path) == 1]
+    hints: list[str] = []
+    names_near = NearNames()
+    for key in list(arguments)[:_MAX_KEYS]:
+        if key in names or (key,) in told or len(hints) >= _MAX_HINTS:
+            continue
+        if (near := names_near.find(key, missing)) is not None:
+            hints.append(f"{excerpt(key, MAX_SHOWN_KEY)} is not a parameter; did you mean {near}?")
+    return hints
+
+
+def _sent(arguments: object, understood: object) -> str:
+    text = f"Keys sent: {_keys_of(arguments)}" if isinstance(arguments, dict) else f"You sent: {kind_of(arguments)}"
+    if isinstance(understood, dict) and understood is not arguments and arguments is not None:
+        inner = _keys_of(understood)
+        text += f", read as: {inner}" if inner != _keys_of(arguments) else ""
+    return text + "."
+
+
+def _keys_of(arguments: object) -> str:
+    if not isinstance(arguments, dict) or not arguments:
+        return "(none)"
+    shown = [excerpt(str(key), MAX_SHOWN_KEY) for key in list(arguments)[:_MAX_KEYS]]
+    more = len(arguments) - len(shown)
+    return ", ".join(shown) + (f" and {more} more" if more else "")
+
+
+def _fit(text: str, limit: int) -> str:
+    return text if len(text) <= limit else text[: limit - 1] + "…"

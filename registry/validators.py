@@ -20,7 +20,12 @@ MAX_ERRORS_COST: Final = 20_000
 MAX_BACKTRACKED_TEXT: Final = 4_096
 """Longer texts meet only linear patterns: lookaround takes a bounded time at every character."""
 
+_MIN_ERRORS: Final = 5
+_MAX_COPIED_OPTIONS: Final = 300_000
 _MAX_SHALLOW: Final = 500
+_MAX_SHALLOW_OPTIONS: Final = 100
+_MAX_SHALLOW_MISSING: Final = 40
+_MAX_SHALLOW_OTHERS: Final = 50
 _DRAFTS: Final = {
     "http://json-schema.org/draft-04/schema": "Draft4Validator",
     "http://json-schema.org/draft-06/schema": "Draft6Validator",
@@ -36,23 +41,27 @@ class Extent:
     __slots__ = ("depth", "longest_text", "members")
 
     def __init__(self, value: object) -> None:
-        self.depth = 0
-        self.members = 1
-        self.longest_text = len(value) if isinstance(value, str) else 0
+        # Every valid call comes by here, so nothing is called and nothing looked up twice.
+        depth, members = 0, 1
+        longest = len(value) if isinstance(value, str) else 0
         level: list[Any] = [value] if isinstance(value, dict | list) else []
-        while level and self.depth <= MAX_INSTANCE_DEPTH:
-            self.depth += 1
+        while level and depth <= MAX_INSTANCE_DEPTH:
+            depth += 1
             inner: list[Any] = []
             for node in level:
-                self.members += len(node)
+                members += len(node)
+                if isinstance(node, dict):
+                    for key in node:
+                        if len(key) > longest:
+                            longest = len(key)
                 for child in node.values() if isinstance(node, dict) else node:
                     if isinstance(child, str):
-                        self.longest_text = max(self.longest_text, len(child))
+                        if len(child) > longest:
+                            longest = len(child)
                     elif isinstance(child, dict | list):
                         inner.append(child)
-                if isinstance(node, dict):
-                    self.longest_text = max(self.longest_text, *map(len, node)) if node else self.longest_text
             level = inner
+        self.depth, self.members, self.longest_text = depth, members, longest
 
 
 class Validator:
@@ -62,7 +71,7 @@ class Validator:
         unchecked_patterns: what no engine here reads; left to the upstream.
     """
 
-    __slots__ = ("_branches", "_compiled", "_linear", "_schema", "_visits", "_weight", "unchecked_patterns")
+    __slots__ = ("_branches", "_compiled", "_demands", "_linear", "_schema", "_visits", "_weight", "unchecked_patterns")
 
     def __init__(
         self,
@@ -79,6 +88,7 @@ class Validator:
         self._compiled = compiled
         self._linear = linear
         self._visits = visits
+        self._demands = _demands(schema)
         self._weight = weight
         self._branches = branches
         self.unchecked_patterns = unchecked_patterns
@@ -103,12 +113,14 @@ class Validator:
         extent = Extent(instance)
         if extent.depth > MAX_INSTANCE_DEPTH:
             return []
+        # An error of an `enum` holds a copy of all its options.
+        limit = min(limit, max(_MIN_ERRORS, _MAX_COPIED_OPTIONS // max(self._weight - self._visits, 1)))
         try:
             if self._errors_cost(extent) <= MAX_ERRORS_COST:
                 return _first(self._engine(extent).iter_errors(cast(Any, instance)), limit)
             if isinstance(instance, dict) and isinstance(self._schema, dict):
-                shallow = _make(_shallow_schema(self._schema), "Draft202012Validator", False)
-                return _first(shallow.iter_errors(_shallow_value(instance)), limit)
+                shallow = _make(_shallow_schema(self._schema, instance), "Draft202012Validator", False)
+                return _first(shallow.iter_errors(_shallow_value(instance, self._schema)), limit)
         except ValueError:
             pass
         return []
@@ -117,7 +129,8 @@ class Validator:
         return self._compiled if extent.longest_text <= MAX_BACKTRACKED_TEXT else self._linear
 
     def _errors_cost(self, extent: Extent) -> int:
-        cost = self._visits * extent.members
+        # Each missing name is an error of its own, and each error holds a copy of its whole object.
+        cost = (self._visits + self._demands) * extent.members
         # A recursive schema may take each of its references anew on each level of the value.
         for _level in range(extent.depth if self._branches > 1 else 0):
             cost *= self._branches
@@ -184,24 +197,49 @@ def _first(errors: Any, limit: int) -> list[jsonschema_rs.ValidationError]:
     return found
 
 
-def _shallow_schema(schema: dict[str, Any]) -> dict[str, Any]:
-    """Keep of a schema what can be said of its root: required, unknown and wrongly typed members."""
+def _shallow_schema(schema: dict[str, Any], instance: dict[str, Any]) -> dict[str, Any]:
+    """Keep of a schema what can be said of the root of this value: required, unknown, wrongly typed members."""
     shallow: dict[str, Any] = {"type": "object"}
     properties = schema.get("properties")
     if isinstance(properties, dict):
-        kept: dict[str, Any] = dict.fromkeys(properties, True)
-        for name, below in list(properties.items())[:_MAX_SHALLOW]:
-            if isinstance(below, dict) and "type" in below:
-                kept[name] = {"type": below["type"]}
+        # Members that are not there have nothing to be said of, however many are declared.
+        present = [name for name in instance if name in properties]
+        kept: dict[str, Any] = dict.fromkeys(present, True)
+        for name in present[:_MAX_SHALLOW]:
+            if isinstance(below := properties[name], dict):
+                kept[name] = {word: below[word] for word in ("type", "enum", "const") if _is_short(below.get(word))}
         shallow["properties"] = kept
-    if isinstance(schema.get("required"), list):
-        shallow["required"] = schema["required"][:_MAX_SHALLOW]
+    if isinstance(required := schema.get("required"), list):
+        shallow["required"] = [name for name in required if name not in instance][:_MAX_SHALLOW_MISSING]
     if schema.get("additionalProperties") is False and "patternProperties" not in schema:
         shallow["additionalProperties"] = False
     return shallow
 
 
-def _shallow_value(value: dict[str, Any]) -> dict[str, Any]:
+def _is_short(keyword: object) -> bool:
+    return keyword is not None and not (isinstance(keyword, list | dict | str) and len(keyword) > _MAX_SHALLOW_OPTIONS)
+
+
+def _shallow_value(value: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
+    properties = schema.get("properties")
+    declared = [key for key in value if key in properties] if isinstance(properties, dict) else []
+    others = [key for key in value if key not in properties] if isinstance(properties, dict) else list(value)
+    kept = {key: value[key] for key in (*declared[:_MAX_SHALLOW], *others[:_MAX_SHALLOW_OTHERS])}
     return {
-        key: {} if isinstance(child, dict) else [] if isinstance(child, list) else child for key, child in value.items()
+        key: {} if isinstance(child, dict) else [] if isinstance(child, list) else child for key, child in kept.items()
     }
+
+
+def _demands(schema: object) -> int:
+    """Count the names that a schema requires, wherever in it."""
+    count = 0
+    pending: list[Any] = [schema] if isinstance(schema, dict) else []
+    while pending:
+        node = pending.pop()
+        if isinstance(node, dict):
+            required = node.get("required")
+            count += len(required) if isinstance(required, list) else 0
+            pending += [child for child in node.values() if isinstance(child, dict | list)]
+        else:
+            pending += [child for child in node if isinstance(child, dict | list)]
+    return count

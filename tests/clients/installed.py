@@ -48,8 +48,14 @@ def _alone(lock: Path) -> Iterator[None]:
         yield
 
 
-def _installed(kind: str, packages: Sequence[str], install: Callable[[Path], None]) -> Path:
-    """Return the directory of an installation that is complete, making it if needed."""
+def kept(kind: str, packages: Sequence[str], install: Callable[[Path], None]) -> Path:
+    """Return the directory of an installation that is complete, making it if needed.
+
+    Args:
+        kind: What it is, as part of the name of its directory.
+        packages: What it depends on, with versions; other words give another directory.
+        install: Fills the empty directory.
+    """
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "typegate-tests"
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
     key = sha256(" ".join([python, *packages]).encode()).hexdigest()[:12]
@@ -81,7 +87,7 @@ def venv(kind: str, packages: tuple[str, ...]) -> Path:
         pip = [str(place / "venv/bin/python"), "-m", "pip", "install", "--quiet"]
         _run([*pip, "--disable-pip-version-check", *packages], place)
 
-    return _installed(kind, packages, install) / "venv/bin/python"
+    return kept(kind, packages, install) / "venv/bin/python"
 
 
 @functools.cache
@@ -95,7 +101,7 @@ def npm(kind: str, packages: tuple[str, ...]) -> Path:
         (place / "package.json").write_text('{"private": true, "type": "module"}', encoding="utf-8")
         _run([npm_command, "install", "--no-audit", "--no-fund", "--no-save", *packages], place)
 
-    return _installed(kind, packages, install) / "node_modules"
+    return kept(kind, packages, install) / "node_modules"
 
 
 def node() -> Path:

@@ -38,14 +38,19 @@ class RawStdio:
 
     async def ask(self, method: str, params: Mapping[str, Any] | None = None, *, within_s: float = 30) -> Any:
         """Send one request and return its result; an error or silence fails the test."""
+        message = await self.reply(method, params, within_s=within_s)
+        assert "result" in message, message
+        return message["result"]
+
+    async def reply(self, method: str, params: Mapping[str, Any] | None = None, *, within_s: float = 30) -> Any:
+        """Send one request and return the whole answer, be it a result or an error."""
         self._asked += 1
         await self.tell({"id": self._asked, "method": method, "params": dict(params or {})})
         with anyio.fail_after(within_s):
             while True:
                 message = json.loads(await self.output.receive_until(b"\n", _LINE_BYTES))
                 if message.get("id") == self._asked and "method" not in message:
-                    assert "result" in message, message
-                    return message["result"]
+                    return message
                 self.others.append(message)
 
     async def initialize(self, version: str = "2025-11-25") -> dict[str, Any]:

@@ -50,8 +50,8 @@ def test_arguments_that_fit_have_no_problem() -> None:
 
 def test_a_call_with_nothing_names_what_is_missing_and_shows_a_ready_call() -> None:
     text = told({})
-    assert text.startswith("Not called: calendar-mcp__send_email. Missing: to, subject, body.")
-    assert "You sent: (no arguments)." in text
+    assert text.startswith("Not called: calendar-mcp__send_email. Nothing was sent to its server.")
+    assert "Missing: to, subject, body. Keys sent: (none)." in text
     assert '{"to":["<string>"],"subject":"<string>","body":"<string>"}' in text
     assert '"additionalProperties":false' in text
 
@@ -63,10 +63,11 @@ def test_each_kind_of_problem_has_its_path() -> None:
         (("to",), "type"),
         (("subjct",), "unknown"),
         (("priority",), "value"),
-        (("at",), "value"),
+        (("at",), "type"),
     }
     messages = " ".join(problem.message for problem in found)
     assert "to is declared as array, you sent a string" in messages
+    assert "at is declared as integer or null, you sent a string" in messages
     assert "did you mean subject?" in messages
     assert '["low","high"]' in messages
 
@@ -144,6 +145,81 @@ def test_placeholders_follow_references_and_stop_at_recursion() -> None:
     text = told({}, schema)
     assert '"when":"<integer>","mode":"<fast|slow>"' in text
     assert '"node":{"next":' in text
+
+
+def test_through_invoke_tool_the_typed_name_and_the_nested_form_are_shown() -> None:
+    tool = wrapper()
+    text = explain(tool, check(tool, {}), {}, via="invoke_tool")
+    call = '{"to":["<string>"],"subject":"<string>","body":"<string>"}'
+    assert f"calendar-mcp__send_email {call}" in text
+    assert f'invoke_tool {{"server":"calendar-mcp","tool":"send_email","arguments":{call}}}' in text
+
+
+def test_what_was_read_inside_a_wrapping_is_told_beside_what_was_sent() -> None:
+    tool = wrapper()
+    inner = {"to": ["a"], "subject": "s"}
+    text = explain(tool, check(tool, inner), {"params": inner}, understood=inner)
+    assert "Missing: body. Keys sent: params, read as: to, subject." in text
+
+
+def test_a_value_of_the_wrong_type_is_not_also_told_to_be_no_option() -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "string", "enum": ["x", "y"]}}}
+    (problem,) = check(wrapper(schema), {"a": 5})
+    assert problem.message == "a is declared as string, you sent an integer"
+
+
+@pytest.mark.parametrize(
+    ("sent", "kind", "path", "words"),
+    [
+        ({"id": 7}, "missing", ("at", "kind"), "at.kind is required"),
+        ({"kind": "circle"}, "missing", ("at", "radius"), "at.radius is required"),
+        ({"kind": "circle", "radius": "5"}, "type", ("at", "radius"), "declared as number"),
+        ({"kind": "line"}, "value", ("at",), "none of the alternatives"),
+        ([], "type", ("at",), "at is declared as object or string, you sent an array"),
+    ],
+)
+def test_of_several_alternatives_the_one_that_was_meant_is_spoken_of(
+    sent: Any, kind: str, path: tuple[str, ...], words: str
+) -> None:
+    circle = {
+        "type": "object",
+        "properties": {"kind": {"const": "circle"}, "radius": {"type": "number"}},
+        "required": ["kind", "radius"],
+    }
+    square = {
+        "type": "object",
+        "properties": {"kind": {"const": "square"}, "side": {"type": "number"}},
+        "required": ["kind", "side"],
+    }
+    named = {"type": "object", "properties": {"id": {"type": "integer"}}, "required": ["kind", "id"]}
+    shapes = [{"oneOf": [circle, square]} if "kind" in sent else named, {"type": "string"}]
+    found = check(wrapper({"type": "object", "properties": {"at": {"anyOf": shapes}}}), {"at": sent})
+    assert [(problem.kind, problem.path) for problem in found] == [(kind, path)]
+    assert words in found[0].message
+
+
+def test_a_near_option_is_named_and_the_value_that_was_sent_is_not() -> None:
+    schema = {"type": "object", "properties": {"state": {"enum": ["open", "closed"]}, "v": {"const": 2}}}
+    (problem,) = check(wrapper(schema), {"state": "closedd"})
+    assert problem.message == 'state must be one of ["open","closed"]; did you mean closed?'
+    (problem,) = check(wrapper(schema), {"v": 3})
+    assert problem.message == "v must be 2"
+
+
+def test_a_name_that_an_open_schema_lets_pass_is_told_where_a_near_one_is_missing() -> None:
+    schema = {"type": "object", "properties": {"startDate": {"type": "string"}}, "required": ["startDate"]}
+    text = told({"startDte": "x"}, schema)
+    assert "Keys sent: startDte. startDte is not a parameter; did you mean startDate?" in text
+
+
+def test_of_a_big_schema_the_part_that_this_call_is_about_is_shown() -> None:
+    properties: dict[str, Any] = {f"p{n}": {"type": "string", "description": "x" * 100} for n in range(100)}
+    properties["late"] = {"$ref": "#/$defs/late"}
+    schema = {"type": "object", "properties": properties, "required": ["p1"], "$defs": {"late": {"type": "integer"}}}
+    text = told({"late": "soon"}, schema)
+    assert '"late":{"$ref":"#/$defs/late"}' in text
+    assert '"$defs":{"late":{"type":"integer"}}' in text
+    assert text.endswith("(optional parameters left out)")
 
 
 def test_problems_are_values() -> None:

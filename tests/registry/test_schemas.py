@@ -211,6 +211,8 @@ def test_a_validator_is_compiled_once_and_so_is_a_refusal() -> None:
         ),
         ({"properties": {"a": {"items": {"enum": list(range(90_000))}}}}, {"a": [89_999] * 5_000}),
         ({"properties": {"a": {"type": "string", "pattern": "(?=a*x)a"}}}, {"a": "a" * 1_000_000}),
+        ({"required": [f"r{n}" for n in range(400)]}, {f"member{n}" * 6: n for n in range(9_000)}),
+        ({"properties": {f"p{n}": {"type": "string"} for n in range(5_000)}}, {f"p{n}": n for n in range(5_000)}),
     ],
 )
 def test_no_schema_and_value_together_stall_a_check_or_its_errors(schema: dict[str, Any], instance: Any) -> None:
@@ -234,3 +236,9 @@ def test_where_all_errors_would_stall_those_at_the_root_are_told() -> None:
     }
     found = schemas.compile_schema(schema).errors({"a": list(range(100_000)), "b": 1, "d": 2}, 20)
     assert {error.kind.name for error in found} == {"required", "type", "additionalProperties"}
+
+
+def test_where_all_errors_would_stall_the_members_that_are_there_are_looked_at_however_many_are_declared() -> None:
+    schema = {"properties": {f"p{n}": {"type": "integer"} for n in range(5_000)}}
+    found = schemas.compile_schema(schema).errors({f"p{n}": "x" for n in range(4_990, 5_000)}, 20)
+    assert [list(error.instance_path) for error in found] == [[f"p{n}"] for n in range(4_990, 5_000)]

@@ -1,0 +1,296 @@
+"""One try at an argument object: each error of the validator is answered by the only edit that mends it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from registry import readings
+from registry.envelope import Repair
+from registry.errors import SchemaRejected
+from registry.places import MISSING, Path, at, copied, declared, resolved, schema_at
+from registry.schemas import canonical
+from registry.validators import MAX_INSTANCE_DEPTH, Extent, Validator
+
+if TYPE_CHECKING:
+    import jsonschema_rs
+
+_MAX_ROUNDS: Final = 8
+_MAX_ERRORS: Final = 200
+_MAX_VALIDATIONS: Final = 64
+"""How often one attempt may ask for errors; alternatives are tried one by one."""
+_MAX_ALL_ERRORS: Final = 2_000
+_MAX_ALTERNATIVES: Final = 16
+_ALTERNATIVE_ROUNDS: Final = 4
+_SCALARS: Final = frozenset({"string", "number", "integer", "boolean"})
+
+
+@dataclass(frozen=True, slots=True)
+class _Options:
+    """The members of one enumeration, looked at once."""
+
+    cases: dict[str, Any]
+    kinds: set[str]
+    others: list[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Names:
+    """The names that one object may have, and those that are no slip of another."""
+
+    targets: dict[str, list[str]]
+    known: set[str]
+
+
+class Attempt:
+    """Edits a copy of an argument object, only where the validator complains.
+
+    Attributes:
+        repairs: What was done, in order. Whether it made the whole valid is for the caller to ask.
+    """
+
+    def __init__(self, schema: Any, validator: Validator, value: dict[str, Any], *, full: bool) -> None:
+        self.repairs: list[Repair] = []
+        self._schema = schema
+        self._validator = validator
+        self._full = full
+        # Deeper values are never walked by recursion, and have no errors to answer.
+        self._value: Any = copied(value) if Extent(value).depth <= MAX_INSTANCE_DEPTH else value
+        self._validations = 0
+        self._found = 0
+        self._dropped: set[Path] = set()
+        self._options: dict[int, _Options] = {}
+        self._names: dict[int, _Names] = {}
+
+    def settle(self) -> Any:
+        """Return the value with every error answered that has an answer; it may still be wrong."""
+        if isinstance(self._schema, dict):
+            self._spell((), [], self._schema)
+        for _round in range(_MAX_ROUNDS):
+            before = len(self.repairs)
+            self._answer_all(self._errors())
+            if len(self.repairs) == before:
+                break
+        return self._value
+
+    def _errors(self) -> list[jsonschema_rs.ValidationError]:
+        self._validations += 1
+        if self._spent():
+            return []
+        found = self._validator.errors(self._value, _MAX_ERRORS)
+        self._found += len(found)
+        return found
+
+    def _spent(self) -> bool:
+        return self._validations > _MAX_VALIDATIONS or self._found > _MAX_ALL_ERRORS
+
+    def _answer_all(self, errors: list[jsonschema_rs.ValidationError]) -> None:
+        done: set[Path] = set()
+        spelt: set[tuple[Path, int]] = set()
+        for error in errors:
+            path = tuple(error.instance_path)
+            # An answer changes what is below it: other errors there are told anew in the next round.
+            if any(path[:length] in done for length in range(len(path) + 1)):
+                continue
+            before = len(self.repairs)
+            self._answer(path, error, spelt)
+            if len(self.repairs) > before:
+                done.add(path)
+
+    def _answer(self, path: Path, error: jsonschema_rs.ValidationError, spelt: set[tuple[Path, int]]) -> None:
+        here = at(self._value, path)
+        if here is MISSING:
+            return
+        place = list(error.schema_path)[:-1]
+        node = schema_at(self._schema, place)
+        node = node if isinstance(node, dict) else {}
+        self._spell_around(path, place, node, error, spelt)
+        match error.kind.name:
+            case "type" if path:
+                self._retype(path, here, set(getattr(error.kind, "types", ())), node)
+            case "enum" | "const" if path:
+                self._choose(path, here, node)
+            case "anyOf" | "oneOf":
+                self._take_alternative(path, here, error)
+
+    def _spell_around(
+        self,
+        path: Path,
+        place: list[str | int],
+        node: Any,
+        error: jsonschema_rs.ValidationError,
+        spelt: set[tuple[Path, int]],
+    ) -> None:
+        """Spell the names of the object that an error is about, or that it is directly in."""
+        if error.kind.name not in ("required", "additionalProperties", "unevaluatedProperties"):
+            # By way of a reference the schema around the keyword is not the one of the object around the value.
+            if not path or list(error.evaluation_path)[-3:-1] != ["properties", path[-1]]:
+                return
+            path, place = path[:-1], place[:-2]
+            node = schema_at(self._schema, place)
+        if isinstance(node, dict) and (path, id(node)) not in spelt:
+            spelt.add((path, id(node)))
+            self._spell(path, place, node)
+
+    def _put(self, path: Path, new: Any, name: str) -> None:
+        self._replace(path, new)
+        self.repairs.append(Repair(name=name, path=path))
+
+    def _replace(self, path: Path, new: Any) -> None:
+        if path:
+            at(self._value, path[:-1])[path[-1]] = new
+        else:
+            self._value = new
+
+    def _drop_null(self, path: Path) -> None:
+        if self._full and path and isinstance(path[-1], str):
+            self._dropped.add(path)
+            del at(self._value, path[:-1])[path[-1]]
+            self.repairs.append(Repair(name="null_dropped", path=path))
+
+    def _retype(self, path: Path, here: Any, kinds: set[str], node: dict[str, Any]) -> None:
+        if isinstance(here, str):
+            read = readings.from_text(here, kinds, rounded=self._full)
+            if read is not MISSING:
+                self._put(path, read, "json_text" if isinstance(read, dict | list) else "converted")
+                return
+        if "array" in kinds and self._is_one_item(here, node):
+            self._put(path, [here], "listed")
+        elif here is None:
+            self._drop_null(path)
+        elif self._full and "string" in kinds and isinstance(here, int) and not isinstance(here, bool):
+            self._put(path, str(here), "converted")
+        elif self._full and isinstance(here, list) and len(here) == 1:
+            self._put(path, here[0], "item_taken")
+
+    def _is_one_item(self, here: Any, node: dict[str, Any]) -> bool:
+        """Tell whether an array of just such values is declared."""
+        items = resolved(node.get("items"), self._schema)
+        if not isinstance(items, dict):
+            return False
+        kinds, options = items.get("type"), items.get("enum")
+        wanted = {kinds} if isinstance(kinds, str) else set(kinds) if isinstance(kinds, list) else set()
+        if isinstance(here, dict):
+            return self._full and wanted == {"object"}
+        if not wanted and isinstance(options, list) and len(options) <= readings.MAX_OPTIONS:
+            wanted = {"string"} if all(isinstance(one, str) for one in options) else wanted
+        return bool(wanted) and wanted <= _SCALARS and readings.is_one_item(here)
+
+    def _choose(self, path: Path, here: Any, node: dict[str, Any]) -> None:
+        if here is None:
+            self._drop_null(path)
+        if not isinstance(here, str):
+            return
+        options = self._options_of(node)
+        option = options.cases.get(here.casefold(), MISSING)
+        if option is not MISSING:
+            self._put(path, option, "letter_case")
+            return
+        read = readings.from_text(here, options.kinds)
+        if read is not MISSING and any(read == one and type(read) is type(one) for one in options.others):
+            self._put(path, read, "converted")
+
+    def _options_of(self, node: dict[str, Any]) -> _Options:
+        known = self._options.get(id(node))
+        if known is None:
+            options = node.get("enum", [node["const"]] if "const" in node else [])
+            if not isinstance(options, list) or len(options) > readings.MAX_OPTIONS:
+                options = []
+            others = [one for one in options if not isinstance(one, str)]
+            known = _Options(readings.by_letter_case(options), readings.kinds_of(others), others)
+            self._options[id(node)] = known
+        return known
+
+    def _spell(self, path: Path, place: list[str | int], node: dict[str, Any]) -> None:
+        """Spell the names of one object as they are declared: it is wrong, so all its slips are in doubt."""
+        here = at(self._value, path)
+        if not isinstance(here, dict) or not (slips := self._slips(path, here, self._names_of(place, node))):
+            return
+        entries = [(slips.get(key, key), child) for key, child in here.items()]
+        here.clear()
+        here.update(entries)
+        self.repairs += [Repair(name="renamed", path=(*path, new), was=old) for old, new in slips.items()]
+
+    def _names_of(self, place: list[str | int], node: dict[str, Any]) -> _Names:
+        kept = self._names.get(id(node))
+        if kept is not None:
+            return kept
+        own = set(declared(node, self._schema))
+        required = node.get("required")
+        if isinstance(required, list):
+            own.update(name for name in required if isinstance(name, str))
+        known = set(own)
+        for length in range(len(place)):
+            above = schema_at(self._schema, place[:length])
+            # A branch knows only some of the names; what is declared above it is no slip either.
+            if isinstance(above, dict) and isinstance(above.get("properties"), dict):
+                known |= above["properties"].keys()
+        targets: dict[str, list[str]] = {}
+        for name in own:
+            targets.setdefault(readings.fold(name), []).append(name)
+        kept = self._names[id(node)] = _Names(targets, known)
+        return kept
+
+    def _slips(self, path: Path, here: dict[str, Any], names: _Names) -> dict[str, str]:
+        """Return the names that differ from one absent property in spelling, each with that property."""
+        sent: dict[str, list[str]] = {}
+        for key in here:
+            if key not in names.known:
+                sent.setdefault(readings.fold(key), []).append(key)
+        slips: dict[str, str] = {}
+        for folded, keys in sent.items():
+            free = [
+                name
+                for name in names.targets.get(folded, ())
+                if name not in here and (*path, name) not in self._dropped
+            ]
+            if len(keys) == 1 and len(free) == 1:
+                slips[keys[0]] = free[0]
+        return slips
+
+    def _take_alternative(self, path: Path, here: Any, error: jsonschema_rs.ValidationError) -> None:
+        """Repair for the only alternative that can be repaired; two different outcomes leave a doubt."""
+        branches = getattr(error.kind, "context", None) or []
+        outcomes: dict[bytes, tuple[Any, list[Repair]]] = {}
+        for index in range(min(len(branches), _MAX_ALTERNATIVES)):
+            outcome = self._by_alternative(path, here, index, error)
+            if outcome is not None:
+                outcomes.setdefault(canonical(outcome[0]), outcome)
+        if len(outcomes) == 1:
+            [(mended, repairs)] = outcomes.values()
+            self._replace(path, mended)
+            self.repairs += repairs
+        elif here is None:
+            self._drop_null(path)
+
+    def _by_alternative(
+        self, path: Path, here: Any, index: int, error: jsonschema_rs.ValidationError
+    ) -> tuple[Any, list[Repair]] | None:
+        """Return the value that one alternative takes after repairs, with them; None if none does."""
+        outer, self.repairs = self.repairs, []
+        dropped = set(self._dropped)
+        keyword = list(error.schema_path)
+        current: jsonschema_rs.ValidationError | None = error
+        self._replace(path, copied(here))
+        try:
+            for _round in range(_ALTERNATIVE_ROUNDS):
+                branches = getattr(current.kind, "context", None) or [] if current is not None else []
+                before = len(self.repairs)
+                if index < len(branches):
+                    self._answer_all(branches[index])
+                if len(self.repairs) == before or (mended := at(self._value, path)) is MISSING:
+                    return None
+                found = self._errors()
+                below = [one for one in found if tuple(one.instance_path)[: len(path)] == path]
+                if not below:
+                    # No errors at all may also mean that none could be asked for.
+                    right = bool(found) or self._validator.is_valid(self._value)
+                    return (mended, self.repairs) if right and not self._spent() else None
+                current = next((one for one in below if list(one.schema_path) == keyword), None)
+            return None
+        except SchemaRejected:
+            return None
+        finally:
+            self._replace(path, here)
+            self.repairs = outer
+            self._dropped = dropped
