@@ -14,7 +14,7 @@ The map, in the direction in which imports run:
     discovery           what an upstream said becomes a listing
     upstream            one link for each server behind us
 
-`eras`, `errors`, `lines`, `wire`, `config.model`, `access.principal` and
+`eras`, `errors`, `files`, `lines`, `wire`, `config.model`, `access.principal` and
 `access.seals` are leaves, open to all.
 What tools *are* is known to the package `registry`, which does no I/O and imports nothing from here.
 """

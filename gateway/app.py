@@ -19,8 +19,10 @@ from gateway import snapshot
 from gateway.access.principal import LOCAL
 from gateway.access.seals import Seals
 from gateway.calls.context import Caller
+from gateway.calls.directions import Directions
 from gateway.calls.forwarding import Forwarder
 from gateway.calls.offerings import OfferingCalls, TaskNames
+from gateway.calls.outcomes import Outcomes
 from gateway.calls.pipeline import CallPipeline
 from gateway.calls.subscriptions import Subscriptions
 from gateway.config.model import Config, ServerConfig, ToolConfig
@@ -34,10 +36,10 @@ from gateway.upstream.http import HttpClient
 from gateway.upstream.link import UpstreamLink
 from gateway.upstream.private import PrivateLinks
 from gateway.upstream.session import RawListing
-from registry.catalog import ServerShape, Shape
 from registry.enrichment import Overlay, OverlayRejected, read_arguments, rows
 from registry.errors import AliasError
 from registry.names import ServerName, ToolName, check_aliases
+from registry.shape import ServerShape, Shape
 from registry.store import Registry
 
 log = logging.getLogger(__name__)
@@ -68,9 +70,9 @@ class Gateway:
         tasks = TaskNames(seals)
         forwarder = Forwarder(self.links, self.private, seals)
         self.subscriptions = Subscriptions(self.links)
-        self.pipeline = CallPipeline(
-            self.registry, self.links, forwarder, tasks, retired=self.retired, successor=self.successor
-        )
+        self.outcomes = Outcomes()
+        directions = Directions(self.registry, self.links, retired=self.retired, successor=self.successor)
+        self.pipeline = CallPipeline(self.registry, self.links, forwarder, tasks, directions, self.outcomes)
         self.announcer = Announcer(self.registry)
         self.server = McpServer(
             self.registry,
@@ -158,6 +160,9 @@ class Gateway:
             hidden=frozenset(tool for tool, one in config.tools.items() if one.hidden),
             allow=tuple(config.allow),
             deny=tuple(config.deny),
+            repair=config.repair,
+            repairs={tool: one.repair for tool, one in config.tools.items() if one.repair is not None},
+            defaults=config.defaults,
             overlays={tool: _overlay(one) for tool, one in config.tools.items() if one.arguments or one.description},
         )
         old = self.registry.shape

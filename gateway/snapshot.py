@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +16,7 @@ from typing import Any, Final
 
 from gateway import wire
 from gateway.config.model import ServerConfig
+from gateway.files import write_whole
 from registry.catalog import ServerListing
 from registry.names import ServerName
 from registry.offerings import KEYS
@@ -82,20 +81,12 @@ def save(state_dir: Path, saved: Mapping[str, Saved]) -> None:
         }
         for alias, one in saved.items()
     }
-    temporary: str | None = None
     try:
         body = wire.dumps({"version": VERSION, "servers": entries})
         state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(dir=state_dir, prefix=".snapshot-")
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, state_dir / FILE_NAME)
+        write_whole(state_dir / FILE_NAME, hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
     except (OSError, ValueError) as error:
         log.warning("the snapshot cannot be written: %s", error)
-        if temporary is not None:
-            Path(temporary).unlink(missing_ok=True)
 
 
 def _saved(alias: str, entry: dict[str, Any]) -> Saved:

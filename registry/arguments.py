@@ -13,7 +13,8 @@ from registry.envelope import Address, Repair
 from registry.errors import SchemaRejected
 from registry.places import declared
 from registry.problems import ArgumentProblem
-from registry.repair import Level, repair, repair_invalid
+from registry.repair import repair, repair_invalid
+from registry.shape import Level
 from registry.validators import Validator
 
 NO_DEFAULTS: Final[Mapping[str, Any]] = MappingProxyType({})

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import Any, Literal
 
 from registry import headers
-from registry.enrichment import Overlay, enrich
+from registry.enrichment import enrich
 from registry.errors import SchemaRejected, UnknownTool
 from registry.intake import Finding
 from registry.names import (
@@ -24,6 +23,7 @@ from registry.names import (
 )
 from registry.offerings import Offerings, build_offerings
 from registry.schemas import canonical, digest, digest_of
+from registry.shape import ServerShape, Shape
 
 ListKind = Literal["tools", "prompts", "resources"]
 """The lists whose changes are announced, each by a notification of its own."""
@@ -49,34 +49,6 @@ class ServerListing:
     origin: Literal["live", "snapshot"] = "live"
     stale: bool = False
     transport: Literal["stdio", "http"] = "stdio"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerShape:
-    """How one server's tools are named and which of them exist; patterns match upstream names."""
-
-    prefixed: bool = True
-    renames: Mapping[ToolName, str] = field(default_factory=dict)
-    hidden: frozenset[str] = frozenset()
-    allow: tuple[str, ...] = ("*",)
-    deny: tuple[str, ...] = ()
-    overlays: Mapping[str, Overlay] = field(default_factory=dict)
-
-    def shows(self, tool: str) -> bool:
-        """Tell whether this tool has a wrapper at all."""
-        return (
-            tool not in self.hidden
-            and any(fnmatchcase(tool, pattern) for pattern in self.allow)
-            and not any(fnmatchcase(tool, pattern) for pattern in self.deny)
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
-    """What configuration says about the catalog; the order of servers settles clashes of bare names."""
-
-    max_length: int = 48
-    servers: Mapping[ServerName, ServerShape] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

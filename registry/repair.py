@@ -41,14 +41,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from registry.attempt import Attempt
 from registry.envelope import Address, Repair, opened
 from registry.places import declared
+from registry.shape import Level
 from registry.validators import Validator
 
-Level = Literal["off", "safe", "full"]
 Fill = Callable[[dict[str, Any]], dict[str, Any]]
 
 

@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import count
 
-from registry.catalog import Catalog, CatalogChange, ServerListing, Shape, build
+from registry.catalog import Catalog, CatalogChange, ServerListing, build
 from registry.names import ServerName
+from registry.shape import Shape
 
 Listener = Callable[[CatalogChange], None]
 

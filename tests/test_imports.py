@@ -34,6 +34,7 @@ LEAVES = {
     "gateway.errors",
     "gateway.wire",
     "gateway.lines",
+    "gateway.files",
     "gateway.config.model",
     "gateway.access.principal",
     "gateway.access.seals",

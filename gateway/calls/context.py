@@ -29,6 +29,7 @@ class Caller:
         on_log: Takes the params of log messages.
         ask: Puts a question to it; None where it cannot be asked.
         trace: Its trace context, as HTTP headers.
+        peer: The other end of its connection.
     """
 
     principal: Principal
@@ -42,6 +43,7 @@ class Caller:
     on_log: OnParams | None = None
     ask: Ask | None = None
     trace: Mapping[str, str] = field(default_factory=dict)
+    peer: str = ""
 
     @property
     def modern(self) -> bool:

@@ -1,33 +1,52 @@
-"""The one path of every call, typed or generic: pin the catalog, resolve, check, send, word what failed."""
+"""The one path of every call, typed or generic: pin the catalog, resolve, repair, check, send, word what failed."""
 
 from __future__ import annotations
 
-import difflib
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
+from gateway.calls import recovery
 from gateway.calls.context import Caller, Via
+from gateway.calls.directions import Directions
 from gateway.calls.forwarding import Forwarder, StateRefused
 from gateway.calls.native import INVOKE_TOOL
 from gateway.calls.offerings import TaskNames
+from gateway.calls.outcomes import Failure, Outcomes
 from gateway.calls.results import adapt
-from gateway.errors import INVALID_PARAMS, RpcError, UpstreamError, UpstreamUnavailable, error_result, relay
+from gateway.errors import INVALID_PARAMS, RpcError, UpstreamError, error_result, relay
 from gateway.upstream.link import UpstreamLink
 from registry import problems
-from registry.catalog import Catalog, ToolWrapper
-from registry.drift import Drift
-from registry.names import fold
+from registry.arguments import Prepared, prepare
+from registry.catalog import ToolWrapper
+from registry.envelope import Addressed, Repair, addressed
+from registry.names import ServerName
+from registry.shape import ServerShape
 from registry.store import Registry
 
 log = logging.getLogger(__name__)
 
-_NEAR: Final = 3
+REPAIRS_KEY: Final = "typegate/repairs"
+"""The member of a result's `_meta` that lists what was read in another way than it was written."""
+_UNSHAPED: Final = ServerShape()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Call:
+    """One call on its way: what was asked for, and by whom."""
+
+    wrapper: ToolWrapper
+    arguments: Any
+    params: dict[str, Any]
+    caller: Caller
+    via: Via
+    repairs: tuple[Repair, ...]
 
 
 class CallPipeline:
-    """Calls wrappers. The catalog is pinned by each call; all that is kept is what has changed lately."""
+    """Calls wrappers. The catalog is pinned by each call."""
 
     def __init__(
         self,
@@ -35,18 +54,15 @@ class CallPipeline:
         links: Mapping[str, UpstreamLink],
         forwarder: Forwarder,
         tasks: TaskNames,
-        *,
-        retired: Callable[[str], bool] = lambda alias: False,
-        successor: Callable[[str], str | None] = lambda alias: None,
+        directions: Directions,
+        outcomes: Outcomes,
     ) -> None:
         self._registry = registry
-        self._drift = Drift()
-        registry.subscribe(self._drift.note)
         self._links = links
         self._forwarder = forwarder
         self._tasks = tasks
-        self._retired = retired
-        self._successor = successor
+        self._directions = directions
+        self._outcomes = outcomes
 
     async def call(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
         """Answer one `tools/call`.
@@ -63,27 +79,28 @@ class CallPipeline:
         """
         began_s = time.perf_counter()
         catalog = self._registry.catalog
-        name = params.get("name")
+        name, arguments = params.get("name"), params.get("arguments")
         if not isinstance(name, str):
             raise RpcError(INVALID_PARAMS, "params.name must be a string")
-        arguments = params.get("arguments")
         via: Via = "wrapper"
+        repairs: tuple[Repair, ...] = ()
         if name == INVOKE_TOOL["name"]:
             via = "invoke_tool"
-            target = self._unwrap(catalog, arguments)
-            if isinstance(target, dict):
-                return target
-            wrapper, arguments = target
+            target = addressed(arguments, catalog, self._links, repairs_for=self._repairs_for)
+            if not isinstance(target, Addressed):
+                return self._directions.misaddressed(catalog, target)
+            wrapper, arguments, repairs = target.wrapper, target.arguments, target.repairs
         else:
-            found = catalog.get(name)
+            found = catalog.get(name) or await self._directions.late(name)
             if found is None:
-                found = await self._late(name)
-            if found is None:
-                return self._unknown(catalog, name)
+                return self._directions.unknown(catalog, name)
             wrapper = found
         outcome = "error"
         try:
-            result = await self._run(wrapper, arguments, params, caller, via)
+            call = _Call(
+                wrapper=wrapper, arguments=arguments, params=params, caller=caller, via=via, repairs=repairs
+            )  # fmt: skip
+            result = await self._run(call)
             outcome = "error_result" if result.get("isError") else "ok"
             return result
         finally:
@@ -97,17 +114,14 @@ class CallPipeline:
                     },
                 )  # fmt: skip
 
-    async def _run(
-        self, wrapper: ToolWrapper, arguments: Any, params: dict[str, Any], caller: Caller, via: Via
-    ) -> dict[str, Any]:
+    async def _run(self, call: _Call) -> dict[str, Any]:
+        wrapper = call.wrapper
         link = self._links.get(wrapper.server)
         if link is None:
             return error_result(f"Not called: server '{wrapper.server}' is no longer configured.")
-        if arguments is None:
-            arguments = {}
-        refused = self._check(wrapper, arguments, via)
-        if refused is not None:
-            return refused
+        prepared = self._prepared(wrapper, call.arguments)
+        if prepared.problems:
+            return self._refused(wrapper, prepared, call)
         try:
             if link.session is None or link.epoch != wrapper.epoch:
                 await link.wait_ready(link.patience_s)
@@ -116,115 +130,59 @@ class CallPipeline:
                     return error_result(
                         f"Not called: server '{wrapper.server}' no longer has the tool '{wrapper.tool}'."
                     )
-                if current.digest != wrapper.digest and (refused := self._check(current, arguments, via)):
-                    return refused
+                if current.digest != wrapper.digest:
+                    prepared = self._prepared(current, call.arguments)
+                    if prepared.problems:
+                        return self._refused(current, prepared, call)
                 wrapper = current
             result = await self._forwarder.send(
                 wrapper.server,
                 "tools/call",
-                {**params, "name": wrapper.tool, "arguments": arguments},
-                caller,
+                {**call.params, "name": wrapper.tool, "arguments": prepared.arguments},
+                call.caller,
                 repeatable=_repeatable(wrapper),
                 header_map={path: header for header, path in wrapper.headers.items()} if wrapper.headers else None,
             )
-            result = adapt(result, server=wrapper.server, version=caller.version)
+            result = adapt(result, server=wrapper.server, version=call.caller.version)
             if result.get("resultType") == "task":
-                return self._tasks.expose(result, wrapper.server, caller.principal.name)
-            return result
+                result = self._tasks.expose(result, wrapper.server, call.caller.principal.name)
         except StateRefused:
             raise
         except UpstreamError as error:
+            self._outcomes.failed(wrapper, Failure.of(error), call.caller)
             return error_result(str(error))
         except RpcError as error:
-            shape = self._registry.shape.servers.get(wrapper.server)
-            return relay(error, server=wrapper.server, verbatim=shape is not None and not shape.prefixed)
+            self._outcomes.failed(wrapper, Failure(kind="protocol_error", detail=str(error.code)), call.caller)
+            shape = self._registry.shape.servers.get(wrapper.server, _UNSHAPED)
+            result = relay(error, server=wrapper.server, verbatim=not shape.prefixed)
+        else:
+            self._outcomes.ended(wrapper, result, call.caller)
+        return self._reported(recovery.enrich(result, wrapper, prepared.arguments, via=call.via), prepared, call)
 
-    def _check(self, wrapper: ToolWrapper, arguments: Any, via: Via) -> dict[str, Any] | None:
-        found = problems.check(wrapper, arguments)
-        if not found:
-            return None
-        text = problems.explain(wrapper, found, arguments)
-        sent = arguments if isinstance(arguments, dict) else {}
-        renamed = [f"`{old}` is now `{new}`" for old, new in self._drift.renamed(wrapper.name).items() if old in sent]
-        if renamed:
-            text += f"\n\nThis tool has changed: {', '.join(renamed)}."
-        if via == "invoke_tool":
-            text += (
-                f"\n\nThrough invoke_tool the parameters go inside `arguments`: "
-                f'{{"server": "{wrapper.server}", "tool": "{wrapper.tool}", "arguments": {{…}}}}.'
-            )
-        return error_result(text)
+    def _prepared(self, wrapper: ToolWrapper, arguments: Any) -> Prepared:
+        shape = self._registry.shape.servers.get(wrapper.server, _UNSHAPED)
+        return prepare(wrapper, arguments, level=shape.repair_of(wrapper.tool), defaults=shape.defaults)
 
-    def _unwrap(self, catalog: Catalog, arguments: Any) -> tuple[ToolWrapper, Any] | dict[str, Any]:
-        usage = 'Call it like {"server": "…", "tool": "…", "arguments": {…}}.'
-        if not isinstance(arguments, dict):
-            return error_result(f"Not called: invoke_tool takes an object. {usage}")
-        server, tool = arguments.get("server"), arguments.get("tool")
-        if not isinstance(server, str) or not isinstance(tool, str):
-            missing = [key for key in ("server", "tool") if not isinstance(arguments.get(key), str)]
-            return error_result(f"Not called: invoke_tool needs {' and '.join(missing)} as text. {usage}")
-        wrapper = catalog.find(server, tool)
-        if wrapper is not None:
-            return wrapper, arguments.get("arguments")
-        if server not in self._links:
-            gone = self._gone(catalog, server, tool)
-            return gone or error_result(f"Not called: there is no server '{server[:200]}'. {self._servers()}")
-        return self._no_such_tool(catalog, server, tool)
+    def _refused(self, wrapper: ToolWrapper, prepared: Prepared, call: _Call) -> dict[str, Any]:
+        text = problems.explain(
+            wrapper, prepared.problems, call.arguments, via=call.via, understood=prepared.understood
+        )  # fmt: skip
+        for problem in prepared.problems:
+            self._outcomes.failed(wrapper, Failure.of_problem(problem), call.caller)
+        return error_result(text + self._directions.renamed(wrapper, prepared.understood))
 
-    def _unknown(self, catalog: Catalog, name: str) -> dict[str, Any]:
-        alias, found, tool = name.partition("__")
-        if found and alias in self._links:
-            return self._no_such_tool(catalog, alias, tool)
-        if found and (gone := self._gone(catalog, alias, tool)) is not None:
-            return gone
-        near = difflib.get_close_matches(name, [wrapper.name for wrapper in catalog.wrappers], n=_NEAR)
-        hint = f"; did you mean {', '.join(near)}?" if near else ""
-        raise RpcError(INVALID_PARAMS, f"Unknown tool: {name[:200]}{hint}")
+    def _reported(self, result: dict[str, Any], prepared: Prepared, call: _Call) -> dict[str, Any]:
+        """Add to a result what was repaired on the way to it."""
+        repairs = (*call.repairs, *prepared.repairs)
+        if repairs:
+            self._outcomes.repaired(call.wrapper, repairs)
+            meta = result.get("_meta")
+            told = [repair.as_data() for repair in repairs]
+            result = {**result, "_meta": {**(meta if isinstance(meta, dict) else {}), REPAIRS_KEY: told}}
+        return result
 
-    def _gone(self, catalog: Catalog, alias: str, tool: str) -> dict[str, Any] | None:
-        """Say what became of a server that was here under this alias; None if there was none."""
-        if not self._retired(alias):
-            return None
-        today = self._successor(alias)
-        if today is None:
-            return error_result(f"Not called: server '{alias}' was removed. {self._servers()}")
-        renamed = catalog.find(today, tool)
-        what = f"Call {renamed.name} instead." if renamed else f"Its tools are named {today}__… now."
-        return error_result(f"Not called: server '{alias}' is now called '{today}'. {what}")
-
-    def _servers(self) -> str:
-        return f"Servers: {', '.join(sorted(self._links)) or 'none'}."
-
-    def _no_such_tool(self, catalog: Catalog, server: str, tool: str) -> dict[str, Any]:
-        link = self._links[server]
-        if server not in catalog.servers and link.session is None:
-            reason = f" ({link.last_error})" if link.last_error else ""
-            return error_result(f"Not called: server '{server}' is not reachable right now{reason}. Try again.")
-        removed = self._drift.removed(tool) or self._drift.removed(f"{server}__{tool}")
-        if removed is not None and removed.wrapper.server == server:
-            heir = f" Call {removed.successor} instead." if removed.successor else ""
-            gone = removed.wrapper.tool[:200]
-            return error_result(f"Not called: server '{server}' no longer has the tool '{gone}'.{heir}")
-        wrappers = catalog.of(server)
-        names = {fold(wrapper.tool): wrapper.name for wrapper in wrappers}
-        near = difflib.get_close_matches(fold(tool), list(names), n=_NEAR, cutoff=0.5)
-        listed = [names[key] for key in near] or [wrapper.name for wrapper in wrappers[:20]]
-        what = "Near" if near else "It has"
-        return error_result(
-            f"Not called: server '{server}' has no tool '{tool[:200]}'. {what}: {', '.join(listed) or 'no tools'}."
-        )
-
-    async def _late(self, name: str) -> ToolWrapper | None:
-        """A wrapper whose server is only now connecting: wait for it, bounded."""
-        alias, found, _ = name.partition("__")
-        link = self._links.get(alias) if found else None
-        if link is None or link.session is not None or alias in self._registry.catalog.servers:
-            return None
-        try:
-            await link.wait_ready(link.patience_s)
-        except UpstreamUnavailable:
-            return None
-        return self._registry.catalog.get(name)
+    def _repairs_for(self, server: str) -> bool:
+        return self._registry.shape.servers.get(ServerName(server), _UNSHAPED).repair != "off"
 
 
 def _repeatable(wrapper: ToolWrapper) -> bool:

@@ -177,7 +177,7 @@ def _protocol_error(result: dict[str, Any]) -> tuple[int | None, str]:
 def _complaints_in(texts: Iterable[str]) -> Iterator[str]:
     """Yield the messages of bodies that are errors although their results are not."""
     for text in texts:
-        if len(text) > MAX_BODY or not text.lstrip().startswith("{"):
+        if len(text) > MAX_BODY or '"error"' not in text or not text.lstrip().startswith("{"):
             continue
         try:
             body = json.loads(text)

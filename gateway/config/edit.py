@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import re
-import tempfile
 from collections.abc import Callable, MutableMapping
 from difflib import SequenceMatcher
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import Any
 
 from gateway.config.source import read, values
 from gateway.errors import ConfigError
+from gateway.files import write_whole
 
 Entry = MutableMapping[str, Any]
 
@@ -41,7 +40,8 @@ def edit_tool(path: Path, server: str, tool: str, change: Callable[[Entry], None
     result = dump(document)
     if values(result, file=file) == root:
         return False
-    _write(path, result)
+    target = path.resolve()
+    write_whole(target, result.encode("utf-8"), mode=target.stat().st_mode & 0o7777)
     return True
 
 
@@ -104,20 +104,3 @@ def _with_comments(before: str, after: str) -> str:
             said = new[new_from:new_to]
             kept += [line for line in old[old_from:old_to] if line.lstrip().startswith("#") and line not in said]
     return "".join(kept)
-
-
-def _write(path: Path, text: str) -> None:
-    """Swap the file in whole; what it points to and its mode stay."""
-    target = path.resolve()
-    mode = target.stat().st_mode & 0o7777
-    descriptor, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}-")
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.chmod(temporary, mode)
-        os.replace(temporary, target)
-    except OSError:
-        Path(temporary).unlink(missing_ok=True)
-        raise

@@ -17,7 +17,7 @@ from registry.errors import AliasError
 from registry.names import check_aliases
 
 # What INTERFACES describes and this version reads without acting on it.
-_INERT_IN_SERVER = ("defaults", "supplement", "siblings", "repair")
+_INERT_IN_SERVER = ("supplement", "siblings")
 _INERT_IN_TOOL = ("supplement", "pinned", "examples")
 _NO_EFFECT = "has no effect in this version"
 _MAX_PROBLEMS_SHOWN = 10

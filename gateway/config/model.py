@@ -21,6 +21,7 @@ from pydantic_core import PydanticCustomError
 
 ServerType = Literal["stdio", "http", "sse", "graphql"]
 Prefix = Literal["always", "none"]
+Repair = Literal["off", "safe", "full"]
 
 # Spellings of Streamable HTTP in the files of several hosts.
 _HTTP_SPELLINGS = frozenset({"streamable-http", "streamable_http", "streamablehttp"})
@@ -90,6 +91,7 @@ class ToolConfig(_Section):
     pinned: bool = Field(default=False, description="Listed even where a profile defers wrappers.")
     arguments: list[Any] = Field(default_factory=list, description="Arguments, as name, type, description, required.")
     examples: list[Any] = Field(default_factory=list, description="Argument objects to show.")
+    repair: Repair | None = Field(default=None, description="What may be repaired in calls of this tool.")
     mode: Literal["replace"] | None = Field(default=None, description="replace: `arguments` win over the upstream.")
 
 
@@ -113,12 +115,12 @@ class ServerConfig(_Section):
     prefix: Prefix | None = Field(default=None, description="none: tools under the names that the upstream gives.")
     allow: list[str] = Field(default_factory=lambda: ["*"], description="Patterns of tool names to expose.")
     deny: list[str] = Field(default_factory=list, description="Patterns of tool names to refuse.")
-    defaults: dict[str, Any] = Field(default_factory=dict)
+    defaults: dict[str, Any] = Field(default_factory=dict, description="Values for parameters that a call leaves out.")
     supplement: str | None = None
     siblings: list[str] = Field(default_factory=list)
     display_name: str | None = None
     elicitation: bool = False
-    repair: Literal["off", "safe", "full"] = "safe"
+    repair: Repair = Field(default="safe", description="What may be repaired in calls: nothing, the sure, or more.")
     tools: dict[str, ToolConfig] = Field(default_factory=dict)
 
     @model_validator(mode="before")

@@ -93,7 +93,9 @@ class McpEndpoint:
             method = scope["method"]
             modern = headers.get("mcp-protocol-version") not in (None, *HANDSHAKE_VERSIONS)
             if method == "POST":
-                await self._post(headers, principal, receive, send, modern=modern)
+                client = scope.get("client")
+                peer = f"{client[0]}:{client[1]}" if client else ""
+                await self._post(headers, principal, peer, receive, send, modern=modern)
             elif modern:
                 raise _Refused(405, "this version has POST only", [(b"allow", b"POST")])
             elif method == "GET":
@@ -109,7 +111,7 @@ class McpEndpoint:
             await send_json(send, refused.status, body, refused.headers)
 
     async def _post(
-        self, headers: dict[str, str], principal: Principal, receive: Receive, send: Send, *, modern: bool
+        self, headers: dict[str, str], principal: Principal, peer: str, receive: Receive, send: Send, *, modern: bool
     ) -> None:
         _check_post(headers)
         body = await _read(receive)
@@ -146,7 +148,7 @@ class McpEndpoint:
         elif method != "initialize":
             session = self._session(headers, principal)
         trace = {name: headers[name] for name in _TRACE if name in headers}
-        await self._exchange(request_id, method, params, principal, session, trace, receive, send, modern=modern)
+        await self._exchange(request_id, method, params, principal, session, trace, peer, receive, send, modern=modern)
 
     async def _exchange(
         self,
@@ -156,6 +158,7 @@ class McpEndpoint:
         principal: Principal,
         session: Session | None,
         trace: dict[str, str],
+        peer: str,
         receive: Receive,
         send: Send,
         *,
@@ -173,7 +176,7 @@ class McpEndpoint:
                     session.running[request_id] = group.cancel_scope
                 request = Request(
                     id=request_id, method=method, params=params, modern=modern, principal=principal,
-                    emit=exchange.emit, session=session, trace=trace,
+                    emit=exchange.emit, session=session, trace=trace, peer=peer,
                 )  # fmt: skip
                 answer = await self._server.answer(request)
                 if answer.session is not None:

@@ -55,6 +55,7 @@ class Request:
         session: Of the handshake era; None in the modern one, and for `initialize`.
         emit: Sends a message that belongs to this request.
         trace: The caller's trace context, as HTTP headers.
+        peer: The other end of its connection.
     """
 
     id: str | int | float
@@ -65,6 +66,7 @@ class Request:
     emit: Emit
     session: Session | None = None
     trace: Mapping[str, str] = field(default_factory=dict)
+    peer: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,6 +255,7 @@ def _caller(request: Request) -> Caller:
             on_log=on_log,
             ask=partial(session.ask, request.emit),
             trace=request.trace,
+            peer=request.peer,
         )
     capabilities, level = meta.get(CAPABILITIES_KEY), meta.get(LOG_LEVEL_KEY)
     return Caller(
@@ -263,6 +266,7 @@ def _caller(request: Request) -> Caller:
         on_progress=on_progress,
         on_log=on_log,
         trace=request.trace,
+        peer=request.peer,
     )
 
 

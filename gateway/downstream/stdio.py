@@ -97,6 +97,7 @@ class StdioServer:
             principal=LOCAL,
             emit=self._emit,
             session=None if modern else self._session,
+            peer="stdio",
         )
         self._running[request_id] = anyio.CancelScope()
         group.start_soon(self._answer, request)

@@ -20,12 +20,13 @@ from pathlib import Path
 from typing import Any
 
 from registry.arguments import prepare
-from registry.catalog import Catalog, ServerListing, Shape, build
+from registry.catalog import Catalog, ServerListing, build
 from registry.envelope import Misaddressed, addressed
 from registry.intake import admit
 from registry.names import ServerName
 from registry.places import show_path
 from registry.repair import Level
+from registry.shape import Shape
 
 GENERIC = "invoke_tool"
 _CALLS = Path(__file__).parent / "calls"

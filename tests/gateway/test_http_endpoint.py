@@ -15,8 +15,9 @@ from gateway.downstream import sessions
 from gateway.downstream.changes import Announcer
 from gateway.downstream.sessions import Session, SessionTable
 from gateway.downstream.views import SERVER_INFO
-from registry.catalog import ServerListing, Shape
+from registry.catalog import ServerListing
 from registry.names import ServerName
+from registry.shape import Shape
 from registry.store import Registry
 
 CHANGED = "notifications/tools/list_changed"

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from gateway.calls.recovery import MAX_ADVICE, MAX_BODY, enrich, read
 from gateway.errors import RpcError, relay
-from registry.catalog import ServerListing, Shape, ToolWrapper, build
+from registry.catalog import ServerListing, ToolWrapper, build
 from registry.names import ServerName
+from registry.shape import Shape
 
 NAMES = ("to", "subject", "body", "startDate", "accountId", "path", "input")
 

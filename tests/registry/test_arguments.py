@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from registry.arguments import fill, prepare
-from registry.catalog import ServerListing, Shape, ToolWrapper, build
+from registry.catalog import ServerListing, ToolWrapper, build
 from registry.names import ServerName
+from registry.shape import Shape
 
 EVENTS: dict[str, Any] = {
     "type": "object",

@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from registry.catalog import Catalog, ServerListing, ServerShape, Shape, build, handshake_definition
+from registry.catalog import Catalog, ServerListing, build, handshake_definition
 from registry.errors import UnknownTool
 from registry.names import BUILTIN_NAMES, ServerName, ToolName
+from registry.shape import ServerShape, Shape
 from registry.store import Registry
 
 MAIL, FILES = ServerName("mail"), ServerName("files")

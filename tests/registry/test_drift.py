@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from registry.catalog import ServerListing, Shape
+from registry.catalog import ServerListing
 from registry.drift import Drift, renamed_parameters
 from registry.names import ServerName
+from registry.shape import Shape
 from registry.store import Registry
 
 

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from registry.catalog import Catalog, ServerListing, ServerShape, Shape, build
+from registry.catalog import Catalog, ServerListing, build
 from registry.envelope import Addressed, Misaddressed, addressed
 from registry.names import ServerName
+from registry.shape import ServerShape, Shape
 
 SERVERS = ("calendar-mcp", "bank", "plain", "starting")
 

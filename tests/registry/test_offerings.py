@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from registry.catalog import Catalog, CatalogChange, ServerListing, ServerShape, Shape, build
+from registry.catalog import Catalog, CatalogChange, ServerListing, build
 from registry.names import ServerName
 from registry.offerings import QUALIFIED
+from registry.shape import ServerShape, Shape
 
 URIS = st.text(alphabet="abc:/?#{}%é", min_size=1, max_size=12)
 

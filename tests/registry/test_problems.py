@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from registry.catalog import ServerListing, Shape, ToolWrapper, build
+from registry.catalog import ServerListing, ToolWrapper, build
 from registry.names import ServerName
 from registry.problems import ArgumentProblem, check, explain
+from registry.shape import Shape
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters()),

@@ -184,7 +184,6 @@ def test_keys_without_effect_in_this_version_are_told_once_for_each_kind() -> No
     warnings = parse(text, environ={}).warnings
     assert all("has no effect in this version" in warning for warning in warnings)
     assert sorted(warning.split(": ")[1].rsplit(".", 1)[1] for warning in warnings) == [
-        "defaults",
         "pinned",
         "profiles",
         "siblings",

@@ -1,0 +1,127 @@
+"""Words for names that lead nowhere: what there is instead, and what became of what was there."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from gateway.errors import INVALID_PARAMS, RpcError, UpstreamUnavailable, error_result
+from gateway.upstream.link import UpstreamLink
+from registry import problems
+from registry.catalog import Catalog, ToolWrapper
+from registry.drift import Drift
+from registry.envelope import Misaddressed
+from registry.names import SEPARATOR, fold
+from registry.store import Registry
+
+_NEAR: Final = 3
+_USAGE: Final = 'Call it like {"server": "…", "tool": "…", "arguments": {…}}.'
+
+
+class Directions:
+    """Answers calls that reach no tool; remembers for a while what has changed."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        links: Mapping[str, UpstreamLink],
+        *,
+        retired: Callable[[str], bool],
+        successor: Callable[[str], str | None],
+    ) -> None:
+        self._registry = registry
+        self._links = links
+        self._retired = retired
+        self._successor = successor
+        self.drift = Drift()
+        registry.subscribe(self.drift.note)
+
+    async def late(self, name: str) -> ToolWrapper | None:
+        """A wrapper whose server is only now connecting: wait for it, bounded."""
+        alias, found, _ = name.partition(SEPARATOR)
+        link = self._links.get(alias) if found else None
+        if link is None or link.session is not None or alias in self._registry.catalog.servers:
+            return None
+        try:
+            await link.wait_ready(link.patience_s)
+        except UpstreamUnavailable:
+            return None
+        return self._registry.catalog.get(name)
+
+    def unknown(self, catalog: Catalog, name: str) -> dict[str, Any]:
+        """Answer a call of a name that no wrapper has.
+
+        Raises:
+            RpcError: The name is nothing of ours.
+        """
+        alias, found, tool = name.partition(SEPARATOR)
+        if found and alias in self._links:
+            return self._no_such_tool(catalog, alias, tool)
+        if found and (gone := self._gone(catalog, alias, tool)) is not None:
+            return gone
+        near = difflib.get_close_matches(name, [wrapper.name for wrapper in catalog.wrappers], n=_NEAR)
+        hint = f"; did you mean {', '.join(near)}?" if near else ""
+        raise RpcError(INVALID_PARAMS, f"Unknown tool: {name[:200]}{hint}")
+
+    def misaddressed(self, catalog: Catalog, call: Misaddressed) -> dict[str, Any]:
+        """Answer a call of `invoke_tool` that reaches no tool."""
+        if "arguments" in call.faults:
+            return error_result(f"Not called: invoke_tool takes an object. {_USAGE}")
+        if "mixture" in call.faults and call.wrapper is not None:
+            return error_result(
+                f"Not called: it is not clear which of what was sent are the arguments of {call.wrapper.name}. "
+                f"Nothing was sent to its server. Call it like: {problems.ready_call(call.wrapper, 'invoke_tool')}"
+            )
+        if call.server is None or call.tool is None:
+            missing = " and ".join(fault for fault in call.faults if fault in ("server", "tool"))
+            known = f" {self._servers()}" if call.server is None else ""
+            return error_result(f"Not called: invoke_tool needs {missing} as text. {_USAGE}{known}")
+        if call.known_server:
+            return self._no_such_tool(catalog, call.server, call.tool)
+        gone = self._gone(catalog, call.server, call.tool)
+        if gone is not None:
+            return gone
+        near = difflib.get_close_matches(call.server, list(self._links), n=1)
+        hint = f" Did you mean '{near[0]}'?" if near else ""
+        return error_result(f"Not called: there is no server '{call.server[:200]}'.{hint} {self._servers()}")
+
+    def renamed(self, wrapper: ToolWrapper, arguments: object) -> str:
+        """Say which of the parameters that were sent have another name by now; nothing where none has."""
+        sent = arguments if isinstance(arguments, dict) else {}
+        known = self.drift.renamed(wrapper.name)
+        renamed = [f"`{old}` is now `{new}`" for old, new in known.items() if old in sent]
+        return f"\n\nThis tool has changed: {', '.join(renamed)}." if renamed else ""
+
+    def _gone(self, catalog: Catalog, alias: str, tool: str) -> dict[str, Any] | None:
+        """Say what became of a server that was here under this alias; None if there was none."""
+        if not self._retired(alias):
+            return None
+        today = self._successor(alias)
+        if today is None:
+            return error_result(f"Not called: server '{alias}' was removed. {self._servers()}")
+        renamed = catalog.find(today, tool)
+        what = f"Call {renamed.name} instead." if renamed else f"Its tools are named {today}__… now."
+        return error_result(f"Not called: server '{alias}' is now called '{today}'. {what}")
+
+    def _servers(self) -> str:
+        return f"Servers: {', '.join(sorted(self._links)) or 'none'}."
+
+    def _no_such_tool(self, catalog: Catalog, server: str, tool: str) -> dict[str, Any]:
+        link = self._links[server]
+        if server not in catalog.servers and link.session is None:
+            reason = f" ({link.last_error})" if link.last_error else ""
+            return error_result(f"Not called: server '{server}' is not reachable right now{reason}. Try again.")
+        removed = self.drift.removed(tool) or self.drift.removed(f"{server}{SEPARATOR}{tool}")
+        if removed is not None and removed.wrapper.server == server:
+            heir = f" Call {removed.successor} instead." if removed.successor else ""
+            gone = removed.wrapper.tool[:200]
+            return error_result(f"Not called: server '{server}' no longer has the tool '{gone}'.{heir}")
+        wrappers = catalog.of(server)
+        names = {fold(wrapper.tool): wrapper.name for wrapper in wrappers}
+        near = difflib.get_close_matches(fold(tool), list(names), n=_NEAR, cutoff=0.5)
+        listed = [names[key] for key in near] or [wrapper.name for wrapper in wrappers[:20]]
+        what = "Near" if near else "It has"
+        return error_result(
+            f"Not called: server '{server}' has no tool '{tool[:200]}'. {what}: {', '.join(listed) or 'no tools'}."
+        )
