@@ -12,6 +12,7 @@ The map, in the direction in which imports run:
     telemetry           logs and metrics
     calls               one call from wrapper name to result; every other request to its owner
     discovery           what an upstream said becomes a listing
+    notebook            operators' notes about tools
     upstream            one link for each server behind us
 
 `eras`, `errors`, `files`, `lines`, `wire`, `config.model`, `access.principal` and

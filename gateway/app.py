@@ -31,6 +31,7 @@ from gateway.downstream.changes import Announcer
 from gateway.downstream.listening import Listening
 from gateway.downstream.server import McpServer
 from gateway.errors import ConfigError
+from gateway.notebook import Notebook
 from gateway.snapshot import Saved
 from gateway.upstream.http import HttpClient
 from gateway.upstream.link import UpstreamLink
@@ -70,7 +71,8 @@ class Gateway:
         tasks = TaskNames(seals)
         forwarder = Forwarder(self.links, self.private, seals)
         self.subscriptions = Subscriptions(self.links)
-        self.outcomes = Outcomes()
+        self.notebook = Notebook(self.registry, state_dir)
+        self.outcomes = Outcomes(on_success=self.notebook.succeeded)
         directions = Directions(self.registry, self.links, retired=self.retired, successor=self.successor)
         self.pipeline = CallPipeline(self.registry, self.links, forwarder, tasks, directions, self.outcomes)
         self.announcer = Announcer(self.registry)
@@ -98,6 +100,7 @@ class Gateway:
             if config.type != "graphql":
                 self._start_link(alias, config)
         self._group.start_soon(self.announcer.run)
+        self._group.start_soon(self.notebook.run)
         if self._state_dir is not None:
             self._group.start_soon(self._keep_saving)
 
@@ -160,6 +163,7 @@ class Gateway:
             hidden=frozenset(tool for tool, one in config.tools.items() if one.hidden),
             allow=tuple(config.allow),
             deny=tuple(config.deny),
+            notes=self.notebook.of(alias),
             repair=config.repair,
             repairs={tool: one.repair for tool, one in config.tools.items() if one.repair is not None},
             defaults=config.defaults,

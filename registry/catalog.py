@@ -21,6 +21,7 @@ from registry.names import (
     compile_names,
     fold,
 )
+from registry.notes import with_notes
 from registry.offerings import Offerings, build_offerings
 from registry.schemas import canonical, digest, digest_of
 from registry.shape import ServerShape, Shape
@@ -285,6 +286,7 @@ def _wrap(
     for tool, definition in tools.items():
         if not shape.shows(tool):
             continue
+        upstream = definition
         overlay = shape.overlays.get(tool)
         documented: frozenset[str] = frozenset()
         if overlay is not None:
@@ -292,6 +294,8 @@ def _wrap(
             definition, documented = enriched.definition, enriched.documented
             code = "overlay" if overlay.rejected is None else "overlay_rejected"
             warnings += [Finding(tool=tool, code=code, detail=detail) for detail in enriched.warnings]
+        if tool in shape.notes:
+            definition = with_notes(upstream, definition, shape.notes[tool])
         try:
             wrappers.append(_wrapper(listing, tool, names[tool], definition, documented))
         except SchemaRejected as rejected:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from registry.enrichment import Overlay
 from registry.names import ServerName, ToolName
+from registry.notes import Note
 
 Level = Literal["off", "safe", "full"]
 """What may be repaired in a call; `registry.repair` says what each contains."""
@@ -19,6 +20,7 @@ class ServerShape:
     """How one server's tools are named, documented and called, and which of them exist; patterns match upstream names.
 
     Attributes:
+        notes: What operators have noted about tools.
         repair: What may be repaired in calls of this server, `repairs` of single tools.
         defaults: Values for parameters of these names that a call leaves out.
     """
@@ -29,6 +31,7 @@ class ServerShape:
     allow: tuple[str, ...] = ("*",)
     deny: tuple[str, ...] = ()
     overlays: Mapping[str, Overlay] = field(default_factory=dict)
+    notes: Mapping[str, tuple[Note, ...]] = field(default_factory=dict)
     repair: Level = "safe"
     repairs: Mapping[str, Level] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)

@@ -26,7 +26,7 @@ LAYERS = (
     {"app", "serving"},
     {"downstream", "admin", "config", "access", "telemetry"},
     {"calls"},
-    {"upstream", "snapshot", "discovery"},
+    {"upstream", "snapshot", "discovery", "notebook"},
 )
 LEAVES = {
     "gateway",

@@ -15,8 +15,9 @@ from starlette.routing import Route
 
 from gateway import wire
 from gateway.config.load import refusal
-from gateway.config.model import ServerConfig
+from gateway.config.model import NoteRequest, ServerConfig
 from gateway.errors import ConfigError
+from gateway.notebook import NoteRefused
 
 if TYPE_CHECKING:
     from gateway.app import Gateway
@@ -54,6 +55,9 @@ class AdminApi:
                 Route("/admin/servers/{name}", self._guarded(self._one_server), methods=["GET", "DELETE"]),
                 Route("/admin/servers/{name}/refresh", self._guarded(self._refresh), methods=["POST"]),
                 Route("/admin/quarantine", self._guarded(self._quarantine)),
+                Route("/admin/failures", self._guarded(self._failures)),
+                Route("/admin/notes", self._guarded(self._notes), methods=["GET", "POST"]),
+                Route("/admin/notes/{id}", self._guarded(self._one_note), methods=["DELETE"]),
             ]
         )
 
@@ -85,6 +89,34 @@ class AdminApi:
 
     async def _quarantine(self, request: Request) -> Response:
         return JsonAnswer({"quarantine": self._gateway.quarantine_rows()})
+
+    async def _failures(self, request: Request) -> Response:
+        outcomes = self._gateway.outcomes
+        return JsonAnswer({"failures": outcomes.failure_rows(), "repaired": outcomes.repair_rows()})
+
+    async def _notes(self, request: Request) -> Response:
+        notebook = self._gateway.notebook
+        if request.method == "GET":
+            return JsonAnswer({"notes": notebook.rows()})
+        body = await _body(request)
+        try:
+            wanted = NoteRequest.model_validate(body)
+        except ValidationError as error:
+            return _wrong(str(refusal(error, "request")))
+        wrapper = self._gateway.registry.catalog.get(wanted.wrapper)
+        if wrapper is None:
+            return JsonAnswer({"error": f"there is no wrapper {wanted.wrapper[:200]}"}, 404)
+        try:
+            note_id = notebook.add(wrapper, wanted.text, of_failure=wanted.failure, lasts_s=wanted.seconds)
+        except NoteRefused as error:
+            return _wrong(str(error))
+        return JsonAnswer({"id": note_id}, 201)
+
+    async def _one_note(self, request: Request) -> Response:
+        note_id = request.path_params["id"]
+        if not self._gateway.notebook.remove(note_id):
+            return JsonAnswer({"error": f"there is no note {note_id[:200]}"}, 404)
+        return JsonAnswer({"removed": note_id})
 
     async def _servers(self, request: Request) -> Response:
         if request.method == "GET":

@@ -99,7 +99,8 @@ class Outcomes:
             cluster = self._clusters[key] = _Cluster(wrapper, failure)
         now_s = self._clock()
         cluster.total += 1
-        cluster.recent.append((now_s, caller.session_id or caller.peer))
+        who = caller.session_id or f"{caller.principal.name}@{caller.peer}"
+        cluster.recent.append((now_s, who))
         recent = _recent(cluster, now_s)
         if cluster.flagged_at_s is not None and now_s - cluster.flagged_at_s > WINDOW_S:
             cluster.flagged_at_s = None

@@ -246,6 +246,15 @@ class GatewayConfig(_Section):
     profiles: dict[str, ProfileConfig] = Field(default_factory=dict)
 
 
+class NoteRequest(_Section):
+    """What `POST /admin/notes` takes: a note about a tool, for as long as it is true."""
+
+    wrapper: str = Field(min_length=1, description="The tool, by its wrapper's name.")
+    text: str = Field(min_length=1, description="Appended to the tool's description.")
+    failure: bool = Field(default=False, description="It tells of a failure, and goes after the next success.")
+    seconds: Annotated[float, BeforeValidator(_not_boolean), Field(gt=0, le=31_536_000)] | None = None
+
+
 class ConfigFile(_Section):
     """The file as it is written; hosts keep other things beside our two blocks."""
 
