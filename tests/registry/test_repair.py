@@ -187,6 +187,41 @@ def test_two_alternatives_that_could_both_be_meant_leave_the_value_alone() -> No
     assert repaired({"a": "5"}, numbers).arguments == {"a": 5}
 
 
+def test_each_item_of_an_array_is_repaired_for_its_own_alternative() -> None:
+    line = {"type": "object", "properties": {"line": {"type": "integer"}}, "required": ["line"]}
+    file = {"type": "object", "properties": {"file": {"type": "boolean"}}, "required": ["file"]}
+    group = {"type": "object", "properties": {"of": {"oneOf": [line, file]}}, "required": ["of"]}
+    for choice in (line, file, group):
+        choice["additionalProperties"] = False
+    schema = {
+        "type": "object",
+        "properties": {
+            "title": {"type": "string"},
+            "notes": {"type": "array", "items": {"anyOf": [line, file, group]}},
+        },
+        "required": ["title", "notes"],
+    }
+    sent = {
+        "notes": [{"line": "5"}, {"File": "true"}, {"of": {"Line": "7"}}, {"of": '{"file": false}'}] * 5,
+        "title": "t",
+    }
+    meant = [{"line": 5}, {"file": True}, {"of": {"line": 7}}, {"of": {"file": False}}] * 5
+    outcome = repaired(sent, schema)
+    assert outcome.arguments == {"notes": meant, "title": "t"}
+    assert ("converted", "notes[16].line") in names(outcome)
+    assert not repaired({"notes": [*sent["notes"], {"line": "x"}], "title": "t"}, schema).valid
+    assert not repaired({"notes": sent["notes"]}, schema).valid
+
+
+def test_a_place_in_an_array_that_has_its_own_alternatives_keeps_it() -> None:
+    pair = {"prefixItems": [{"type": "string"}, {"anyOf": [{"type": "integer"}, {"type": "null"}]}]}
+    schema = {"type": "object", "properties": {"pair": {"type": "array", **pair}}}
+    assert repaired({"pair": ["5", "5"]}, schema).arguments == {"pair": ["5", 5]}
+    draft = {"$schema": "http://json-schema.org/draft-07/schema#", "type": "object"}
+    schema = {**draft, "properties": {"pair": {"type": "array", "items": pair["prefixItems"]}}}
+    assert repaired({"pair": ["5", "5"]}, schema).arguments == {"pair": ["5", 5]}
+
+
 def test_a_default_counts_when_a_repair_is_judged() -> None:
     def fill(arguments: dict[str, Any]) -> dict[str, Any]:
         return {"subject": "none", **arguments}
