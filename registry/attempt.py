@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import jsonschema_rs
 
 _MAX_ROUNDS: Final = 8
-_MAX_ERRORS: Final = 200
+_MAX_ERRORS: Final = 2_000
 _MAX_VALIDATIONS: Final = 600
 """How often one attempt may ask for errors; alternatives are tried one by one."""
 _MAX_COST: Final = MAX_ERRORS_COST * 3
@@ -317,7 +317,7 @@ def _again(
 ) -> jsonschema_rs.ValidationError | None:
     """Return the error of a keyword at a path, be it among the errors or within those of an alternative."""
     pending = list(errors)
-    for _error in range(_MAX_ERRORS * 2):
+    for _error in range(_MAX_ERRORS):
         if not pending:
             return None
         error = pending.pop()

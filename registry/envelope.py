@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -10,13 +10,15 @@ from registry import readings
 from registry.catalog import Catalog, ToolWrapper
 from registry.names import SEPARATOR
 from registry.names import fold as alike
-from registry.places import MISSING, Path, show_path
+from registry.places import MAX_SHOWN_KEY, MISSING, Path, show_path
+from registry.texts import excerpt
 
 _WRAPPING: Final = frozenset({"arguments", "params", "args", "input", "parameters", "kwargs"})
 _SERVER_KEYS: Final = ("server", "servername")
 _TOOL_KEYS: Final = ("tool", "toolname", "name")
 _ADDRESS: Final = frozenset({*_SERVER_KEYS, *_TOOL_KEYS})
 _MAX_LAYERS: Final = 4
+_MAX_REPORTED: Final = 20
 
 Fault = Literal["arguments", "server", "tool", "mixture"]
 
@@ -36,9 +38,14 @@ class Repair:
     was: str | None = None
 
     def as_data(self) -> dict[str, str]:
-        """Return it as it is reported in a result's `_meta`."""
+        """Return it as `report` lists it; names are shown shortened, values never."""
         data = {"repair": self.name, "path": show_path(self.path)}
-        return data if self.was is None else {**data, "was": self.was}
+        return data if self.was is None else {**data, "was": excerpt(self.was, MAX_SHOWN_KEY)}
+
+
+def report(repairs: Sequence[Repair]) -> dict[str, Any]:
+    """Return repairs as they are reported in a result's `_meta`: how many, and the first of them."""
+    return {"count": len(repairs), "repairs": [one.as_data() for one in repairs[:_MAX_REPORTED]]}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

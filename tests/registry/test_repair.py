@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from registry import schemas
-from registry.envelope import Address, Repair
+from registry.envelope import Address, report
 from registry.errors import SchemaRejected
 from registry.places import copied
 from registry.repair import Level, Repaired, repair
@@ -110,7 +110,14 @@ def test_an_old_name_is_told_with_a_repaired_one() -> None:
         "path": "accountId",
         "was": "account_id",
     }
-    assert Repair(name="x") == Repair(name="x")
+
+
+def test_of_many_repairs_a_few_are_reported_and_all_are_counted() -> None:
+    schema = {"type": "object", "additionalProperties": {"type": "integer"}}
+    outcome = repaired({f"k{n}" * 100: "5" for n in range(300)}, schema)
+    told = report(outcome.repairs)
+    assert (told["count"], len(told["repairs"])) == (300, 20)
+    assert len(json.dumps(told)) < 4_000
 
 
 @pytest.mark.parametrize(
@@ -534,11 +541,11 @@ def test_the_time_of_a_repair_grows_no_faster_than_the_call() -> None:
     def took_s(size: int) -> float:
         sent = {f"k{n}": "5" for n in range(size)}
         best = 1.0
-        for _ in range(5):
-            started = time.perf_counter()
+        for _ in range(9):
+            started = time.process_time()
             repair(schema, validator, sent)
-            best = min(best, time.perf_counter() - started)
+            best = min(best, time.process_time() - started)
         return best
 
-    # Eight times as much may take as much again for what is not proportional, but not 64 times as much.
-    assert took_s(1_600) < 24 * took_s(200)
+    # Eight times as many members would take 64 times as long if each were compared with each.
+    assert took_s(1_600) < 40 * took_s(200)
