@@ -20,7 +20,8 @@ _ADDRESS: Final = frozenset({*_SERVER_KEYS, *_TOOL_KEYS})
 _MAX_LAYERS: Final = 4
 _MAX_REPORTED: Final = 20
 
-Fault = Literal["arguments", "server", "tool", "mixture"]
+Fault = Literal["arguments", "server", "tool", "mixture", "form"]
+"""No object; no server or tool, or none of that name; parameters in two places; only to be read by a repair."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,6 +144,8 @@ class Misaddressed:
         faults: What is missing, unknown or ambiguous.
         server: The server that was named, in its own spelling if it is known.
         tool: The tool that was named.
+        known_server: Whether the server is configured.
+        wrapper: The tool that it is about, where only the form is wrong.
     """
 
     faults: tuple[Fault, ...]
@@ -200,8 +203,11 @@ def addressed(
         return Misaddressed(faults=("tool",), server=own, tool=tool, known_server=True)
     rest = {key: value for key, value in members.items() if key not in (server_key, tool_key)}
     arguments = _payload(rest, wrapper, repairs)
-    if arguments is MISSING or (repairs and not _harmless(repairs) and not repairs_for(own)):
-        return Misaddressed(faults=("mixture",), server=own, tool=tool, known_server=True, wrapper=wrapper)
+    fault: Fault | None = "mixture" if arguments is MISSING else None
+    if fault is None and not _harmless(repairs) and not repairs_for(own):
+        fault = "form"
+    if fault is not None:
+        return Misaddressed(faults=(fault,), server=own, tool=tool, known_server=True, wrapper=wrapper)
     return Addressed(wrapper=wrapper, arguments=arguments, repairs=tuple(repairs))
 
 
