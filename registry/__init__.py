@@ -9,15 +9,19 @@ The way through this room, from an upstream's words to a caller's list:
 
 and for each call:
 
-    Catalog.resolve(name) ─▶ ToolWrapper ─ problems.check ─▶ nothing, or ArgumentProblems
-                                                             └ problems.explain: words for a model
+    Catalog.resolve(name), or envelope.addressed(invoke_tool's own arguments) ─▶ ToolWrapper and arguments
+    arguments.prepare: repair.repair ─▶ arguments.fill (defaults) ─▶ problems.check ─▶ nothing, or ArgumentProblems
+                         └ attempt ─ readings                          └ diagnosis      └ problems.explain: words
 
 `names` makes names that are distinct, short and stable. `intake` looks at each tool alone and lets it
 pass as the same object, repairs it, or quarantines it with a reason; `admission` does so with prompts,
 resources and templates, and `offerings` knows whose each of them is. `schemas` bounds and caches,
 `validators` compiles and checks at a bounded cost; `references` finds where `$ref`s lead, `patterns`
 which patterns can be run here. `catalog` is the immutable view, `store` the one cell that holds it,
-`problems` says what is wrong with arguments.
+`problems` says what is wrong with arguments. `repair` reads a wrong call as it was surely meant: `envelope`
+takes off what is around the arguments, `attempt` answers each error of the validator by an edit, `readings`
+knows what one value may mean, `places` finds the way inside values and schemas. `enrichment` lays what
+configuration says over a definition, `notes` what operators noted; `shape` is all that configuration says.
 `errors` is all that the room raises.
 
 Pure and synchronous: no clock, no socket, no file. Compilers are imported when first needed, so that

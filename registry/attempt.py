@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from registry import readings
@@ -10,16 +11,17 @@ from registry.envelope import Repair
 from registry.errors import SchemaRejected
 from registry.places import MISSING, Path, at, copied, declared, resolved, schema_at
 from registry.schemas import canonical
-from registry.validators import MAX_INSTANCE_DEPTH, Extent, Validator
+from registry.validators import MAX_ERRORS_COST, MAX_INSTANCE_DEPTH, Extent, Validator
 
 if TYPE_CHECKING:
     import jsonschema_rs
 
 _MAX_ROUNDS: Final = 8
-_MAX_ERRORS: Final = 200
-_MAX_VALIDATIONS: Final = 64
+_MAX_ERRORS: Final = 2_000
+_MAX_VALIDATIONS: Final = 600
 """How often one attempt may ask for errors; alternatives are tried one by one."""
-_MAX_ALL_ERRORS: Final = 2_000
+_MAX_COST: Final = MAX_ERRORS_COST * 3
+"""What all of them may cost together, the first apart: a small call has many tries, a huge one has one."""
 _MAX_ALTERNATIVES: Final = 16
 _ALTERNATIVE_ROUNDS: Final = 4
 _SCALARS: Final = frozenset({"string", "number", "integer", "boolean"})
@@ -57,7 +59,7 @@ class Attempt:
         # Deeper values are never walked by recursion, and have no errors to answer.
         self._value: Any = copied(value) if Extent(value).depth <= MAX_INSTANCE_DEPTH else value
         self._validations = 0
-        self._found = 0
+        self._cost = 0
         self._dropped: set[Path] = set()
         self._options: dict[int, _Options] = {}
         self._names: dict[int, _Names] = {}
@@ -75,14 +77,11 @@ class Attempt:
 
     def _errors(self) -> list[jsonschema_rs.ValidationError]:
         self._validations += 1
-        if self._spent():
-            return []
-        found = self._validator.errors(self._value, _MAX_ERRORS)
-        self._found += len(found)
-        return found
+        self._cost += self._validator.errors_cost(self._value)
+        return [] if self._spent() else self._validator.errors(self._value, _MAX_ERRORS)
 
     def _spent(self) -> bool:
-        return self._validations > _MAX_VALIDATIONS or self._found > _MAX_ALL_ERRORS
+        return self._validations > _MAX_VALIDATIONS or (self._validations > 1 and self._cost > _MAX_COST)
 
     def _answer_all(self, errors: list[jsonschema_rs.ValidationError]) -> None:
         done: set[Path] = set()
@@ -249,48 +248,81 @@ class Attempt:
         return slips
 
     def _take_alternative(self, path: Path, here: Any, error: jsonschema_rs.ValidationError) -> None:
-        """Repair for the only alternative that can be repaired; two different outcomes leave a doubt."""
-        branches = getattr(error.kind, "context", None) or []
+        """Repair for the only alternative that can be repaired; two different outcomes leave a doubt.
+
+        Each is tried on a value that holds nothing else, so that an array of many such costs no more than its parts.
+        """
+        keyword = list(error.schema_path)
+        whole, repairs, dropped = self._value, self.repairs, self._dropped
+        # Where the place in an array chooses the schema, the place has to stay.
+        tuples = "prefixItems" in keyword or any(
+            word == "items" and isinstance(step, int) for word, step in pairwise(keyword)
+        )
+        alone = path if tuples else tuple(0 if isinstance(step, int) else step for step in path)
         outcomes: dict[bytes, tuple[Any, list[Repair]]] = {}
-        for index in range(min(len(branches), _MAX_ALTERNATIVES)):
-            outcome = self._by_alternative(path, here, index, error)
-            if outcome is not None:
-                outcomes.setdefault(canonical(outcome[0]), outcome)
+        try:
+            for index in range(_MAX_ALTERNATIVES):
+                self._value = whole if alone is path else _holding(alone, None)
+                self._replace(alone, copied(here))
+                self.repairs, self._dropped = [], set(dropped)
+                mended, branches = self._mended_by(index, alone, keyword)
+                if mended is not MISSING:
+                    outcomes.setdefault(canonical(mended), (mended, self.repairs))
+                if index + 1 >= branches:
+                    break
+        except SchemaRejected:
+            outcomes.clear()
+        finally:
+            self._value = whole
+            self._replace(path, here)
+            self.repairs, self._dropped = repairs, dropped
         if len(outcomes) == 1:
-            [(mended, repairs)] = outcomes.values()
+            [(mended, made)] = outcomes.values()
             self._replace(path, mended)
-            self.repairs += repairs
+            self.repairs += [replace(one, path=(*path, *one.path[len(path) :])) for one in made]
         elif here is None:
             self._drop_null(path)
 
-    def _by_alternative(
-        self, path: Path, here: Any, index: int, error: jsonschema_rs.ValidationError
-    ) -> tuple[Any, list[Repair]] | None:
-        """Return the value that one alternative takes after repairs, with them; None if none does."""
-        outer, self.repairs = self.repairs, []
-        dropped = set(self._dropped)
-        keyword = list(error.schema_path)
-        current: jsonschema_rs.ValidationError | None = error
-        self._replace(path, copied(here))
-        try:
-            for _round in range(_ALTERNATIVE_ROUNDS):
-                branches = getattr(current.kind, "context", None) or [] if current is not None else []
-                before = len(self.repairs)
-                if index < len(branches):
-                    self._answer_all(branches[index])
-                if len(self.repairs) == before or (mended := at(self._value, path)) is MISSING:
-                    return None
-                found = self._errors()
-                below = [one for one in found if tuple(one.instance_path)[: len(path)] == path]
-                if not below:
-                    # No errors at all may also mean that none could be asked for.
-                    right = bool(found) or self._validator.is_valid(self._value)
-                    return (mended, self.repairs) if right and not self._spent() else None
-                current = next((one for one in below if list(one.schema_path) == keyword), None)
+    def _mended_by(self, index: int, path: Path, keyword: list[str | int]) -> tuple[Any, int]:
+        """Return what an alternative makes of the value at a path, or MISSING; and how many alternatives there are."""
+        count = 0
+        for _round in range(_ALTERNATIVE_ROUNDS):
+            found = self._errors()
+            if self._spent():
+                break
+            current = _again(found, path, keyword)
+            if current is None:
+                below = any(tuple(one.instance_path)[: len(path)] == path for one in found)
+                # No errors at all may also mean that none could be asked for.
+                right = not below and (bool(found) or self._validator.is_valid(self._value))
+                return (at(self._value, path) if right and self.repairs else MISSING), count
+            branches = getattr(current.kind, "context", None) or []
+            count = len(branches)
+            before = len(self.repairs)
+            if index < count:
+                self._answer_all(branches[index])
+            if len(self.repairs) == before:
+                break
+        return MISSING, count
+
+
+def _holding(path: Path, value: Any) -> Any:
+    for step in reversed(path):
+        value = [value] if isinstance(step, int) else {step: value}
+    return value
+
+
+def _again(
+    errors: list[jsonschema_rs.ValidationError], path: Path, keyword: list[str | int]
+) -> jsonschema_rs.ValidationError | None:
+    """Return the error of a keyword at a path, be it among the errors or within those of an alternative."""
+    pending = list(errors)
+    for _error in range(_MAX_ERRORS):
+        if not pending:
             return None
-        except SchemaRejected:
-            return None
-        finally:
-            self._replace(path, here)
-            self.repairs = outer
-            self._dropped = dropped
+        error = pending.pop()
+        if list(error.schema_path) == keyword and tuple(error.instance_path) == path:
+            return error
+        for branch in getattr(error.kind, "context", None) or []:
+            pending += branch
+    return None

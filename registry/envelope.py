@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -10,15 +10,18 @@ from registry import readings
 from registry.catalog import Catalog, ToolWrapper
 from registry.names import SEPARATOR
 from registry.names import fold as alike
-from registry.places import MISSING, Path, show_path
+from registry.places import MAX_SHOWN_KEY, MISSING, Path, show_path
+from registry.texts import excerpt
 
 _WRAPPING: Final = frozenset({"arguments", "params", "args", "input", "parameters", "kwargs"})
 _SERVER_KEYS: Final = ("server", "servername")
 _TOOL_KEYS: Final = ("tool", "toolname", "name")
 _ADDRESS: Final = frozenset({*_SERVER_KEYS, *_TOOL_KEYS})
 _MAX_LAYERS: Final = 4
+_MAX_REPORTED: Final = 20
 
-Fault = Literal["arguments", "server", "tool", "mixture"]
+Fault = Literal["arguments", "server", "tool", "mixture", "form"]
+"""No object; no server or tool, or none of that name; parameters in two places; only to be read by a repair."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,9 +39,14 @@ class Repair:
     was: str | None = None
 
     def as_data(self) -> dict[str, str]:
-        """Return it as it is reported in a result's `_meta`."""
+        """Return it as `report` lists it; names are shown shortened, values never."""
         data = {"repair": self.name, "path": show_path(self.path)}
-        return data if self.was is None else {**data, "was": self.was}
+        return data if self.was is None else {**data, "was": excerpt(self.was, MAX_SHOWN_KEY)}
+
+
+def report(repairs: Sequence[Repair]) -> dict[str, Any]:
+    """Return repairs as they are reported in a result's `_meta`: how many, and the first of them."""
+    return {"count": len(repairs), "repairs": [one.as_data() for one in repairs[:_MAX_REPORTED]]}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +144,8 @@ class Misaddressed:
         faults: What is missing, unknown or ambiguous.
         server: The server that was named, in its own spelling if it is known.
         tool: The tool that was named.
+        known_server: Whether the server is configured.
+        wrapper: The tool that it is about, where only the form is wrong.
     """
 
     faults: tuple[Fault, ...]
@@ -193,8 +203,11 @@ def addressed(
         return Misaddressed(faults=("tool",), server=own, tool=tool, known_server=True)
     rest = {key: value for key, value in members.items() if key not in (server_key, tool_key)}
     arguments = _payload(rest, wrapper, repairs)
-    if arguments is MISSING or (repairs and not _harmless(repairs) and not repairs_for(own)):
-        return Misaddressed(faults=("mixture",), server=own, tool=tool, known_server=True, wrapper=wrapper)
+    fault: Fault | None = "mixture" if arguments is MISSING else None
+    if fault is None and not _harmless(repairs) and not repairs_for(own):
+        fault = "form"
+    if fault is not None:
+        return Misaddressed(faults=(fault,), server=own, tool=tool, known_server=True, wrapper=wrapper)
     return Addressed(wrapper=wrapper, arguments=arguments, repairs=tuple(repairs))
 
 

@@ -8,6 +8,7 @@ from typing import Any, Final, Literal
 from registry import schemas
 from registry.catalog import ToolWrapper
 from registry.diagnosis import ArgumentProblem, NearNames, diagnose, kind_of
+from registry.envelope import Misaddressed
 from registry.errors import SchemaRejected
 from registry.example import example_call
 from registry.places import MAX_SHOWN_KEY, declared, show_path
@@ -22,7 +23,7 @@ _MAX_HINTS: Final = 5
 
 Via = Literal["wrapper", "invoke_tool"]
 
-__all__ = ["ArgumentProblem", "Via", "check", "explain", "ready_call", "schema_text"]
+__all__ = ["ArgumentProblem", "Via", "check", "explain", "explain_address", "ready_call", "schema_text"]
 
 
 def check(wrapper: ToolWrapper, arguments: object) -> tuple[ArgumentProblem, ...]:
@@ -80,6 +81,32 @@ def explain(
     text = _fit(" ".join(sentences), MAX_TEXT_LENGTH)
     room = MAX_TEXT_LENGTH - len(text) - len(" Schema: ")
     return text if room < 100 else f"{text} Schema: {schema_text(wrapper, problems, spoken_of, room)}"
+
+
+def explain_address(found: Misaddressed, sent: object) -> str:
+    """Return words for a call of `invoke_tool` that names no tool, or whose arguments are in doubt.
+
+    A server or a tool that is named and not known is for the catalog to speak of; here it is only repeated.
+    """
+    if "arguments" in found.faults:
+        what = f"invoke_tool takes an object, you sent {kind_of(sent)}."
+    elif "mixture" in found.faults:
+        what = "There are parameters in two places, and it is not clear which are meant."
+    elif "form" in found.faults:
+        what = "The call is not in the form that invoke_tool takes, and repairs are turned off for this server."
+    else:
+        named = {"server": found.server, "tool": found.tool}
+        absent = [f"`{word}`" for word, name in named.items() if name is None]
+        unknown = [
+            f"there is no {word} '{excerpt(named[word] or '', 200)}'" for word in found.faults if named.get(word)
+        ]
+        missing = f"invoke_tool needs {' and '.join(absent)} as text" if absent else ""
+        what = "; ".join([*([missing] if missing else []), *unknown]) + "."
+    sentences = ["Not called. Nothing was sent to any server.", what]
+    sentences += [f"Keys sent: {_keys_of(sent)}."] if isinstance(sent, dict) else []
+    shape = '{"server":"<string>","tool":"<string>","arguments":{…}}'
+    call = ready_call(found.wrapper, "invoke_tool") if found.wrapper is not None else f"invoke_tool {shape}"
+    return _fit(" ".join([*sentences, f"Call it like: {call}"]), MAX_TEXT_LENGTH)
 
 
 def ready_call(wrapper: ToolWrapper, via: Via = "wrapper") -> str:

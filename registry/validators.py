@@ -20,8 +20,8 @@ MAX_ERRORS_COST: Final = 20_000
 MAX_BACKTRACKED_TEXT: Final = 4_096
 """Longer texts meet only linear patterns: lookaround takes a bounded time at every character."""
 
-_MIN_ERRORS: Final = 5
-_MAX_COPIED_OPTIONS: Final = 300_000
+_OPTIONS_IN_A_VISIT: Final = 50
+"""An error of an `enum` holds a copy of all its options: so many take as long as one other error."""
 _MAX_SHALLOW: Final = 500
 _MAX_SHALLOW_OPTIONS: Final = 100
 _MAX_SHALLOW_MISSING: Final = 40
@@ -113,8 +113,6 @@ class Validator:
         extent = Extent(instance)
         if extent.depth > MAX_INSTANCE_DEPTH:
             return []
-        # An error of an `enum` holds a copy of all its options.
-        limit = min(limit, max(_MIN_ERRORS, _MAX_COPIED_OPTIONS // max(self._weight - self._visits, 1)))
         try:
             if self._errors_cost(extent) <= MAX_ERRORS_COST:
                 return _first(self._engine(extent).iter_errors(cast(Any, instance)), limit)
@@ -125,12 +123,18 @@ class Validator:
             pass
         return []
 
+    def errors_cost(self, instance: object) -> int:
+        """Estimate what asking for errors costs, on the scale of MAX_ERRORS_COST; those at the root cost little."""
+        cost = self._errors_cost(Extent(instance))
+        return cost if cost <= MAX_ERRORS_COST else _MAX_SHALLOW
+
     def _engine(self, extent: Extent) -> jsonschema_rs.Validator:
         return self._compiled if extent.longest_text <= MAX_BACKTRACKED_TEXT else self._linear
 
     def _errors_cost(self, extent: Extent) -> int:
         # Each missing name is an error of its own, and each error holds a copy of its whole object.
-        cost = (self._visits + self._demands) * extent.members
+        options = (self._weight - self._visits) // _OPTIONS_IN_A_VISIT
+        cost = (self._visits + self._demands + options) * extent.members
         # A recursive schema may take each of its references anew on each level of the value.
         for _level in range(extent.depth if self._branches > 1 else 0):
             cost *= self._branches

@@ -16,7 +16,6 @@ from registry.names import SEPARATOR, fold
 from registry.store import Registry
 
 _NEAR: Final = 3
-_USAGE: Final = 'Call it like {"server": "…", "tool": "…", "arguments": {…}}.'
 
 
 class Directions:
@@ -64,19 +63,11 @@ class Directions:
         hint = f"; did you mean {', '.join(near)}?" if near else ""
         raise RpcError(INVALID_PARAMS, f"Unknown tool: {name[:200]}{hint}")
 
-    def misaddressed(self, catalog: Catalog, call: Misaddressed) -> dict[str, Any]:
+    def misaddressed(self, catalog: Catalog, call: Misaddressed, sent: object) -> dict[str, Any]:
         """Answer a call of `invoke_tool` that reaches no tool."""
-        if "arguments" in call.faults:
-            return error_result(f"Not called: invoke_tool takes an object. {_USAGE}")
-        if "mixture" in call.faults and call.wrapper is not None:
-            return error_result(
-                f"Not called: it is not clear which of what was sent are the arguments of {call.wrapper.name}. "
-                f"Nothing was sent to its server. Call it like: {problems.ready_call(call.wrapper, 'invoke_tool')}"
-            )
-        if call.server is None or call.tool is None:
-            missing = " and ".join(fault for fault in call.faults if fault in ("server", "tool"))
-            known = f" {self._servers()}" if call.server is None else ""
-            return error_result(f"Not called: invoke_tool needs {missing} as text. {_USAGE}{known}")
+        if call.server is None or call.tool is None or call.wrapper is not None:
+            known = f" {self._servers()}" if "server" in call.faults else ""
+            return error_result(problems.explain_address(call, sent) + known)
         if call.known_server:
             return self._no_such_tool(catalog, call.server, call.tool)
         gone = self._gone(catalog, call.server, call.tool)

@@ -21,7 +21,7 @@ from gateway.upstream.link import UpstreamLink
 from registry import problems
 from registry.arguments import Prepared, prepare
 from registry.catalog import ToolWrapper
-from registry.envelope import Addressed, Repair, addressed
+from registry.envelope import Addressed, Repair, addressed, report
 from registry.names import ServerName
 from registry.shape import ServerShape
 from registry.store import Registry
@@ -29,7 +29,7 @@ from registry.store import Registry
 log = logging.getLogger(__name__)
 
 REPAIRS_KEY: Final = "typegate/repairs"
-"""The member of a result's `_meta` that lists what was read in another way than it was written."""
+"""The member of a result's `_meta` that tells what was read in another way than it was written."""
 _UNSHAPED: Final = ServerShape()
 
 
@@ -88,7 +88,7 @@ class CallPipeline:
             via = "invoke_tool"
             target = addressed(arguments, catalog, self._links, repairs_for=self._repairs_for)
             if not isinstance(target, Addressed):
-                return self._directions.misaddressed(catalog, target)
+                return self._directions.misaddressed(catalog, target, arguments)
             wrapper, arguments, repairs = target.wrapper, target.arguments, target.repairs
         else:
             found = catalog.get(name) or await self._directions.late(name)
@@ -177,8 +177,7 @@ class CallPipeline:
         if repairs:
             self._outcomes.repaired(call.wrapper, repairs)
             meta = result.get("_meta")
-            told = [repair.as_data() for repair in repairs]
-            result = {**result, "_meta": {**(meta if isinstance(meta, dict) else {}), REPAIRS_KEY: told}}
+            result = {**result, "_meta": {**(meta if isinstance(meta, dict) else {}), REPAIRS_KEY: report(repairs)}}
         return result
 
     def _repairs_for(self, server: str) -> bool:

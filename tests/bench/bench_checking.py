@@ -20,45 +20,16 @@ from typing import Any
 sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2])]
 
 from corpus.cases import catalog_of
+from corpus.samples import sample
 from corpus.servers import listings
 
 from registry import problems, schemas
 from registry.arguments import prepare
 from registry.catalog import ToolWrapper
-from registry.places import declared, resolved
 
 MEDIAN_US = 5.0
 P99_US = 20.0
 _BATCH = 20
-
-
-def sample(schema: Any, root: Any, everything: bool, depth: int = 0) -> Any:
-    """Return a value that fits most schemas: of the right type, of ordinary size."""
-    schema = resolved(schema, root)
-    if not isinstance(schema, dict):
-        return "some text"
-    if "const" in schema:
-        return schema["const"]
-    if schema.get("enum"):
-        return schema["enum"][0]
-    for keyword in ("anyOf", "oneOf"):
-        if schema.get(keyword) and "type" not in schema:
-            return sample(schema[keyword][0], root, everything, depth + 1)
-    kinds = schema.get("type")
-    match kinds[0] if isinstance(kinds, list) else kinds:
-        case "object":
-            names = declared(schema, root)
-            wanted = list(names) if everything and depth < 4 else schema.get("required", [])
-            return {name: sample(names.get(name, {}), root, everything, depth + 1) for name in wanted}
-        case "array":
-            return [sample(schema.get("items", {}), root, everything, depth + 1)] * 2
-        case "integer" | "number":
-            return schema.get("minimum", 7)
-        case "boolean":
-            return True
-        case "null":
-            return None
-    return "https://example.test/a/path/of/ordinary/length"
 
 
 def cost_us(work: Callable[[], object], rounds: int) -> float:

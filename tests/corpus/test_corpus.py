@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 
 from corpus.cases import Case, Outcome, as_labelled, cases, catalog_of, expected, outcome_of, table, wrongly_touched
+from corpus.samples import distortions, sample
 from corpus.servers import listings
+
+from registry import schemas
+from registry.arguments import prepare
 
 
 def judged() -> list[tuple[Case, Outcome]]:
@@ -38,3 +43,37 @@ def test_calls_are_repaired_refused_or_passed_on_as_labelled_and_none_is_wrongly
         wrong = [one for one in labelled if not as_labelled(*one)]
         allowed = 0 if kind == "pass" else len(labelled) // 20
         assert len(wrong) <= allowed, told(wrong)
+
+
+def test_right_calls_to_every_tool_are_found_again_in_what_careless_callers_make_of_them() -> None:
+    counts: dict[str, Counter[str]] = {}
+    for wrapper in catalog_of(listings()).wrappers:
+        schema = wrapper.input_schema
+        validator = schemas.validator(schema, wrapper.schema_digest)
+        for everything in (False, True):
+            call = sample(schema, schema, everything)
+            assert validator.is_valid(call), wrapper.name
+            if not call:
+                continue
+            for kind, sent in distortions(call, validator.is_valid):
+                prepared = prepare(wrapper, sent)
+                plain = json.loads(sent) if kind == "all of it" else sent
+                if isinstance(plain, dict) and validator.is_valid(plain):
+                    # An open schema that requires nothing takes it: the call is right, whatever was meant.
+                    assert prepared.arguments == plain, (wrapper.name, kind)
+                    outcome = "valid"
+                elif prepared.problems:
+                    outcome = "refused"
+                else:
+                    assert json.dumps(prepared.arguments, sort_keys=True) == json.dumps(call, sort_keys=True), (
+                        wrapper.name,
+                        kind,
+                        sent,
+                    )
+                    outcome = "repaired"
+                counts.setdefault(kind, Counter())[outcome] += 1
+    print(f"\n{'right calls, distorted':32}{'repaired':>10}{'refused':>10}{'valid as they are':>20}")
+    for kind, count in counts.items():
+        print(f"{kind:32}{count['repaired']:>10}{count['refused']:>10}{count['valid']:>20}")
+    total = sum(counts.values(), Counter())
+    assert total["refused"] * 20 <= total["repaired"] + total["refused"], counts

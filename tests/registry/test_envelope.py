@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from registry.catalog import Catalog, ServerListing, build
 from registry.envelope import Addressed, Misaddressed, addressed
 from registry.names import ServerName
+from registry.problems import explain_address
 from registry.shape import ServerShape, Shape
 
 SERVERS = ("calendar-mcp", "bank", "plain", "starting")
@@ -128,6 +129,28 @@ def test_repairs_can_be_turned_off_for_a_server_and_typed_names_still_work() -> 
     )
 
 
+@pytest.mark.parametrize(
+    ("sent", "words"),
+    [
+        ({}, "invoke_tool needs `server` and `tool` as text. Keys sent: (none)."),
+        ({"server": "bank", "arguments": {}}, "invoke_tool needs `tool` as text. Keys sent: server, arguments."),
+        ({"tool": "send_email"}, "invoke_tool needs `server` as text."),
+        ([], "invoke_tool takes an object, you sent an array."),
+        ({**CALL, "subject": "hunter2"}, "parameters in two places"),
+        ({**CALL, "server": "calendar"}, "there is no server 'calendar'."),
+    ],
+)
+def test_a_call_that_reaches_no_tool_is_answered_with_the_form_of_one_that_does(sent: Any, words: str) -> None:
+    found = addressed(sent, CATALOG, SERVERS)
+    assert isinstance(found, Misaddressed)
+    text = explain_address(found, sent)
+    assert text.startswith("Not called. Nothing was sent to any server. ")
+    assert words in text
+    assert "hunter2" not in text
+    assert 'invoke_tool {"server":' in text
+    assert ('calendar-mcp__send_email {"to":' in text) == ("two places" in text)
+
+
 KEYS = st.sampled_from(["server", "tool", "arguments", "params", "name", "Server", "toolName", "input", "to", "\ud800"])
 WORDS = st.sampled_from(
     ["calendar-mcp", "BANK", "send_email", "calendar-mcp__send_email", "run", "", "null", "[]", "{}"]
@@ -144,6 +167,7 @@ def test_whatever_is_sent_gets_an_answer_and_what_was_understood_is_understood_a
     found = addressed(sent, CATALOG, SERVERS)
     if isinstance(found, Misaddressed):
         assert found.faults
+        assert len(explain_address(found, sent)) <= 4_000
         return
     plain = {"server": found.wrapper.server, "tool": found.wrapper.tool, "arguments": found.arguments}
     again = addressed(plain, CATALOG, SERVERS)

@@ -90,6 +90,27 @@ def test_values_are_never_repeated() -> None:
     )
 
 
+KINDS = st.sampled_from(["string", "integer", "array", "object", "null"])
+PARTS = st.one_of(
+    KINDS.map(lambda kind: {"type": kind}),
+    st.just({"enum": ["x", "y"]}),
+    st.just({"const": 5}),
+    st.just({"pattern": "^$", "maxLength": 2}),
+    st.just({"anyOf": [{"type": "integer"}, {"enum": ["low"]}]}),
+    st.just({"type": "object", "propertyNames": {"maxLength": 1}, "required": ["z"], "additionalProperties": False}),
+)
+SECRETS = st.sampled_from(["hunter2", ["hunter2"], {"b": "hunter2"}, {"bb": {"c": "hunter2"}}, '{"a": "hunter2"}', 5])
+
+
+@given(st.dictionaries(st.sampled_from(["a", "b", "to"]), PARTS), st.dictionaries(st.text("abto", max_size=3), SECRETS))
+def test_no_schema_makes_an_explanation_repeat_a_value(properties: dict[str, Any], arguments: dict[str, Any]) -> None:
+    tool = wrapper({"type": "object", "properties": properties, "required": ["a"], "additionalProperties": False})
+    for via in ("wrapper", "invoke_tool"):
+        text = explain(tool, check(tool, arguments), arguments, via=via)  # type: ignore[arg-type]
+        assert "hunter2" not in text
+        assert len(text) <= 4_000
+
+
 @given(JSON, JSON)
 def test_checking_and_explaining_never_raise_and_stay_short(arguments: Any, odd: Any) -> None:
     schema = {"type": "object", "properties": {"a": {"default": odd}}, "required": ["a"], "x-odd": odd}

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from registry import schemas
-from registry.envelope import Address, Repair
+from registry.envelope import Address, report
 from registry.errors import SchemaRejected
 from registry.places import copied
 from registry.repair import Level, Repaired, repair
@@ -110,7 +110,14 @@ def test_an_old_name_is_told_with_a_repaired_one() -> None:
         "path": "accountId",
         "was": "account_id",
     }
-    assert Repair(name="x") == Repair(name="x")
+
+
+def test_of_many_repairs_a_few_are_reported_and_all_are_counted() -> None:
+    schema = {"type": "object", "additionalProperties": {"type": "integer"}}
+    outcome = repaired({f"k{n}" * 100: "5" for n in range(300)}, schema)
+    told = report(outcome.repairs)
+    assert (told["count"], len(told["repairs"])) == (300, 20)
+    assert len(json.dumps(told)) < 4_000
 
 
 @pytest.mark.parametrize(
@@ -185,6 +192,41 @@ def test_two_alternatives_that_could_both_be_meant_leave_the_value_alone() -> No
     assert repaired({"a": "null"}, either).arguments == {"a": None}
     numbers = {"type": "object", "properties": {"a": {"anyOf": [{"type": "integer"}, {"type": "number"}]}}}
     assert repaired({"a": "5"}, numbers).arguments == {"a": 5}
+
+
+def test_each_item_of_an_array_is_repaired_for_its_own_alternative() -> None:
+    line = {"type": "object", "properties": {"line": {"type": "integer"}}, "required": ["line"]}
+    file = {"type": "object", "properties": {"file": {"type": "boolean"}}, "required": ["file"]}
+    group = {"type": "object", "properties": {"of": {"oneOf": [line, file]}}, "required": ["of"]}
+    for choice in (line, file, group):
+        choice["additionalProperties"] = False
+    schema = {
+        "type": "object",
+        "properties": {
+            "title": {"type": "string"},
+            "notes": {"type": "array", "items": {"anyOf": [line, file, group]}},
+        },
+        "required": ["title", "notes"],
+    }
+    sent = {
+        "notes": [{"line": "5"}, {"File": "true"}, {"of": {"Line": "7"}}, {"of": '{"file": false}'}] * 5,
+        "title": "t",
+    }
+    meant = [{"line": 5}, {"file": True}, {"of": {"line": 7}}, {"of": {"file": False}}] * 5
+    outcome = repaired(sent, schema)
+    assert outcome.arguments == {"notes": meant, "title": "t"}
+    assert ("converted", "notes[16].line") in names(outcome)
+    assert not repaired({"notes": [*sent["notes"], {"line": "x"}], "title": "t"}, schema).valid
+    assert not repaired({"notes": sent["notes"]}, schema).valid
+
+
+def test_a_place_in_an_array_that_has_its_own_alternatives_keeps_it() -> None:
+    pair = {"prefixItems": [{"type": "string"}, {"anyOf": [{"type": "integer"}, {"type": "null"}]}]}
+    schema = {"type": "object", "properties": {"pair": {"type": "array", **pair}}}
+    assert repaired({"pair": ["5", "5"]}, schema).arguments == {"pair": ["5", 5]}
+    draft = {"$schema": "http://json-schema.org/draft-07/schema#", "type": "object"}
+    schema = {**draft, "properties": {"pair": {"type": "array", "items": pair["prefixItems"]}}}
+    assert repaired({"pair": ["5", "5"]}, schema).arguments == {"pair": ["5", 5]}
 
 
 def test_a_default_counts_when_a_repair_is_judged() -> None:
@@ -499,11 +541,11 @@ def test_the_time_of_a_repair_grows_no_faster_than_the_call() -> None:
     def took_s(size: int) -> float:
         sent = {f"k{n}": "5" for n in range(size)}
         best = 1.0
-        for _ in range(5):
-            started = time.perf_counter()
+        for _ in range(9):
+            started = time.process_time()
             repair(schema, validator, sent)
-            best = min(best, time.perf_counter() - started)
+            best = min(best, time.process_time() - started)
         return best
 
-    # Eight times as much may take as much again for what is not proportional, but not 64 times as much.
-    assert took_s(1_600) < 24 * took_s(200)
+    # Eight times as many members would take 64 times as long if each were compared with each.
+    assert took_s(1_600) < 40 * took_s(200)
