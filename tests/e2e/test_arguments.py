@@ -1,0 +1,263 @@
+"""Wrong calls over a real connection: repaired, or refused with words; nothing half-made reaches a server."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from callers import hello, running_host
+from gateways import RunningGateway, running_gateway, text_of
+from upstreams.running import Recording, demo_config, scripted_stdio_server, tool
+
+TEXT = {"type": "string"}
+SEND = tool(
+    "send_email", "to", "subject", "body",
+    to={"type": "array", "items": TEXT}, subject=TEXT, body=TEXT, accountId=TEXT,
+)  # fmt: skip
+EVENTS = tool("get_calendar_events", "timeZone", "startDate", timeZone=TEXT, startDate=TEXT, endDate=TEXT)
+COUNT = tool(
+    "count", "n", n={"type": "integer"}, deep={"type": "boolean"}, people={"type": "array", "items": {"type": "object"}}
+)
+RIGHT = {"to": ["a@b"], "subject": "s", "body": "b"}
+NAME = "calendar-mcp__send_email"
+REPAIRS = "typegate/repairs"
+
+
+def calendar(tmp_path: Path, **options: Any) -> tuple[dict[str, Any], Recording]:
+    script = {"tools": [SEND, EVENTS, COUNT], **options.pop("script", {})}
+    config, record = scripted_stdio_server(tmp_path, "calendar-mcp", **script)
+    return {**config, **options}, record
+
+
+def generic(arguments: Any = None, **members: Any) -> dict[str, Any]:
+    call = {"server": "calendar-mcp", "tool": "send_email", **members}
+    return call if arguments is None else {**call, "arguments": arguments}
+
+
+async def both_routes(gateway: RunningGateway, tool_name: str, arguments: Any) -> list[dict[str, Any]]:
+    return [
+        await gateway.call(f"calendar-mcp__{tool_name}", arguments),
+        await gateway.call("invoke_tool", {"server": "calendar-mcp", "tool": tool_name, "arguments": arguments}),
+    ]
+
+
+def repairs(result: dict[str, Any]) -> list[str]:
+    return [one["repair"] for one in result.get("_meta", {}).get(REPAIRS, {}).get("repairs", ())]
+
+
+async def test_an_empty_call_is_not_sent_and_its_answer_shows_a_call_that_works(tmp_path: Path) -> None:
+    config, record = calendar(tmp_path)
+    async with running_gateway(tmp_path, {"calendar-mcp": config}) as gateway:
+        await gateway.until_listed(NAME)
+        for answer in (await gateway.call(NAME, {}), await gateway.call("invoke_tool", generic())):
+            text = text_of(answer)
+            assert answer["isError"]
+            assert "Not called" in text
+            assert "Nothing was sent" in text
+            assert "to, subject, body" in text
+            assert "Keys sent: (none)" in text
+            assert '"to":["<string>"]' in text
+            assert json.dumps(SEND["inputSchema"]["properties"]["to"], separators=(",", ":")) in text
+        nested = text_of(await gateway.call("invoke_tool", generic()))
+        assert NAME in nested
+        assert '"server":"calendar-mcp","tool":"send_email","arguments":{' in nested
+        assert record.calls() == []
+
+
+@pytest.mark.parametrize(
+    ("name", "sent", "named"),
+    [
+        ("invoke_tool", generic(json.dumps(RIGHT)), "json_text"),
+        ("invoke_tool", generic(json.dumps(json.dumps(RIGHT))), "json_text"),
+        ("invoke_tool", generic(params=RIGHT), "arguments_key"),
+        ("invoke_tool", generic(args=RIGHT), "arguments_key"),
+        ("invoke_tool", generic(**RIGHT), "flat_arguments"),
+        ("invoke_tool", generic(RIGHT, tool=NAME), "typed_name"),
+        ("invoke_tool", {"tool": NAME, "arguments": RIGHT}, "typed_name"),
+        ("invoke_tool", generic(RIGHT, server="Calendar-MCP"), "server_case"),
+        ("invoke_tool", generic({"arguments": RIGHT}), "unwrapped"),
+        ("invoke_tool", {"arguments": generic(RIGHT)}, "unwrapped"),
+        (NAME, {"arguments": RIGHT}, "unwrapped"),
+        (NAME, {"params": RIGHT}, "unwrapped"),
+        (NAME, {**RIGHT, "to": '["a@b"]'}, "json_text"),
+        (NAME, {**RIGHT, "to": "a@b"}, "listed"),
+        (NAME, {"To": ["a@b"], "subject": "s", "body": "b"}, "renamed"),
+    ],
+)
+async def test_what_was_surely_meant_is_one_right_call_and_the_repair_is_named(
+    tmp_path: Path, name: str, sent: Any, named: str
+) -> None:
+    config, record = calendar(tmp_path)
+    async with running_gateway(tmp_path, {"calendar-mcp": config}) as gateway:
+        await gateway.until_listed(NAME)
+        answer = await gateway.call(name, sent)
+        assert not answer.get("isError"), text_of(answer)
+        assert [one["arguments"] for one in record.calls()] == [RIGHT]
+        assert named in repairs(answer)
+
+
+@pytest.mark.parametrize(
+    ("name", "sent"),
+    [
+        ("invoke_tool", generic(RIGHT, params={"to": ["c@d"]})),
+        ("invoke_tool", generic({"to": ["a@b"]}, subject="s", body="b")),
+        (NAME, {"arguments": RIGHT, "params": RIGHT}),
+        (NAME, {**RIGHT, "to": 7}),
+        ("calendar-mcp__count", {"n": "five"}),
+        ("calendar-mcp__count", {"n": 1, "deep": "yes"}),
+    ],
+)
+async def test_what_could_mean_two_things_is_refused(tmp_path: Path, name: str, sent: Any) -> None:
+    config, record = calendar(tmp_path)
+    async with running_gateway(tmp_path, {"calendar-mcp": config}) as gateway:
+        await gateway.until_listed(NAME)
+        answer = await gateway.call(name, sent)
+        assert answer["isError"]
+        assert "Not called" in text_of(answer)
+        assert record.calls() == []
+
+
+async def test_values_of_another_type_are_read_where_the_schema_leaves_no_doubt(tmp_path: Path) -> None:
+    config, record = calendar(tmp_path)
+    async with running_gateway(tmp_path, {"calendar-mcp": config}) as gateway:
+        await gateway.until_listed(NAME)
+        for answer in await both_routes(gateway, "count", {"n": "5", "deep": "true", "people": '[{"name": "ann"}]'}):
+            assert not answer.get("isError"), text_of(answer)
+            assert set(repairs(answer)) == {"converted", "json_text"}
+        assert [one["arguments"] for one in record.calls()] == [{"n": 5, "deep": True, "people": [{"name": "ann"}]}] * 2
+        for answer in await both_routes(gateway, "count", {"n": 5, "people": "a@b"}):
+            assert "declared as array, you sent a string" in text_of(answer)
+        assert len(record.calls()) == 2
+
+
+@pytest.mark.parametrize("arguments", ["text", [1], 7, None, '{"to": 1'])
+async def test_arguments_that_are_no_object_are_answered_and_the_next_request_works(
+    tmp_path: Path, arguments: Any
+) -> None:
+    config, record = calendar(tmp_path)
+    async with running_gateway(tmp_path, {"calendar-mcp": config}) as gateway:
+        await gateway.until_listed(NAME)
+        answer = await gateway.rpc("tools/call", {"name": NAME, "arguments": arguments})
+        assert "error" in answer or answer["result"]["isError"]
+        assert record.calls() == []
+        assert not (await gateway.call(NAME, RIGHT)).get("isError")
+
+
+async def test_arguments_as_text_are_read_in_the_handshake_era_too(tmp_path: Path) -> None:
+    config, record = calendar(tmp_path)
+    async with (
+        running_gateway(tmp_path, {"calendar-mcp": config}) as gateway,
+        running_host(tmp_path, "--url", gateway.url) as host,
+    ):
+        await gateway.until_listed(NAME)
+        await host.answer(hello())
+        await host.send({"jsonrpc": "2.0", "method": "notifications/initialized"})
+        params = {"name": NAME, "arguments": json.dumps(RIGHT)}
+        answer = await host.answer({"jsonrpc": "2.0", "id": 5, "method": "tools/call", "params": params})
+        assert answer["result"]["_meta"][REPAIRS]["repairs"][0]["repair"] == "json_text"
+        assert [one["arguments"] for one in record.calls()] == [RIGHT]
+
+
+async def test_repairs_can_be_turned_off_for_a_server_and_for_a_tool(tmp_path: Path) -> None:
+    off, record = calendar(tmp_path, repair="off", tools={"count": {"repair": "full"}})
+    async with running_gateway(tmp_path, {"calendar-mcp": off}) as gateway:
+        await gateway.until_listed(NAME)
+        assert (await gateway.call(NAME, {**RIGHT, "to": "a@b"}))["isError"]
+        assert (await gateway.call("invoke_tool", generic(params=RIGHT)))["isError"]
+        assert record.calls() == []
+        assert not (await gateway.call("calendar-mcp__count", {"n": "5.0"})).get("isError")
+        assert [one["arguments"] for one in record.calls()] == [{"n": 5}]
+
+
+async def test_defaults_fill_on_both_routes_and_nothing_is_invented(tmp_path: Path) -> None:
+    config, record = calendar(tmp_path, defaults={"timeZone": "${ZONE}", "to": ["never@used"], "unknown": 1})
+    async with running_gateway(tmp_path, {"calendar-mcp": config}, environment={"ZONE": "Europe/Paris"}) as gateway:
+        await gateway.until_listed(NAME)
+        for answer in await both_routes(gateway, "get_calendar_events", {"startDate": "2026-11-21"}):
+            assert not answer.get("isError"), text_of(answer)
+        filled = {"startDate": "2026-11-21", "timeZone": "Europe/Paris"}
+        assert [one["arguments"] for one in record.calls()] == [filled] * 2
+        await gateway.call("calendar-mcp__get_calendar_events", {**filled, "timeZone": "UTC"})
+        assert record.calls()[-1]["arguments"]["timeZone"] == "UTC"
+        missing = text_of(await gateway.call("calendar-mcp__get_calendar_events", {}))
+        assert re.search(r"Missing: startDate\.", missing)
+
+
+async def test_what_a_server_complains_of_is_enriched_and_everything_else_stays(tmp_path: Path) -> None:
+    def failing(said: str, error: bool = True) -> dict[str, Any]:
+        return {"kind": "result", "with": {"result": {"content": [{"type": "text", "text": said}], "isError": error}}}
+
+    names = {
+        "down": failing("SMTP down"),
+        "login": failing("Authentication is required"),
+        "wants": failing("'cc' was not provided"),
+        "body": failing('{"error": "startDate is required"}', error=False),
+        "fine": failing('{"state": "startDate is required"}', error=False),
+        "params": {"kind": "error", "with": {"code": -32602, "message": "cc: field required", "data": {"why": 1}}},
+    }
+    tools = [tool(name, cc=TEXT, startDate=TEXT) for name in names]
+    config, record = scripted_stdio_server(tmp_path, "s", tools=tools, behaviours=names)
+    async with running_gateway(tmp_path, {"s": config}) as gateway:
+        await gateway.until_listed("s__down")
+        for name, first, added in (
+            ("down", "SMTP down", None),
+            ("login", "Authentication is required", None),
+            ("wants", "'cc' was not provided", "cc"),
+            ("body", '{"error": "startDate is required"}', "startDate"),
+            ("fine", '{"state": "startDate is required"}', None),
+        ):
+            for answer in (
+                await gateway.call(f"s__{name}"),
+                await gateway.call("invoke_tool", {"server": "s", "tool": name, "arguments": {}}),
+            ):
+                texts = [item["text"] for item in answer["content"]]
+                assert texts[0] == first
+                assert len(texts) == (1 if added is None else 2)
+                assert added is None or f"Missing: {added}." in texts[1]
+        slip = await gateway.call("s__down", {"start_date": "x"})
+        assert "start_date is not a parameter; did you mean startDate?" in text_of(slip) or record.calls("down")[-1][
+            "arguments"
+        ] == {"startDate": "x"}
+        refused = await gateway.call("s__params")
+        assert refused["isError"]
+        assert refused["_meta"]["typegate/upstreamError"] == {
+            "code": -32602, "message": "cc: field required", "data": {"why": 1},
+        }  # fmt: skip
+        assert text_of(refused).startswith("cc: field required")
+        assert "Call it like" in text_of(refused)
+        assert len(record.calls("params")) == 1
+
+
+async def test_no_value_of_a_wrong_call_comes_back(tmp_path: Path) -> None:
+    config, _ = calendar(tmp_path)
+    async with running_gateway(tmp_path, {"calendar-mcp": config}) as gateway:
+        await gateway.until_listed(NAME)
+        sent = {"password": "hunter2-secret", "subject": 7_777_777, "to": {"token": "hunter2-secret"}}
+        for answer in (await gateway.call(NAME, sent), await gateway.call("invoke_tool", generic(sent))):
+            assert answer["isError"]
+            assert "hunter2" not in json.dumps(answer)
+            assert "7777777" not in json.dumps(answer)
+        assert "hunter2" not in gateway.logged()
+
+
+async def test_the_call_that_started_it_all_comes_right_from_the_errors_own_text(tmp_path: Path) -> None:
+    """An agent calls without arguments, reads the error, and does what it says: the second call is right."""
+    async with running_gateway(tmp_path, {"calendar-mcp": demo_config("calendar")}) as gateway:
+        await gateway.until_listed(NAME)
+        for route in (NAME, "invoke_tool"):
+            empty = {} if route == NAME else generic()
+            error = text_of(await gateway.call(route, empty))
+            example = re.search(r"Call it like: (?:.* or invoke_tool )?(\{.*?\}+)(?= Schema:)", error)
+            assert example is not None, error
+            call = json.loads(example[1])
+            known = {"to": ["robin@example.com"], "subject": "Hello", "body": "Hi"}
+            arguments = call if route == NAME else call["arguments"]
+            assert set(arguments) == set(known), "the error names every argument that is needed"
+            filled = {key: known[key] for key in arguments}
+            again = filled if route == NAME else {**call, "arguments": filled}
+            answer = await gateway.call(route, again)
+            assert not answer.get("isError"), text_of(answer)
+            assert answer["structuredContent"]["to"] == ["robin@example.com"]
