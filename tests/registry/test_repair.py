@@ -174,6 +174,17 @@ def test_names_of_an_object_are_spelt_only_as_that_object_declares_them() -> Non
     assert not repaired({"name": "n", "inner": {"name": 5, "user_id": "x"}}, schema).valid
 
 
+@pytest.mark.parametrize(
+    "free", [{"additionalProperties": {"type": "string"}}, {"patternProperties": {"^[A-Z]": {"type": "string"}}}]
+)
+def test_in_a_map_no_name_is_a_slip_of_another(free: dict[str, Any]) -> None:
+    labels = {"type": "object", "properties": {"default": {"type": "string"}, "size": {"type": "integer"}}, **free}
+    schema = {"type": "object", "properties": {"labels": labels, "n": {"type": "integer"}}, "required": ["n"]}
+    sent = {"labels": {"Default": "x", "size": "5"}, "N": 1}
+    assert repaired(sent, schema).arguments == {"labels": {"Default": "x", "size": 5}, "n": 1}
+    assert not repaired({"Default": "x"}, {**labels, "required": ["default"]}).valid
+
+
 def test_no_name_is_taken_from_a_parameter_that_is_declared_itself() -> None:
     schema = {"type": "object", "properties": {"Path": {}, "path": {}}, "required": ["path"]}
     assert not repaired({"Path": "x"}, schema).valid
