@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from registry import readings
 from registry.envelope import Repair
 from registry.errors import SchemaRejected
-from registry.places import MISSING, Path, at, copied, declared, resolved, schema_at
+from registry.places import MISSING, Path, at, composition, copied, declared, resolved, schema_at
 from registry.schemas import canonical
 from registry.validators import MAX_ERRORS_COST, MAX_INSTANCE_DEPTH, Extent, Validator
 
@@ -218,6 +218,8 @@ class Attempt:
         required = node.get("required")
         if isinstance(required, list):
             own.update(name for name in required if isinstance(name, str))
+        if any(_names_freely(one) for one in composition(node, self._schema)):
+            own.clear()
         known = set(own)
         for length in range(len(place)):
             above = schema_at(self._schema, place[:length])
@@ -304,6 +306,12 @@ class Attempt:
             if len(self.repairs) == before:
                 break
         return MISSING, count
+
+
+def _names_freely(node: dict[str, Any]) -> bool:
+    """Tell whether other names than the declared ones have a meaning too: a map, where no name is a slip."""
+    others = node.get("additionalProperties")
+    return "patternProperties" in node or (isinstance(others, dict) and bool(others))
 
 
 def _holding(path: Path, value: Any) -> Any:

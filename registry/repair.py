@@ -11,7 +11,8 @@ A repair is one reading of what was sent, never a guess at what was not. Three l
     - `unwrapped`: the argument object inside `arguments`, `params`, `args`, `input`, `parameters` or `kwargs`
       where the schema declares no such property and nothing else is beside it but the tool's own address.
     - `renamed`: a parameter's name that differs in case and separators from exactly one declared and absent
-      property. In an object that does not validate every such slip is renamed, so that nothing gets lost.
+      property. In an object that does not validate every such slip is renamed, so that nothing gets lost; but
+      none in a map, whose schema gives other names a meaning too.
     - `converted`: `"5"`, `"true"`, `"null"` where that type is declared and text is not. `"5.0"` is no integer,
       `"yes"` no boolean; a number that would change on the way stays what it is.
     - `listed`: one scalar where an array of that scalar is declared, unless it is a text that may hold several
