@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Literal
@@ -21,7 +21,7 @@ from registry.names import (
     compile_names,
     fold,
 )
-from registry.notes import with_notes
+from registry.notes import Note, notes_about
 from registry.offerings import Offerings, build_offerings
 from registry.schemas import canonical, digest, digest_of
 from registry.shape import ServerShape, Shape
@@ -58,6 +58,7 @@ class ToolWrapper:
 
     Attributes:
         documented: The arguments of which configuration said something that is shown.
+        notes: What operators noted about this very definition.
     """
 
     name: WrapperName
@@ -72,6 +73,7 @@ class ToolWrapper:
     origin: Literal["live", "snapshot"] = "live"
     headers: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: _NO_HEADERS)
     documented: frozenset[str] = frozenset()
+    notes: tuple[Note, ...] = ()
 
     @property
     def input_schema(self) -> Any:
@@ -137,6 +139,23 @@ class Catalog:
             if (named := self._by_name.get(name)) is not None and named.server == server:
                 return named
         return None
+
+    def narrowed(self, permits: Callable[[ToolWrapper], bool], permits_server: Callable[[ServerName], bool]) -> Catalog:
+        """Return the part of it that these permit; the same object where they permit everything."""
+        wrappers = tuple(wrapper for wrapper in self.wrappers if permits(wrapper))
+        servers = {server: one for server, one in self.servers.items() if permits_server(server)}
+        if len(wrappers) == len(self.wrappers) and len(servers) == len(self.servers):
+            return self
+        return _indexed(
+            replace(
+                self,
+                servers=MappingProxyType(servers),
+                offerings=self.offerings.only(frozenset(servers)),
+                quarantined=tuple(one for one in self.quarantined if one[0] in servers),
+                warnings=tuple(one for one in self.warnings if one[0] in servers),
+            ),
+            wrappers,
+        )
 
     def of(self, server: str) -> tuple[ToolWrapper, ...]:
         """Return one server's wrappers, ordered by name."""
@@ -208,24 +227,32 @@ def build(
     }
     chosen, refused = _settle_names(parts, shape)
     wrappers = tuple(sorted(chosen, key=lambda wrapper: wrapper.name))
-    by_server: dict[str, list[ToolWrapper]] = {}
-    for wrapper in wrappers:
-        by_server.setdefault(wrapper.server, []).append(wrapper)
     quarantined = [(s, finding) for s in sorted(parts) for finding in parts[s].listing.quarantined]
     quarantined += [(s, finding) for s in sorted(parts) for finding in parts[s].findings]
-    return Catalog(
+    catalog = Catalog(
         version=version,
-        wrappers=wrappers,
         offerings=_offerings(listings, shape, previous),
         servers=MappingProxyType(dict(listings)),
         quarantined=(*quarantined, *refused),
         warnings=tuple((s, warning) for s in sorted(parts) for warning in parts[s].warnings),
+        parts=parts,
+        offered_under=_naming(shape),
+    )
+    return _indexed(catalog, wrappers)
+
+
+def _indexed(catalog: Catalog, wrappers: tuple[ToolWrapper, ...]) -> Catalog:
+    """The catalog with these wrappers, ordered by name, and everything that is found by them."""
+    by_server: dict[str, list[ToolWrapper]] = {}
+    for wrapper in wrappers:
+        by_server.setdefault(wrapper.server, []).append(wrapper)
+    return replace(
+        catalog,
+        wrappers=wrappers,
         digest=digest([[w.name, w.digest] for w in wrappers]),
         _by_name={w.name: w for w in wrappers},
         _by_server={s: tuple(ws) for s, ws in by_server.items()},
         _by_tool={(w.server, w.tool): w for w in wrappers},
-        parts=parts,
-        offered_under=_naming(shape),
     )
 
 
@@ -294,10 +321,9 @@ def _wrap(
             definition, documented = enriched.definition, enriched.documented
             code = "overlay" if overlay.rejected is None else "overlay_rejected"
             warnings += [Finding(tool=tool, code=code, detail=detail) for detail in enriched.warnings]
-        if tool in shape.notes:
-            definition = with_notes(upstream, definition, shape.notes[tool])
+        notes = notes_about(upstream, shape.notes.get(tool, ()))
         try:
-            wrappers.append(_wrapper(listing, tool, names[tool], definition, documented))
+            wrappers.append(_wrapper(listing, tool, names[tool], definition, documented, notes))
         except SchemaRejected as rejected:
             findings.append(Finding(tool=tool, code=rejected.code, detail=rejected.detail))
     return tuple(wrappers), tuple(findings), tuple(warnings)
@@ -309,6 +335,7 @@ def _wrapper(
     compiled: CompiledName,
     definition: dict[str, Any],
     documented: frozenset[str],
+    notes: tuple[Note, ...],
 ) -> ToolWrapper:
     named = {**definition, "name": compiled.name}
     text = canonical(named)
@@ -327,6 +354,7 @@ def _wrapper(
         origin=listing.origin,
         headers=MappingProxyType(headers.header_paths(schema)) if annotated else _NO_HEADERS,
         documented=documented,
+        notes=notes,
     )
 
 

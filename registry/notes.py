@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,18 +28,9 @@ class Note:
     until_s: float | None = None
 
 
-def with_notes(upstream: Mapping[str, Any], shown: dict[str, Any], notes: Iterable[Note]) -> dict[str, Any]:
-    """Append to a description what was noted about this very definition, each text once.
-
-    Args:
-        upstream: The definition as the upstream gave it.
-        shown: The same under its overlay; it comes back as it is where nothing is noted.
-        notes: Notes about the tool.
-    """
+def notes_about(upstream: Mapping[str, Any], notes: tuple[Note, ...]) -> tuple[Note, ...]:
+    """Return the notes that are about this very definition."""
+    if not notes:
+        return ()
     today = digest(upstream)
-    texts = list(dict.fromkeys(note.text for note in notes if note.digest == today))
-    if not texts:
-        return shown
-    described = shown.get("description")
-    parts = [described] if isinstance(described, str) and described else []
-    return {**shown, "description": "\n\n".join([*parts, *texts])}
+    return tuple(note for note in notes if note.digest == today)

@@ -74,6 +74,30 @@ class Offerings:
             return self.prompts
         return self.resources if kind == "resources" else self.templates
 
+    def only(self, servers: frozenset[ServerName]) -> Offerings:
+        """Return what these servers have of it, under the same names."""
+
+        def kept(offerings: Iterable[Offering]) -> tuple[Offering, ...]:
+            return tuple(one for one in offerings if one.server in servers)
+
+        by_kind = {"prompts": kept(self.prompts), "resources": kept(self.resources)}
+        templates = kept(self.templates)
+        return Offerings(
+            prompts=by_kind["prompts"],
+            resources=by_kind["resources"],
+            templates=templates,
+            digests={kind: digest([one.definition for one in by_kind.get(kind, templates)]) for kind in KEYS},
+            _prompts={one.key: one for one in by_kind["prompts"]},
+            _resources={one.key: one for one in by_kind["resources"]},
+            _shared={
+                uri: left
+                for uri, owners in self._shared.items()
+                if (left := tuple(server for server in owners if server in servers))
+            },
+            _templates=tuple((literals, one) for literals, one in self._templates if one.server in servers),
+            _servers=tuple(server for server in self._servers if server in servers),
+        )
+
     def prompt(self, name: str) -> Offering | None:
         """The prompt of this name, if there is one."""
         return self._prompts.get(name)

@@ -32,6 +32,18 @@ class ServerShape:
     deny: tuple[str, ...] = ()
     overlays: Mapping[str, Overlay] = field(default_factory=dict)
     notes: Mapping[str, tuple[Note, ...]] = field(default_factory=dict)
+    display_name: str | None = None
+    tags: tuple[str, ...] = ()
+    siblings: tuple[str, ...] = ()
+    supplement: str | None = None
+    supplements: Mapping[str, str] = field(default_factory=dict)
+    examples: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    annotations: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    search_hints: Mapping[str, str] = field(default_factory=dict)
+    always_load: frozenset[str] = frozenset()
+    pinned: frozenset[str] = frozenset()
+    priority: int = 0
+    priorities: Mapping[str, int] = field(default_factory=dict)
     repair: Level = "safe"
     repairs: Mapping[str, Level] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)

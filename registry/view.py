@@ -1,0 +1,156 @@
+"""The catalog as one profile shows it: narrowed, worded, planned; a function of catalog and configuration only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from registry.catalog import Catalog, ToolWrapper
+from registry.disclosure import Candidate, Plan, Reason, plan
+from registry.names import ServerName
+from registry.profile import Profile
+from registry.schemas import digest, text_of
+from registry.shape import ServerShape, Shape
+from registry.wording import worded
+
+_UNSHAPED = ServerShape()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One wrapper as a profile shows it.
+
+    Attributes:
+        shown: Its definition in the profile's words.
+        tokens: What that costs in a list, estimated.
+        listed: Whether it is in the list, or has to be found.
+        reason: Why.
+    """
+
+    wrapper: ToolWrapper
+    shown: dict[str, Any]
+    tokens: int
+    listed: bool
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """What callers of one profile can see and call at one moment; never changed, only replaced.
+
+    Attributes:
+        catalog: Only what the profile permits, otherwise as it is.
+        entries: Every permitted wrapper, ordered by name.
+        defers: Whether some of them are not listed.
+        warnings: What the profile says in vain.
+        digest: Of what is listed.
+    """
+
+    profile: Profile
+    catalog: Catalog
+    entries: tuple[Entry, ...]
+    defers: bool
+    warnings: tuple[str, ...]
+    digest: str
+    _by_name: Mapping[str, Entry] = field(default_factory=dict, repr=False)
+
+    def entry(self, name: str) -> Entry | None:
+        """The entry of this wrapper name, if the profile permits it."""
+        return self._by_name.get(name)
+
+
+def build_view(
+    catalog: Catalog,
+    shape: Shape,
+    profile: Profile,
+    *,
+    always: tuple[dict[str, Any], ...] = (),
+    finders: tuple[dict[str, Any], ...] = (),
+    tokens_of: Callable[[str], int] = lambda text: (len(text) + 3) // 4,
+) -> View:
+    """Show a catalog to the callers of a profile.
+
+    Args:
+        catalog: Everything there is.
+        shape: What configuration says of servers and tools.
+        profile: Who is asking.
+        always: Our own tools that every list has.
+        finders: Our own tools that a list has which leaves something out.
+        tokens_of: Estimates what a text costs a model.
+    """
+
+    def cost(definition: Mapping[str, Any]) -> int:
+        return tokens_of(text_of(definition))
+
+    def shape_of(server: ServerName) -> ServerShape:
+        return shape.servers.get(server, _UNSHAPED)
+
+    narrowed = catalog.narrowed(
+        lambda wrapper: profile.permits(wrapper, shape_of(wrapper.server)),
+        lambda server: profile.permits_server(server, shape_of(server)),
+    )
+    siblings = {server: _siblings(server, narrowed, shape) for server in narrowed.servers}
+    shown: dict[str, dict[str, Any]] = {}
+    candidates: list[Candidate] = []
+    for wrapper in narrowed.wrappers:
+        own = shape_of(wrapper.server)
+        definition = worded(wrapper, own, profile, siblings.get(wrapper.server, {}))
+        shown[wrapper.name] = definition
+        candidates.append(
+            Candidate(
+                name=wrapper.name,
+                tokens=cost(definition) if profile.disclosure == "auto" else 0,
+                pinned=wrapper.tool in own.pinned,
+                priority=own.priorities.get(wrapper.tool, own.priority),
+            )
+        )
+    decided: Plan = plan(
+        candidates,
+        profile,
+        always=len(always),
+        always_tokens=sum(map(cost, always)) if profile.disclosure == "auto" else 0,
+        finders=len(finders),
+        finders_tokens=sum(map(cost, finders)) if profile.disclosure == "auto" else 0,
+    )
+    entries = tuple(
+        Entry(
+            wrapper=wrapper,
+            shown=shown[wrapper.name],
+            tokens=one.tokens,
+            listed=wrapper.name in decided.listed,
+            reason=decided.reasons[wrapper.name],
+        )
+        for wrapper, one in zip(narrowed.wrappers, candidates, strict=True)
+    )
+    unchanged = all(one.listed and one.shown is one.wrapper.definition for one in entries)
+    listed = narrowed.digest if unchanged else digest([one.shown for one in entries if one.listed])
+    return View(
+        profile=profile,
+        catalog=narrowed,
+        entries=entries,
+        defers=decided.defers,
+        warnings=tuple(_warnings(profile, narrowed, catalog)),
+        digest=f"{listed} {decided.defers}",
+        _by_name={entry.wrapper.name: entry for entry in entries},
+    )
+
+
+def _siblings(server: ServerName, catalog: Catalog, shape: Shape) -> dict[str, str]:
+    """The servers to name beside this one: its own siblings, and those whose sibling it is, if they are served."""
+    own = shape.servers.get(server, _UNSHAPED).siblings
+    named = [one for one in catalog.servers if one in own or server in shape.servers.get(one, _UNSHAPED).siblings]
+    return {
+        one: shape.servers.get(one, _UNSHAPED).display_name or one
+        for one in sorted(named)
+        if one != server and not catalog.servers[one].stale
+    }
+
+
+def _warnings(profile: Profile, narrowed: Catalog, whole: Catalog) -> list[str]:
+    warnings = []
+    for name in profile.supplements:
+        if narrowed.get(name) is None:
+            known = "is not in this profile" if whole.get(name) is not None else "is no wrapper"
+            warnings.append(f"supplements: {name} {known}")
+    return warnings
