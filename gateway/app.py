@@ -20,12 +20,15 @@ from gateway.access.principal import LOCAL
 from gateway.access.seals import Seals
 from gateway.calls.context import Caller
 from gateway.calls.directions import Directions
+from gateway.calls.finding import Finder
 from gateway.calls.forwarding import Forwarder
 from gateway.calls.offerings import OfferingCalls, TaskNames
 from gateway.calls.outcomes import Outcomes
 from gateway.calls.pipeline import CallPipeline
 from gateway.calls.subscriptions import Subscriptions
-from gateway.config.model import Config, ServerConfig, ToolConfig
+from gateway.calls.views import Views
+from gateway.config.model import Config, ServerConfig
+from gateway.config.shapes import profile_of, shape_of
 from gateway.discovery import INLINE_TOOLS, listing_of
 from gateway.downstream.changes import Announcer
 from gateway.downstream.listening import Listening
@@ -37,10 +40,10 @@ from gateway.upstream.http import HttpClient
 from gateway.upstream.link import UpstreamLink
 from gateway.upstream.private import PrivateLinks
 from gateway.upstream.session import RawListing
-from registry.enrichment import Overlay, OverlayRejected, read_arguments, rows
+from registry.enrichment import rows
 from registry.errors import AliasError
-from registry.names import ServerName, ToolName, check_aliases
-from registry.shape import ServerShape, Shape
+from registry.names import ServerName, check_aliases
+from registry.shape import Shape
 from registry.store import Registry
 
 log = logging.getLogger(__name__)
@@ -74,13 +77,17 @@ class Gateway:
         self.notebook = Notebook(self.registry, state_dir)
         self.outcomes = Outcomes(on_success=self.notebook.succeeded)
         directions = Directions(self.registry, self.links, retired=self.retired, successor=self.successor)
-        self.pipeline = CallPipeline(self.registry, self.links, forwarder, tasks, directions, self.outcomes)
-        self.announcer = Announcer(self.registry)
+        self.views = Views(
+            self.registry, {name: profile_of(name, one, config) for name, one in config.gateway.profiles.items()}
+        )
+        finder = Finder(self.registry, self.links, config.gateway.search.synonyms)
+        self.pipeline = CallPipeline(self.registry, self.links, forwarder, tasks, directions, self.outcomes, finder)
+        self.announcer = Announcer(self.registry, self.views)
         self.server = McpServer(
-            self.registry,
+            self.views,
             self.pipeline,
             OfferingCalls(self.registry, forwarder, tasks),
-            Listening(self.registry, self.subscriptions, tasks, self.announcer, pending=self._pending),
+            Listening(self.views, self.subscriptions, tasks, self.announcer, pending=self._pending),
             self.announcer,
             shared=not config.gateway.auth.api_keys,
             settle=self._settle_first,
@@ -156,19 +163,7 @@ class Gateway:
         return None
 
     def _shape(self, alias: str, config: ServerConfig) -> None:
-        prefix = config.prefix or self.config.gateway.names.prefix
-        shape = ServerShape(
-            prefixed=prefix != "none",
-            renames={ToolName(tool): one.name for tool, one in config.tools.items() if one.name},
-            hidden=frozenset(tool for tool, one in config.tools.items() if one.hidden),
-            allow=tuple(config.allow),
-            deny=tuple(config.deny),
-            notes=self.notebook.of(alias),
-            repair=config.repair,
-            repairs={tool: one.repair for tool, one in config.tools.items() if one.repair is not None},
-            defaults=config.defaults,
-            overlays={tool: _overlay(one) for tool, one in config.tools.items() if one.arguments or one.description},
-        )
+        shape = shape_of(config, self.config.gateway.names.prefix, self.notebook.of(alias))
         old = self.registry.shape
         self.registry.reshape(Shape(max_length=old.max_length, servers={**old.servers, ServerName(alias): shape}))
         saved = self._saved.get(alias)
@@ -254,7 +249,7 @@ class Gateway:
         Raises:
             RpcError: The name is nothing of ours.
         """
-        caller = Caller(principal=LOCAL)
+        caller = Caller(principal=LOCAL, view=self.views.view())
         return await self.pipeline.call({"name": name, "arguments": arguments}, caller)
 
     def server_rows(self) -> list[dict[str, Any]]:
@@ -335,20 +330,6 @@ class Gateway:
             )
             for server, one in found
         ]
-
-
-def _overlay(config: ToolConfig) -> Overlay:
-    """What the file says of one tool; arguments that make no sense spoil only themselves."""
-    try:
-        arguments, rejected = read_arguments(config.arguments), None
-    except OverlayRejected as error:
-        arguments, rejected = (), str(error)
-    return Overlay(
-        arguments=arguments,
-        replace=config.mode == "replace",
-        description=config.description,
-        rejected=rejected,
-    )
 
 
 @asynccontextmanager

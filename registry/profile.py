@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import Literal
+from typing import Final, Literal
 
 from registry.catalog import ToolWrapper
 from registry.names import SEPARATOR
 from registry.shape import ServerShape
 
+DEFAULT: Final = "default"
 Disclosure = Literal["eager", "auto", "lazy"]
 
 
@@ -49,7 +50,7 @@ class Profile:
         instructions: Authored; generated where absent.
     """
 
-    name: str = "default"
+    name: str = DEFAULT
     selection: Selection = field(default_factory=Selection)
     groups: tuple[Selection, ...] | None = None
     disclosure: Disclosure = "eager"

@@ -29,7 +29,7 @@ class Registry:
     def __init__(self, shape: Shape) -> None:
         self.shape = shape
         self.catalog: Catalog = build({}, shape, version=0)
-        self._listeners: dict[int, Listener] = {}
+        self._listeners: dict[int, tuple[Listener, bool]] = {}
         self._ids = count()
 
     def put(self, listing: ServerListing) -> CatalogChange:
@@ -57,10 +57,10 @@ class Registry:
         self.shape = shape
         return self._swap(self.catalog.servers)
 
-    def subscribe(self, listener: Listener) -> Callable[[], None]:
-        """Call `listener` after each swap that a caller could notice; return what ends that."""
+    def subscribe(self, listener: Listener, *, always: bool = False) -> Callable[[], None]:
+        """Call `listener` after each swap that a caller could notice, or after every one; return what ends that."""
         key = next(self._ids)
-        self._listeners[key] = listener
+        self._listeners[key] = (listener, always)
 
         def unsubscribe() -> None:
             self._listeners.pop(key, None)
@@ -71,8 +71,8 @@ class Registry:
         before = self.catalog
         self.catalog = build(listings, self.shape, version=before.version + 1, previous=before)
         change = CatalogChange(before, self.catalog)
-        if change:
-            for listener in tuple(self._listeners.values()):
+        for listener, always in tuple(self._listeners.values()):
+            if always or change:
                 try:
                     listener(change)
                 except Exception:  # noqa: BLE001 -- boundary: a listener spoils nothing but its own work

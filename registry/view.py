@@ -42,6 +42,7 @@ class View:
     Attributes:
         catalog: Only what the profile permits, otherwise as it is.
         entries: Every permitted wrapper, ordered by name.
+        servers: Every configured server that it permits, also one that has said nothing yet.
         defers: Whether some of them are not listed.
         warnings: What the profile says in vain.
         digest: Of what is listed.
@@ -50,6 +51,7 @@ class View:
     profile: Profile
     catalog: Catalog
     entries: tuple[Entry, ...]
+    servers: tuple[ServerName, ...]
     defers: bool
     warnings: tuple[str, ...]
     digest: str
@@ -129,6 +131,7 @@ def build_view(
         profile=profile,
         catalog=narrowed,
         entries=entries,
+        servers=tuple(server for server, one in shape.servers.items() if profile.permits_server(server, one)),
         defers=decided.defers,
         warnings=tuple(_warnings(profile, narrowed, catalog)),
         digest=f"{listed} {decided.defers}",

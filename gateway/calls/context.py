@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from gateway.access.principal import Principal
 from gateway.eras import LOG_LEVELS, MODERN_VERSIONS
 from gateway.upstream.sideband import Ask, Host, OnParams, Sideband
+from registry.view import View
 
 Via = Literal["wrapper", "invoke_tool"]
 
@@ -19,6 +20,7 @@ class Caller:
 
     Attributes:
         principal: Who it is.
+        view: What it may see and call, pinned for the whole call.
         version: The protocol version that it speaks.
         owner: Equal for requests whose log messages may be read together.
         session_id: Of its handshake-era session; None in the modern era.
@@ -28,11 +30,13 @@ class Caller:
         on_progress: Takes progress params, when the caller asked for progress.
         on_log: Takes the params of log messages.
         ask: Puts a question to it; None where it cannot be asked.
+        found: Hears which tools a search has found; None where a list must not depend on what was asked before.
         trace: Its trace context, as HTTP headers.
         peer: The other end of its connection.
     """
 
     principal: Principal
+    view: View
     version: str = MODERN_VERSIONS[-1]
     owner: object = field(default_factory=object)
     session_id: str | None = None
@@ -42,6 +46,7 @@ class Caller:
     on_progress: OnParams | None = None
     on_log: OnParams | None = None
     ask: Ask | None = None
+    found: Callable[[list[str]], None] | None = None
     trace: Mapping[str, str] = field(default_factory=dict)
     peer: str = ""
 

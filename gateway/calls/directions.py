@@ -9,11 +9,13 @@ from typing import Any, Final
 from gateway.errors import INVALID_PARAMS, RpcError, UpstreamUnavailable, error_result
 from gateway.upstream.link import UpstreamLink
 from registry import problems
-from registry.catalog import Catalog, ToolWrapper
+from registry.catalog import ToolWrapper
 from registry.drift import Drift
 from registry.envelope import Misaddressed
-from registry.names import SEPARATOR, fold
+from registry.names import SEPARATOR, ServerName, fold
+from registry.shape import ServerShape
 from registry.store import Registry
+from registry.view import View
 
 _NEAR: Final = 3
 
@@ -36,46 +38,48 @@ class Directions:
         self.drift = Drift()
         registry.subscribe(self.drift.note)
 
-    async def late(self, name: str) -> ToolWrapper | None:
+    async def late(self, view: View, name: str) -> ToolWrapper | None:
         """A wrapper whose server is only now connecting: wait for it, bounded."""
         alias, found, _ = name.partition(SEPARATOR)
-        link = self._links.get(alias) if found else None
+        link = self._links.get(alias) if found and alias in view.servers else None
         if link is None or link.session is not None or alias in self._registry.catalog.servers:
             return None
         try:
             await link.wait_ready(link.patience_s)
         except UpstreamUnavailable:
             return None
-        return self._registry.catalog.get(name)
+        wrapper = self._registry.catalog.get(name)
+        shape = self._registry.shape.servers.get(ServerName(alias), ServerShape())
+        return wrapper if wrapper is not None and view.profile.permits(wrapper, shape) else None
 
-    def unknown(self, catalog: Catalog, name: str) -> dict[str, Any]:
+    def unknown(self, view: View, name: str) -> dict[str, Any]:
         """Answer a call of a name that no wrapper has.
 
         Raises:
             RpcError: The name is nothing of ours.
         """
         alias, found, tool = name.partition(SEPARATOR)
-        if found and alias in self._links:
-            return self._no_such_tool(catalog, alias, tool)
-        if found and (gone := self._gone(catalog, alias, tool)) is not None:
+        if found and alias in view.servers:
+            return self._no_such_tool(view, alias, tool)
+        if found and (gone := self._gone(view, alias, tool)) is not None:
             return gone
-        near = difflib.get_close_matches(name, [wrapper.name for wrapper in catalog.wrappers], n=_NEAR)
+        near = difflib.get_close_matches(name, [wrapper.name for wrapper in view.catalog.wrappers], n=_NEAR)
         hint = f"; did you mean {', '.join(near)}?" if near else ""
         raise RpcError(INVALID_PARAMS, f"Unknown tool: {name[:200]}{hint}")
 
-    def misaddressed(self, catalog: Catalog, call: Misaddressed, sent: object) -> dict[str, Any]:
+    def misaddressed(self, view: View, call: Misaddressed, sent: object) -> dict[str, Any]:
         """Answer a call of `invoke_tool` that reaches no tool."""
         if call.server is None or call.tool is None or call.wrapper is not None:
-            known = f" {self._servers()}" if "server" in call.faults else ""
+            known = f" {_servers(view)}" if "server" in call.faults else ""
             return error_result(problems.explain_address(call, sent) + known)
         if call.known_server:
-            return self._no_such_tool(catalog, call.server, call.tool)
-        gone = self._gone(catalog, call.server, call.tool)
+            return self._no_such_tool(view, call.server, call.tool)
+        gone = self._gone(view, call.server, call.tool)
         if gone is not None:
             return gone
-        near = difflib.get_close_matches(call.server, list(self._links), n=1)
+        near = difflib.get_close_matches(call.server, list(view.servers), n=1)
         hint = f" Did you mean '{near[0]}'?" if near else ""
-        return error_result(f"Not called: there is no server '{call.server[:200]}'.{hint} {self._servers()}")
+        return error_result(f"Not called: there is no server '{call.server[:200]}'.{hint} {_servers(view)}")
 
     def renamed(self, wrapper: ToolWrapper, arguments: object) -> str:
         """Say which of the parameters that were sent have another name by now; nothing where none has."""
@@ -84,22 +88,19 @@ class Directions:
         renamed = [f"`{old}` is now `{new}`" for old, new in known.items() if old in sent]
         return f"\n\nThis tool has changed: {', '.join(renamed)}." if renamed else ""
 
-    def _gone(self, catalog: Catalog, alias: str, tool: str) -> dict[str, Any] | None:
+    def _gone(self, view: View, alias: str, tool: str) -> dict[str, Any] | None:
         """Say what became of a server that was here under this alias; None if there was none."""
         if not self._retired(alias):
             return None
         today = self._successor(alias)
-        if today is None:
-            return error_result(f"Not called: server '{alias}' was removed. {self._servers()}")
-        renamed = catalog.find(today, tool)
+        if today is None or today not in view.servers:
+            return error_result(f"Not called: server '{alias}' was removed. {_servers(view)}")
+        renamed = view.catalog.find(today, tool)
         what = f"Call {renamed.name} instead." if renamed else f"Its tools are named {today}__… now."
         return error_result(f"Not called: server '{alias}' is now called '{today}'. {what}")
 
-    def _servers(self) -> str:
-        return f"Servers: {', '.join(sorted(self._links)) or 'none'}."
-
-    def _no_such_tool(self, catalog: Catalog, server: str, tool: str) -> dict[str, Any]:
-        link = self._links[server]
+    def _no_such_tool(self, view: View, server: str, tool: str) -> dict[str, Any]:
+        link, catalog = self._links[server], view.catalog
         if server not in catalog.servers and link.session is None:
             reason = f" ({link.last_error})" if link.last_error else ""
             return error_result(f"Not called: server '{server}' is not reachable right now{reason}. Try again.")
@@ -116,3 +117,7 @@ class Directions:
         return error_result(
             f"Not called: server '{server}' has no tool '{tool[:200]}'. {what}: {', '.join(listed) or 'no tools'}."
         )
+
+
+def _servers(view: View) -> str:
+    return f"Servers: {', '.join(sorted(view.servers)) or 'none'}."

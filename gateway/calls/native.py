@@ -33,7 +33,45 @@ INVOKE_TOOL: Final[dict[str, Any]] = {
     },
 }
 
+FIND_TOOLS: Final[dict[str, Any]] = {
+    "name": "find_tools",
+    "title": "Find tools",
+    "description": (
+        "Searches the tools behind this gateway, of which only some are listed here. Say in a few words what you "
+        "want to do, as in `send an email`. Answers with the typed names, descriptions and full schemas of the best "
+        "matches; call one directly by its typed name, or through invoke_tool where a new name is refused."
+    ),
+    "inputSchema": {
+        "type": "object",
+        "properties": {
+            "query": {"type": "string", "description": "What you want to do, in a few words."},
+            "limit": {"type": "integer", "minimum": 1, "maximum": 50, "description": "At most so many (default 5)."},
+        },
+        "required": ["query"],
+    },
+    "annotations": {"readOnlyHint": True, "openWorldHint": False},
+}
+LIST_SERVERS: Final[dict[str, Any]] = {
+    "name": "list_servers",
+    "title": "List servers",
+    "description": "Lists the servers behind this gateway with the number of their tools, listed here or not.",
+    "inputSchema": {"type": "object", "properties": {}},
+    "annotations": {"readOnlyHint": True, "openWorldHint": False},
+}
+GET_SERVER_DETAILS: Final[dict[str, Any]] = {
+    "name": "get_server_details",
+    "title": "Get details of a server",
+    "description": "Tells what a server behind this gateway is for, and names its tools with a line about each.",
+    "inputSchema": {
+        "type": "object",
+        "properties": {"server": {"type": "string", "description": "The alias, as list_servers shows it."}},
+        "required": ["server"],
+    },
+    "annotations": {"readOnlyHint": True, "openWorldHint": False},
+}
+
 NATIVE_TOOLS: Final = (INVOKE_TOOL,)
+FINDERS: Final = (FIND_TOOLS, LIST_SERVERS, GET_SERVER_DETAILS)
 
 GATEWAY_TOOLS: Final[dict[str, Any]] = {
     "name": "gateway_tools",

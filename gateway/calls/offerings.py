@@ -46,8 +46,8 @@ class OfferingCalls:
         """
         name = _text(params, "name")
         if name == GATEWAY_TOOLS["name"]:
-            return tool_manual(self._registry.catalog, params.get("arguments"))
-        prompt = self._registry.catalog.offerings.prompt(name)
+            return tool_manual(caller.view.catalog, params.get("arguments"))
+        prompt = caller.view.catalog.offerings.prompt(name)
         if prompt is None:
             raise RpcError(INVALID_PARAMS, f"Unknown prompt: {name[:200]}")
         return await self._send(prompt.server, "prompts/get", {**params, "name": prompt.original}, caller)
@@ -60,7 +60,7 @@ class OfferingCalls:
         """
         uri = _text(params, "uri")
         refused: RpcError | None = None
-        owners = self._registry.catalog.offerings.owners(uri)
+        owners = caller.view.catalog.offerings.owners(uri)
         if len(owners) > 1:
             # Nobody waits for a server that may only perhaps know it.
             owners = tuple(one for one in owners if self._forwarder.connected(one[0]))[:_MAX_OWNERS]
@@ -84,10 +84,10 @@ class OfferingCalls:
         """
         ref = params.get("ref")
         kind = ref.get("type") if isinstance(ref, dict) else None
-        offerings = self._registry.catalog.offerings
+        offerings = caller.view.catalog.offerings
         if isinstance(ref, dict) and kind == "ref/prompt" and isinstance(ref.get("name"), str):
             if ref["name"] == GATEWAY_TOOLS["name"]:
-                return complete_server(self._registry.catalog, params.get("argument"))
+                return complete_server(caller.view.catalog, params.get("argument"))
             prompt = offerings.prompt(ref["name"])
             if prompt is None:
                 raise RpcError(INVALID_PARAMS, f"Unknown prompt: {ref['name'][:200]}")
@@ -109,7 +109,7 @@ class OfferingCalls:
             RpcError: No server has tasks, this caller does not say that it knows of them or has no such task, or
                 its server's own error.
         """
-        if not any(_knows_tasks(one.capabilities) for one in self._registry.catalog.servers.values()):
+        if not any(_knows_tasks(one.capabilities) for one in caller.view.catalog.servers.values()):
             raise RpcError(METHOD_NOT_FOUND, f"Method not found: {method}")
         if not _knows_tasks(caller.capabilities):
             needed: dict[str, Any] = {"requiredCapabilities": {"extensions": {TASKS: {}}}}

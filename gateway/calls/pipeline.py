@@ -11,6 +11,7 @@ from typing import Any, Final
 from gateway.calls import recovery
 from gateway.calls.context import Caller, Via
 from gateway.calls.directions import Directions
+from gateway.calls.finding import FINDER_NAMES, Finder
 from gateway.calls.forwarding import Forwarder, StateRefused
 from gateway.calls.native import INVOKE_TOOL
 from gateway.calls.offerings import TaskNames
@@ -56,6 +57,7 @@ class CallPipeline:
         tasks: TaskNames,
         directions: Directions,
         outcomes: Outcomes,
+        finder: Finder,
     ) -> None:
         self._registry = registry
         self._links = links
@@ -63,6 +65,7 @@ class CallPipeline:
         self._tasks = tasks
         self._directions = directions
         self._outcomes = outcomes
+        self._finder = finder
 
     async def call(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
         """Answer one `tools/call`.
@@ -78,7 +81,7 @@ class CallPipeline:
             RpcError: The name is nothing of ours, or the upstream's error is to be seen as such.
         """
         began_s = time.perf_counter()
-        catalog = self._registry.catalog
+        catalog = caller.view.catalog
         name, arguments = params.get("name"), params.get("arguments")
         if not isinstance(name, str):
             raise RpcError(INVALID_PARAMS, "params.name must be a string")
@@ -86,14 +89,16 @@ class CallPipeline:
         repairs: tuple[Repair, ...] = ()
         if name == INVOKE_TOOL["name"]:
             via = "invoke_tool"
-            target = addressed(arguments, catalog, self._links, repairs_for=self._repairs_for)
+            target = addressed(arguments, catalog, caller.view.servers, repairs_for=self._repairs_for)
             if not isinstance(target, Addressed):
-                return self._directions.misaddressed(catalog, target, arguments)
+                return self._directions.misaddressed(caller.view, target, arguments)
             wrapper, arguments, repairs = target.wrapper, target.arguments, target.repairs
+        elif caller.view.defers and name in FINDER_NAMES:
+            return self._finder.call(name, arguments, caller)
         else:
-            found = catalog.get(name) or await self._directions.late(name)
+            found = catalog.get(name) or await self._directions.late(caller.view, name)
             if found is None:
-                return self._directions.unknown(catalog, name)
+                return self._directions.unknown(caller.view, name)
             wrapper = found
         outcome = "error"
         try:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gateway.commands import output
 from gateway.commands.places import UsageError, how_to_run, state_dir
 from gateway.telemetry import logs
+from registry.profile import DEFAULT
 
 if TYPE_CHECKING:
     from gateway.app import Gateway
@@ -81,13 +82,14 @@ def stdio(args: Namespace) -> int:
 
     config = load(args.config)
     output.warn(config.warnings)
-    if args.profile is not None:
-        output.say("warning: --profile: has no effect in this version")
+    if args.profile is not None and args.profile != DEFAULT and args.profile not in config.gateway.profiles:
+        known = ", ".join([DEFAULT, *config.gateway.profiles])
+        raise UsageError(f"--profile {args.profile}: there is no such profile; expected one of: {known}")
 
     async def run_stdio() -> int:
         from gateway.serving.stdio import serve_stdio
 
-        return await serve_stdio(config, state_dir=state_dir(args))
+        return await serve_stdio(config, state_dir=state_dir(args), profile=args.profile or DEFAULT)
 
     logs.start()
     return _run(run_stdio)

@@ -16,9 +16,6 @@ from gateway.errors import ConfigError
 from registry.errors import AliasError
 from registry.names import check_aliases
 
-# What INTERFACES describes and this version reads without acting on it.
-_INERT_IN_SERVER = ("supplement", "siblings")
-_INERT_IN_TOOL = ("supplement", "pinned", "examples")
 _NO_EFFECT = "has no effect in this version"
 _MAX_PROBLEMS_SHOWN = 10
 
@@ -74,7 +71,6 @@ def parse(
     _check_aliases(found, str(block), file)
     if isinstance(servers, dict):
         warnings += [f"{file}: {text}" for text in _ignored_in_servers(servers, str(block))]
-    warnings += [f"{file}: {text}" for text in _without_effect(checked, str(block))]
     return Config(servers=found, gateway=checked.gateway, warnings=warnings, path=path)
 
 
@@ -113,25 +109,6 @@ def _ignored_in_servers(servers: dict[str, Any], block: str) -> Iterator[str]:
                 guess = near(key, known).split(", or")[0]
                 hint = f"; expected {guess}" if "did you mean" in guess else ""
                 yield f"{join(join(block, alias), key)}: unknown key, ignored{hint}"
-
-
-def _without_effect(checked: ConfigFile, block: str) -> Iterator[str]:
-    """One warning for each kind of key that this version only reads, naming its first place."""
-    places: dict[str, list[str]] = {}
-    for alias, server in (checked.mcp_servers or checked.servers).items():
-        here = join(block, alias)
-        for name in _INERT_IN_SERVER:
-            if name in server.model_fields_set:
-                places.setdefault(name, []).append(join(here, name))
-        for tool, entry in server.tools.items():
-            for name in _INERT_IN_TOOL:
-                if name in entry.model_fields_set:
-                    places.setdefault(name, []).append(join(join(join(here, "tools"), tool), name))
-    if "profiles" in checked.gateway.model_fields_set:
-        places["profiles"] = ["gateway.profiles"]
-    for found in places.values():
-        more = f" (and {len(found) - 1} more of its kind)" if len(found) > 1 else ""
-        yield f"{found[0]}: {_NO_EFFECT}{more}"
 
 
 def _check_aliases(servers: Mapping[str, ServerConfig], block: str, file: str) -> None:

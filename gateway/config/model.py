@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -20,6 +21,7 @@ from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
 ServerType = Literal["stdio", "http", "sse", "graphql"]
+_PROFILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 Prefix = Literal["always", "none"]
 Repair = Literal["off", "safe", "full"]
 
@@ -91,6 +93,10 @@ class ToolConfig(_Section):
     pinned: bool = Field(default=False, description="Listed even where a profile defers wrappers.")
     arguments: list[Any] = Field(default_factory=list, description="Arguments, as name, type, description, required.")
     examples: list[Any] = Field(default_factory=list, description="Argument objects to show.")
+    priority: int | None = Field(default=None, description="Higher is listed first where a budget is short.")
+    search_hint: str | None = Field(default=None, description="Words by which hosts find it (anthropic/searchHint).")
+    always_load: bool = Field(default=False, description="Hosts that defer tools load it at once.")
+    annotations: dict[str, Any] = Field(default_factory=dict, description="Hints where the upstream has none.")
     repair: Repair | None = Field(default=None, description="What may be repaired in calls of this tool.")
     mode: Literal["replace"] | None = Field(default=None, description="replace: `arguments` win over the upstream.")
 
@@ -119,6 +125,7 @@ class ServerConfig(_Section):
     supplement: str | None = None
     siblings: list[str] = Field(default_factory=list)
     display_name: str | None = None
+    priority: int = Field(default=0, description="Higher is listed first where a budget is short.")
     elicitation: bool = False
     repair: Repair = Field(default="safe", description="What may be repaired in calls: nothing, the sure, or more.")
     tools: dict[str, ToolConfig] = Field(default_factory=dict)
@@ -222,18 +229,33 @@ class AdminConfig(_Section):
     token: SecretStr | None = Field(default=None, min_length=1)
 
 
-class ProfileConfig(_Section):
-    """A named view of the catalog."""
+class GroupConfig(_Section):
+    """A selection of servers and tools by patterns: each that is given narrows further; `*` is all, empty is none."""
 
-    servers: list[str] | None = None
-    tags: list[str] | None = None
-    tools: list[str] | None = None
-    disclosure: Literal["auto", "eager", "lazy"] = "auto"
-    max_tools: Count = Field(default=100, ge=1)
-    max_tokens: Count = Field(default=20_000, ge=1)
-    dialect: str | None = None
-    supplements: dict[str, str] = Field(default_factory=dict)
-    instructions: str | None = None
+    servers: list[str] | None = Field(default=None, description="Patterns of aliases.")
+    tags: list[str] | None = Field(default=None, description="Patterns of tags, of which a server has one.")
+    tools: list[str] | None = Field(default=None, description="Patterns of wrapper names or of tool names.")
+
+
+class ProfileConfig(GroupConfig):
+    """A named view of the catalog, at /mcp/NAME."""
+
+    groups: list[str] | None = Field(default=None, description="Groups, one of which has to select a tool.")
+    disclosure: Literal["auto", "eager", "lazy"] = Field(
+        default="auto", description="eager: all listed; auto: within the budget; lazy: only what is pinned."
+    )
+    max_tools: Count = Field(default=100, ge=5, description="For auto: tools listed at most, our own included.")
+    max_tokens: Count = Field(default=20_000, ge=1, description="For auto: tokens of the list at most.")
+    dialect: str = Field(default="mcp", description="The host or model API whose schema rules hold.")
+    supplements: dict[str, str] = Field(default_factory=dict, description="Appended to descriptions, by wrapper.")
+    guidance: dict[str, str] = Field(default_factory=dict, description="Appended for every server with that tag.")
+    instructions: str | None = Field(default=None, description="Replaces the generated ones.")
+
+
+class SearchConfig(_Section):
+    """How find_tools searches."""
+
+    synonyms: dict[str, list[str]] = Field(default_factory=dict, description="Words that mean the same, by word.")
 
 
 class GatewayConfig(_Section):
@@ -244,6 +266,19 @@ class GatewayConfig(_Section):
     auth: AuthConfig = AuthConfig()
     admin: AdminConfig = AdminConfig()
     profiles: dict[str, ProfileConfig] = Field(default_factory=dict)
+    groups: dict[str, GroupConfig] = Field(default_factory=dict, description="Selections to use in profiles.")
+    search: SearchConfig = SearchConfig()
+
+    @model_validator(mode="after")
+    def _profiles_are_sound(self) -> GatewayConfig:
+        for name, profile in self.profiles.items():
+            if not _PROFILE_NAME.fullmatch(name):
+                raise fault("is no name of a profile", "letters, digits, - and _", key=f"profiles.{name}")
+            for group in profile.groups or ():
+                if group not in self.groups:
+                    known = ", ".join(self.groups) or "none"
+                    raise fault(f"names no group ({group})", f"one of: {known}", key=f"profiles.{name}.groups")
+        return self
 
 
 class NoteRequest(_Section):

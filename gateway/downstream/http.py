@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 import anyio
@@ -14,6 +15,7 @@ import anyio
 from gateway import wire
 from gateway.access.api_keys import ApiKeys
 from gateway.access.principal import Principal
+from gateway.calls.views import Views
 from gateway.downstream.server import Answer, McpServer, Request, error_answer, parse_request
 from gateway.downstream.sessions import Session, SessionTable
 from gateway.downstream.streams import Exchange, Receive, Send, send_empty, send_json, watch_disconnect
@@ -28,6 +30,7 @@ from gateway.errors import (
     UNSUPPORTED_PROTOCOL_VERSION,
     RpcError,
 )
+from registry.profile import DEFAULT
 from registry.store import Registry
 
 log = logging.getLogger(__name__)
@@ -60,12 +63,30 @@ class _Refused(Exception):
         super().__init__(message)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Arrival:
+    """One HTTP request whose caller is known, and the way back."""
+
+    headers: dict[str, str]
+    principal: Principal
+    profile: str
+    peer: str
+    receive: Receive
+    send: Send
+
+    @property
+    def trace(self) -> dict[str, str]:
+        """The caller's trace context."""
+        return {name: self.headers[name] for name in _TRACE if name in self.headers}
+
+
 class McpEndpoint:
     """Serves `/mcp`. Host and Origin were checked before."""
 
-    def __init__(self, server: McpServer, registry: Registry, keys: ApiKeys) -> None:
+    def __init__(self, server: McpServer, registry: Registry, views: Views, keys: ApiKeys) -> None:
         self._server = server
         self._registry = registry
+        self._views = views
         self._keys = keys
         self.sessions = SessionTable(server.announcer)
         self._running: set[anyio.CancelScope] = set()
@@ -85,23 +106,33 @@ class McpEndpoint:
         """Answer one HTTP request."""
         try:
             headers = _headers(scope)
+            profile = scope["path"].removeprefix("/mcp").removeprefix("/") or DEFAULT
+            if profile not in self._views.profiles:
+                raise _Refused(404, "there is no such profile")
             principal = self._keys.principal(headers.get("authorization"))
             if principal is None:
                 raise _Refused(401, "a valid API key is needed", [(b"www-authenticate", b"Bearer")])
             if self.draining:
                 raise _Refused(503, "the gateway is shutting down", [(b"retry-after", b"1")])
+            client = scope.get("client")
+            arrival = _Arrival(
+                headers=headers,
+                principal=principal,
+                profile=profile,
+                peer=f"{client[0]}:{client[1]}" if client else "",
+                receive=receive,
+                send=send,
+            )
             method = scope["method"]
             modern = headers.get("mcp-protocol-version") not in (None, *HANDSHAKE_VERSIONS)
             if method == "POST":
-                client = scope.get("client")
-                peer = f"{client[0]}:{client[1]}" if client else ""
-                await self._post(headers, principal, peer, receive, send, modern=modern)
+                await self._post(arrival, modern=modern)
             elif modern:
                 raise _Refused(405, "this version has POST only", [(b"allow", b"POST")])
             elif method == "GET":
-                await self._get(headers, principal, receive, send)
+                await self._get(arrival)
             elif method == "DELETE":
-                self.sessions.close(self._session(headers, principal))
+                self.sessions.close(self._session(arrival))
                 await send_empty(send, 204)
             else:
                 raise _Refused(405, "", [(b"allow", b"GET, POST, DELETE")])
@@ -110,11 +141,10 @@ class McpEndpoint:
             body = error_answer(None, RpcError(code, refused.message or "refused")).body
             await send_json(send, refused.status, body, refused.headers)
 
-    async def _post(
-        self, headers: dict[str, str], principal: Principal, peer: str, receive: Receive, send: Send, *, modern: bool
-    ) -> None:
+    async def _post(self, arrival: _Arrival, *, modern: bool) -> None:
+        headers, send = arrival.headers, arrival.send
         _check_post(headers)
-        body = await _read(receive)
+        body = await _read(arrival.receive)
         try:
             message = wire.loads(body)
         except wire.MalformedJson as error:
@@ -124,12 +154,12 @@ class McpEndpoint:
             if modern:
                 await _send_error(send, None, RpcError(INVALID_REQUEST, "No request of ours is waiting"))
             else:
-                self._session(headers, principal).answered(message)
+                self._session(arrival).answered(message)
                 await send_empty(send, 202)
             return
         if isinstance(message, dict) and "id" not in message and isinstance(message.get("method"), str):
             if not modern:
-                await self._notified(self._session(headers, principal), message)
+                await self._notified(self._session(arrival), message)
             await send_empty(send, 202)
             return
         try:
@@ -146,38 +176,42 @@ class McpEndpoint:
                 return
             modern = True
         elif method != "initialize":
-            session = self._session(headers, principal)
-        trace = {name: headers[name] for name in _TRACE if name in headers}
-        await self._exchange(request_id, method, params, principal, session, trace, peer, receive, send, modern=modern)
+            session = self._session(arrival)
+        await self._exchange(arrival, request_id, method, params, session, modern=modern)
 
     async def _exchange(
         self,
+        arrival: _Arrival,
         request_id: str | int | float,
         method: str,
         params: dict[str, Any],
-        principal: Principal,
         session: Session | None,
-        trace: dict[str, str],
-        peer: str,
-        receive: Receive,
-        send: Send,
         *,
         modern: bool,
     ) -> None:
+        send = arrival.send
         left = anyio.Event()
         try:
             async with anyio.create_task_group() as group:
                 headers: list[tuple[bytes, bytes]] = []
                 exchange = Exchange(send, group, headers)
-                group.start_soon(watch_disconnect, receive, group, exchange, left)
+                group.start_soon(watch_disconnect, arrival.receive, group, exchange, left)
                 if method != "subscriptions/listen":
                     self._running.add(group.cancel_scope)
                 if session is not None:
                     session.running[request_id] = group.cancel_scope
                 request = Request(
-                    id=request_id, method=method, params=params, modern=modern, principal=principal,
-                    emit=exchange.emit, session=session, trace=trace, peer=peer,
-                )  # fmt: skip
+                    id=request_id,
+                    method=method,
+                    params=params,
+                    modern=modern,
+                    principal=arrival.principal,
+                    emit=exchange.emit,
+                    session=session,
+                    trace=arrival.trace,
+                    peer=arrival.peer,
+                    profile=arrival.profile,
+                )
                 answer = await self._server.answer(request)
                 if answer.session is not None:
                     self.sessions.put(answer.session)
@@ -202,10 +236,11 @@ class McpEndpoint:
             else:
                 await send_json(send, 200, body)
 
-    async def _get(self, headers: dict[str, str], principal: Principal, receive: Receive, send: Send) -> None:
+    async def _get(self, arrival: _Arrival) -> None:
+        headers, send = arrival.headers, arrival.send
         if "text/event-stream" not in headers.get("accept", "") and "*/*" not in headers.get("accept", ""):
             raise _Refused(406, "Accept must contain text/event-stream")
-        session = self._session(headers, principal)
+        session = self._session(arrival)
         last = headers.get("last-event-id", "")
         if session.streaming and not last:
             raise _Refused(409, "this session already has a stream")
@@ -214,7 +249,7 @@ class McpEndpoint:
             async with anyio.create_task_group() as group:
                 exchange = Exchange(send, group)
                 emit = exchange.emit
-                group.start_soon(watch_disconnect, receive, group, exchange, left)
+                group.start_soon(watch_disconnect, arrival.receive, group, exchange, left)
                 exchange.ping()
                 session.open_stream(
                     emit, group.cancel_scope.cancel, int(last) if last.isdecimal() and len(last) < 16 else None
@@ -226,11 +261,11 @@ class McpEndpoint:
         if not left.is_set():
             await exchange.end()
 
-    def _session(self, headers: dict[str, str], principal: Principal) -> Session:
-        session_id = headers.get("mcp-session-id")
+    def _session(self, arrival: _Arrival) -> Session:
+        session_id = arrival.headers.get("mcp-session-id")
         if session_id is None:
             raise _Refused(400, "Mcp-Session-Id is missing: initialize first")
-        session = self.sessions.get(session_id, principal)
+        session = self.sessions.get(session_id, arrival.principal, arrival.profile)
         if session is None:
             raise _Refused(404, "Session not found")
         return session

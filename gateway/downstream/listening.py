@@ -11,13 +11,13 @@ from gateway import wire
 from gateway.access.principal import Principal
 from gateway.calls.offerings import TaskNames
 from gateway.calls.subscriptions import Subscriptions
+from gateway.calls.views import Views
 from gateway.downstream.changes import Announcer
 from gateway.downstream.sessions import Emit, Session
 from gateway.downstream.views import SERVER_INFO
 from gateway.eras import SERVER_INFO_KEY, SUBSCRIPTION_KEY
 from gateway.errors import INTERNAL_ERROR, INVALID_PARAMS, RESOURCE_NOT_FOUND, RpcError
 from registry.catalog import ListKind
-from registry.store import Registry
 
 MAX_LISTENERS: Final = 1024
 MAX_WATCHED: Final = 1024
@@ -29,14 +29,14 @@ class Listening:
 
     def __init__(
         self,
-        registry: Registry,
+        views: Views,
         subscriptions: Subscriptions,
         tasks: TaskNames,
         announcer: Announcer,
         *,
         pending: Callable[[], bool],
     ) -> None:
-        self._registry = registry
+        self._views = views
         self._pending = pending
         self._subscriptions = subscriptions
         self._tasks = tasks
@@ -45,7 +45,7 @@ class Listening:
         self.closing = anyio.Event()
 
     async def listen(
-        self, request_id: str | int | float, params: dict[str, Any], principal: Principal, emit: Emit
+        self, request_id: str | int | float, params: dict[str, Any], principal: Principal, profile: str, emit: Emit
     ) -> bytes:
         """Serve `subscriptions/listen` (MCP 2026-07-28, "Subscriptions") until it is cancelled or we close.
 
@@ -59,7 +59,7 @@ class Listening:
             raise RpcError(INTERNAL_ERROR, "Too many subscriptions are open")
         uris = _texts(wanted, "resourceSubscriptions")
         task_ids = _texts(wanted, "taskIds")
-        kinds = [kind for kind in _LISTS if wanted.get(f"{kind}ListChanged") is True and self._offers(kind)]
+        kinds = [kind for kind in _LISTS if wanted.get(f"{kind}ListChanged") is True and self._offers(kind, profile)]
         meta = {SUBSCRIPTION_KEY: request_id}
 
         def tell(method: str, told: dict[str, Any]) -> None:
@@ -77,7 +77,7 @@ class Listening:
         self._open += 1
         try:
             for uri in uris:
-                endings += self._watch(uri, lambda told: tell("resources/updated", told))
+                endings += self._watch(uri, profile, lambda told: tell("resources/updated", told))
             for task_id in task_ids:
                 endings.append(self._watch_task(task_id, principal, lambda told: tell("tasks", told)))
             if uris:
@@ -85,7 +85,7 @@ class Listening:
             if task_ids:
                 honoured["taskIds"] = task_ids
             if kinds:
-                endings.append(self._announcer.listen(changed))
+                endings.append(self._announcer.listen(changed, profile))
             tell("subscriptions/acknowledged", {"notifications": honoured})
             await self.closing.wait()
         finally:
@@ -109,7 +109,7 @@ class Listening:
         def updated(told: dict[str, Any]) -> None:
             session.notify({"jsonrpc": "2.0", "method": "notifications/resources/updated", "params": told})
 
-        endings = self._watch(uri, updated)
+        endings = self._watch(uri, session.profile, updated)
         if not endings:
             raise RpcError(RESOURCE_NOT_FOUND, "Resource not found", {"uri": uri})
 
@@ -127,12 +127,12 @@ class Listening:
             end()
         return b"{}"
 
-    def _offers(self, kind: ListKind) -> bool:
-        said = (one.capabilities for one in self._registry.catalog.servers.values())
+    def _offers(self, kind: ListKind, profile: str) -> bool:
+        said = (one.capabilities for one in self._views.view(profile).catalog.servers.values())
         return kind != "resources" or self._pending() or any(kind in one for one in said)
 
-    def _watch(self, uri: str, tell: Callable[[dict[str, Any]], None]) -> list[Callable[[], None]]:
-        owners = self._registry.catalog.offerings.owners(uri)
+    def _watch(self, uri: str, profile: str, tell: Callable[[dict[str, Any]], None]) -> list[Callable[[], None]]:
+        owners = self._views.view(profile).catalog.offerings.owners(uri)
 
         def told(params: dict[str, Any]) -> None:
             tell({**params, "uri": uri})

@@ -15,8 +15,10 @@ from gateway.access.principal import Principal
 from gateway.calls.context import Caller
 from gateway.calls.offerings import OfferingCalls
 from gateway.calls.pipeline import CallPipeline
+from gateway.calls.views import Views
 from gateway.downstream.capabilities import merged
 from gateway.downstream.changes import Announcer
+from gateway.downstream.instructions import instructions
 from gateway.downstream.listening import Listening
 from gateway.downstream.sessions import Emit, Session
 from gateway.downstream.views import LIST_METHODS, SERVER_INFO, ListViews
@@ -32,15 +34,10 @@ from gateway.eras import (
 )
 from gateway.errors import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, RpcError, error_result
 from gateway.upstream.private import PrivateLinks
-from registry.store import Registry
+from registry.profile import DEFAULT
 
 log = logging.getLogger(__name__)
 
-_INSTRUCTIONS: Final = (
-    "This server is a gateway: it offers the tools of several servers. A typed tool is named server__tool and "
-    "takes its parameters at the top level; call it directly. If a typed name is refused in mid-conversation, "
-    "use invoke_tool with server, tool and arguments, where every parameter goes inside arguments."
-)
 _DISCOVERY_TTL_MS: Final = 3_600_000
 _TASK_METHODS: Final = frozenset({"tasks/get", "tasks/update", "tasks/cancel"})
 
@@ -56,6 +53,7 @@ class Request:
         emit: Sends a message that belongs to this request.
         trace: The caller's trace context, as HTTP headers.
         peer: The other end of its connection.
+        profile: The one whose path it came by.
     """
 
     id: str | int | float
@@ -67,6 +65,7 @@ class Request:
     session: Session | None = None
     trace: Mapping[str, str] = field(default_factory=dict)
     peer: str = ""
+    profile: str = DEFAULT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +82,7 @@ class McpServer:
 
     def __init__(
         self,
-        registry: Registry,
+        views: Views,
         pipeline: CallPipeline,
         offerings: OfferingCalls,
         listening: Listening,
@@ -94,7 +93,7 @@ class McpServer:
         pending: Callable[[], bool],
         private: PrivateLinks,
     ) -> None:
-        self._registry = registry
+        self._calling = views
         self._pipeline = pipeline
         self._offerings = offerings
         self._listening = listening
@@ -150,22 +149,24 @@ class McpServer:
     async def _result(self, request: Request) -> bytes:
         method = request.method
         if method == "tools/call":
-            return _finished(await self._pipeline.call(request.params, _caller(request)), request)
+            return _finished(await self._pipeline.call(request.params, self._caller(request)), request)
         if method in LIST_METHODS:
             return await self._list(request)
         if method == "prompts/get":
-            return _finished(await self._offerings.get_prompt(request.params, _caller(request)), request)
+            return _finished(await self._offerings.get_prompt(request.params, self._caller(request)), request)
         if method == "resources/read":
-            return self._read(await self._offerings.read_resource(request.params, _caller(request)), request)
+            return self._read(await self._offerings.read_resource(request.params, self._caller(request)), request)
         if method == "completion/complete":
-            return _finished(await self._offerings.complete(request.params, _caller(request)), request)
+            return _finished(await self._offerings.complete(request.params, self._caller(request)), request)
         if request.modern:
             if method == "server/discover":
-                return self._discover()
+                return self._discover(request)
             if method == "subscriptions/listen":
-                return await self._listening.listen(request.id, request.params, request.principal, request.emit)
+                return await self._listening.listen(
+                    request.id, request.params, request.principal, request.profile, request.emit
+                )
             if method in _TASK_METHODS:
-                return _finished(await self._offerings.task(method, request.params, _caller(request)), request)
+                return _finished(await self._offerings.task(method, request.params, self._caller(request)), request)
         elif method == "ping":
             return b"{}"
         elif request.session is not None:
@@ -181,8 +182,14 @@ class McpServer:
         if request.params.get("cursor") is not None:
             raise RpcError(INVALID_PARAMS, "Invalid cursor: the list has one page")
         await self._settle()
-        kind = LIST_METHODS[request.method]
-        return self._views.result(self._registry.catalog, kind, modern=request.modern, shared=self._shared)
+        found = request.session.found if request.session is not None else frozenset()
+        return self._views.result(
+            self._calling.view(request.profile),
+            LIST_METHODS[request.method],
+            modern=request.modern,
+            shared=self._shared,
+            found=found,
+        )
 
     def _read(self, result: dict[str, Any], request: Request) -> bytes:
         if request.modern and result.get("resultType") == "complete":
@@ -198,26 +205,72 @@ class McpServer:
         version = negotiate(params["protocolVersion"])
         result = {
             "protocolVersion": version,
-            "capabilities": merged(self._registry.catalog, modern=False, pending=self._pending()),
+            "capabilities": merged(self._calling.view(request.profile).catalog, modern=False, pending=self._pending()),
             "serverInfo": SERVER_INFO,
-            "instructions": _INSTRUCTIONS,
+            "instructions": instructions(self._calling.view(request.profile)),
         }
-        session = Session(request.principal, version=version, params=params)
+        session = Session(request.principal, version=version, params=params, profile=request.profile)
         session.endings.append(partial(self._private.drop, session.id))
         return Answer(body=_envelope(request.id, b'"result":' + wire.dumps(result)), session=session)
 
-    def _discover(self) -> bytes:
+    def _discover(self, request: Request) -> bytes:
         pending = self._pending()
         result = {
             "resultType": "complete",
             "supportedVersions": [*MODERN_VERSIONS],
-            "capabilities": merged(self._registry.catalog, modern=True, pending=pending),
-            "instructions": _INSTRUCTIONS,
+            "capabilities": merged(self._calling.view(request.profile).catalog, modern=True, pending=pending),
+            "instructions": instructions(self._calling.view(request.profile)),
             "ttlMs": 0 if pending else _DISCOVERY_TTL_MS,
             "cacheScope": "public" if self._shared else "private",
             "_meta": {SERVER_INFO_KEY: SERVER_INFO},
         }
         return wire.dumps(result)
+
+    def _caller(self, request: Request) -> Caller:
+        """Who makes this request, and every way back to it."""
+        meta = request.params.get("_meta")
+        meta = meta if isinstance(meta, dict) else {}
+        token = meta.get("progressToken")
+        on_progress = None
+        if isinstance(token, str | int) and not isinstance(token, bool):
+
+            def on_progress(params: dict[str, Any]) -> None:
+                request.emit(_notification("progress", {**params, "progressToken": token}))
+
+        def on_log(params: dict[str, Any]) -> None:
+            request.emit(_notification("message", params))
+
+        view = self._calling.view(request.profile)
+        session = request.session
+        if session is not None:
+            return Caller(
+                principal=request.principal,
+                view=view,
+                version=session.version,
+                owner=session,
+                session_id=session.id,
+                host=session.host,
+                capabilities=session.capabilities,
+                log_level=session.log_level,
+                on_progress=on_progress,
+                on_log=on_log,
+                ask=partial(session.ask, request.emit),
+                found=partial(_grow, session, request.emit),
+                trace=request.trace,
+                peer=request.peer,
+            )
+        capabilities, level = meta.get(CAPABILITIES_KEY), meta.get(LOG_LEVEL_KEY)
+        return Caller(
+            principal=request.principal,
+            view=view,
+            version=meta[VERSION_KEY] if request.modern else HANDSHAKE_VERSIONS[-1],
+            capabilities=capabilities if isinstance(capabilities, dict) else {},
+            log_level=level if level in LOG_LEVELS else None,
+            on_progress=on_progress,
+            on_log=on_log,
+            trace=request.trace,
+            peer=request.peer,
+        )
 
     def _set_level(self, session: Session, params: dict[str, Any]) -> bytes:
         level = params.get("level")
@@ -227,47 +280,11 @@ class McpServer:
         return b"{}"
 
 
-def _caller(request: Request) -> Caller:
-    """Who makes this request, and every way back to it."""
-    meta = request.params.get("_meta")
-    meta = meta if isinstance(meta, dict) else {}
-    token = meta.get("progressToken")
-    on_progress = None
-    if isinstance(token, str | int) and not isinstance(token, bool):
-
-        def on_progress(params: dict[str, Any]) -> None:
-            request.emit(_notification("progress", {**params, "progressToken": token}))
-
-    def on_log(params: dict[str, Any]) -> None:
-        request.emit(_notification("message", params))
-
-    session = request.session
-    if session is not None:
-        return Caller(
-            principal=request.principal,
-            version=session.version,
-            owner=session,
-            session_id=session.id,
-            host=session.host,
-            capabilities=session.capabilities,
-            log_level=session.log_level,
-            on_progress=on_progress,
-            on_log=on_log,
-            ask=partial(session.ask, request.emit),
-            trace=request.trace,
-            peer=request.peer,
-        )
-    capabilities, level = meta.get(CAPABILITIES_KEY), meta.get(LOG_LEVEL_KEY)
-    return Caller(
-        principal=request.principal,
-        version=meta[VERSION_KEY] if request.modern else HANDSHAKE_VERSIONS[-1],
-        capabilities=capabilities if isinstance(capabilities, dict) else {},
-        log_level=level if level in LOG_LEVELS else None,
-        on_progress=on_progress,
-        on_log=on_log,
-        trace=request.trace,
-        peer=request.peer,
-    )
+def _grow(session: Session, emit: Emit, names: list[str]) -> None:
+    """Let the list of a session have what it searched for; it is told before the result."""
+    if not session.found.issuperset(names):
+        session.found = session.found.union(names)
+        emit({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"})
 
 
 def _notification(name: str, params: dict[str, Any]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from gateway.downstream.changes import Announcer
 from gateway.errors import INTERNAL_ERROR, RpcError
 from gateway.upstream.sideband import Host
 from registry.catalog import ListKind
+from registry.profile import DEFAULT
 
 MAX_SESSIONS: Final = 10_000
 IDLE_S: Final = 1800.0
@@ -36,16 +37,20 @@ class Session:
 
     Attributes:
         version: The protocol version that was negotiated.
+        profile: The one whose path it came by.
+        found: Tools that a search of its own has found; its list has grown by them.
         log_level: What `logging/setLevel` said last; everything is sent before it says anything.
         running: The requests in flight, by id.
         subscribed: What ends the watching of each resource, by URI.
     """
 
-    def __init__(self, principal: Principal, *, version: str, params: dict[str, Any]) -> None:
+    def __init__(self, principal: Principal, *, version: str, params: dict[str, Any], profile: str = DEFAULT) -> None:
         capabilities, client_info = params.get("capabilities"), params.get("clientInfo")
         self.id = secrets.token_hex(16)
         self.principal = principal
         self.version = version
+        self.profile = profile
+        self.found: frozenset[str] = frozenset()
         self.capabilities: dict[str, Any] = capabilities if isinstance(capabilities, dict) else {}
         self.host = Host(
             version=version,
@@ -210,13 +215,13 @@ class SessionTable:
 
     def put(self, session: Session) -> None:
         """Keep a new session, and tell it of changes."""
-        session.endings.append(self._announcer.listen(session.announce))
+        session.endings.append(self._announcer.listen(session.announce, session.profile))
         self._sessions[session.id] = session
 
-    def get(self, session_id: str, principal: Principal) -> Session | None:
-        """The session, if it is this caller's; to anyone else it does not exist."""
+    def get(self, session_id: str, principal: Principal, profile: str = DEFAULT) -> Session | None:
+        """The session, if it is this caller's and of this path; to anyone else it does not exist."""
         session = self._sessions.get(session_id)
-        if session is None or session.principal != principal:
+        if session is None or session.principal != principal or session.profile != profile:
             return None
         # Setting it again starts its idle time anew.
         self._sessions[session_id] = session

@@ -19,6 +19,7 @@ from gateway.downstream.server import McpServer, Request, error_answer, parse_re
 from gateway.downstream.sessions import Session
 from gateway.eras import check_envelope, is_modern
 from gateway.errors import INVALID_REQUEST, PARSE_ERROR, RpcError
+from registry.profile import DEFAULT
 
 log = logging.getLogger(__name__)
 
@@ -26,8 +27,9 @@ log = logging.getLogger(__name__)
 class StdioServer:
     """One connection over a pair of pipes; in the handshake era it is one session."""
 
-    def __init__(self, server: McpServer) -> None:
+    def __init__(self, server: McpServer, profile: str = DEFAULT) -> None:
         self._server = server
+        self._profile = profile
         self._running: dict[Any, anyio.CancelScope] = {}
         self._session: Session | None = None
         self._write: Callable[[bytes], None] = lambda line: None
@@ -56,7 +58,7 @@ class StdioServer:
         if self._session is not None:
             self._session.end()
         self._session = session
-        session.endings.append(self._server.announcer.listen(session.announce))
+        session.endings.append(self._server.announcer.listen(session.announce, session.profile))
         session.open_stream(self._emit, lambda: None)
 
     def _receive(self, line: bytes | None, group: TaskGroup) -> None:
@@ -98,6 +100,7 @@ class StdioServer:
             emit=self._emit,
             session=None if modern else self._session,
             peer="stdio",
+            profile=self._profile,
         )
         self._running[request_id] = anyio.CancelScope()
         group.start_soon(self._answer, request)

@@ -6,10 +6,11 @@ from collections.abc import Iterable
 from typing import Any, Final, Literal
 
 from gateway import __version__, wire
-from gateway.calls.native import GATEWAY_TOOLS, NATIVE_PROMPTS, NATIVE_TOOLS
+from gateway.calls.native import FINDERS, GATEWAY_TOOLS, NATIVE_PROMPTS, NATIVE_TOOLS
 from gateway.eras import SERVER_INFO_KEY
-from registry.catalog import Catalog, handshake_definition
+from registry.catalog import handshake_definition
 from registry.offerings import OfferingKind
+from registry.view import View
 
 SERVER_INFO: Final = {"name": "typegate", "title": "typegate", "version": __version__}
 DEFAULT_TTL_MS: Final = 60_000
@@ -24,27 +25,31 @@ LIST_METHODS: Final[dict[str, ListedKind]] = {
 
 
 class ListViews:
-    """The results of the list methods for the present catalog, one for each kind and era."""
+    """The results of the list methods for the present views, one for each profile, kind and era."""
 
     def __init__(self) -> None:
-        self._views: dict[tuple[ListedKind, bool], tuple[object, bytes]] = {}
+        self._views: dict[tuple[str, ListedKind, bool], tuple[object, bytes]] = {}
 
-    def result(self, catalog: Catalog, kind: ListedKind, *, modern: bool, shared: bool) -> bytes:
+    def result(
+        self, view: View, kind: ListedKind, *, modern: bool, shared: bool, found: frozenset[str] = frozenset()
+    ) -> bytes:
         """The whole result object, in one page.
 
         Args:
-            catalog: What to list.
+            view: What to list.
             kind: Which list.
             modern: For 2026-07-28; otherwise for the handshake era.
             shared: No key is asked for, so that caches may share the list between callers.
+            found: Tools that a search of this session has found; they are listed too.
         """
+        catalog = view.catalog
         listings = catalog.servers.values()
         ttl_ms = min((one.ttl_ms for one in listings if one.ttl_ms is not None), default=DEFAULT_TTL_MS)
         public = shared and all(one.scope == "public" for one in listings)
         # A catalog is replaced at each re-listing, also where nothing that is listed has changed.
-        digest = catalog.digest if kind == "tools" else catalog.offerings.digests.get(kind)
-        key = (digest, ttl_ms, public)
-        known = self._views.get((kind, modern))
+        digest = view.digest if kind == "tools" else catalog.offerings.digests.get(kind)
+        key = (digest, ttl_ms, public, found if kind == "tools" else None)
+        known = self._views.get((view.profile.name, kind, modern))
         if known is not None and known[0] == key:
             return known[1]
         rest: dict[str, Any] = {}
@@ -55,19 +60,23 @@ class ListViews:
                 "cacheScope": "public" if public else "private",
                 "_meta": {SERVER_INFO_KEY: SERVER_INFO},
             }
-        items = b",".join(wire.dumps(item) for item in _items(catalog, kind, modern=modern))
+        items = b",".join(wire.dumps(item) for item in _items(view, kind, modern, found))
         tail = b"," + wire.dumps(rest)[1:] if rest else b"}"
-        view = b'{"' + kind.encode() + b'":[' + items + b"]" + tail
-        self._views[kind, modern] = (key, view)
-        return view
+        result = b'{"' + kind.encode() + b'":[' + items + b"]" + tail
+        if not found:
+            self._views[view.profile.name, kind, modern] = (key, result)
+        return result
 
 
-def _items(catalog: Catalog, kind: ListedKind, *, modern: bool) -> Iterable[dict[str, Any]]:
+def _items(view: View, kind: ListedKind, modern: bool, found: frozenset[str]) -> Iterable[dict[str, Any]]:
     if kind != "tools":
         if kind == "prompts":
             yield from NATIVE_PROMPTS
-        yield from (one.definition for one in catalog.offerings.of(kind) if one.key != GATEWAY_TOOLS["name"])
+        yield from (one.definition for one in view.catalog.offerings.of(kind) if one.key != GATEWAY_TOOLS["name"])
         return
     yield from NATIVE_TOOLS
-    for wrapper in catalog.wrappers:
-        yield wrapper.definition if modern else handshake_definition(wrapper.definition)
+    if view.defers:
+        yield from FINDERS
+    for entry in view.entries:
+        if entry.listed or entry.wrapper.name in found:
+            yield entry.shown if modern else handshake_definition(entry.shown)

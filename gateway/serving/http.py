@@ -98,7 +98,7 @@ class _Front:
             if name == b"origin" and not self._origin_allowed(value):
                 await send_json(send, 403, b'{"error":"this Origin is not allowed"}')
                 return
-        if scope["path"] == "/mcp":
+        if scope["path"] == "/mcp" or scope["path"].startswith("/mcp/"):
             await self._endpoint(scope, receive, send)
         else:
             await self._admin(scope, receive, send)
@@ -148,7 +148,7 @@ async def serve(
     hosts = frozenset({*_LOOPBACK, host.lower(), *(name.lower() for name in listen.allowed_hosts)})
     draining = anyio.Event()
     async with open_gateway(config, state_dir=state_dir) as gateway:
-        endpoint = McpEndpoint(gateway.server, gateway.registry, keys)
+        endpoint = McpEndpoint(gateway.server, gateway.registry, gateway.views, keys)
         front = _Front(
             endpoint,
             AdminApi(gateway, token, draining.is_set).app(),

@@ -7,10 +7,11 @@ from pathlib import Path
 from gateway.app import open_gateway
 from gateway.config.model import Config
 from gateway.downstream.stdio import StdioServer
+from registry.profile import DEFAULT
 
 
-async def serve_stdio(config: Config, *, state_dir: Path | None) -> int:
+async def serve_stdio(config: Config, *, state_dir: Path | None, profile: str = DEFAULT) -> int:
     """Serve one host until its end of the pipe closes, or a signal comes. Returns the exit code."""
     async with open_gateway(config, state_dir=state_dir) as gateway:
-        await StdioServer(gateway.server).run()
+        await StdioServer(gateway.server, profile).run()
     return 0

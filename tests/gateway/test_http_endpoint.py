@@ -11,6 +11,7 @@ from gateways import META, envelope, glance_again, messages_of, running_gateway
 from upstreams.running import builtin_tools, rescript, scripted_http_server, scripted_stdio_server, tool
 
 from gateway.access.principal import LOCAL, Principal
+from gateway.calls.views import Views
 from gateway.downstream import sessions
 from gateway.downstream.changes import Announcer
 from gateway.downstream.sessions import Session, SessionTable
@@ -160,7 +161,8 @@ async def test_both_eras_get_their_own_form_of_the_same_list(tmp_path: Path) -> 
 
 
 def a_table(registry: Registry | None = None) -> tuple[SessionTable, Announcer]:
-    announcer = Announcer(registry or Registry(Shape()))
+    registry = registry or Registry(Shape())
+    announcer = Announcer(registry, Views(registry, {}))
     return SessionTable(announcer), announcer
 
 

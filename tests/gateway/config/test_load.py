@@ -172,25 +172,6 @@ def test_aliases_that_cannot_be_told_apart_or_written_stop_the_start(aliases: li
         assert alias in str(error)
 
 
-def test_keys_without_effect_in_this_version_are_told_once_for_each_kind() -> None:
-    entry = {
-        **CALENDAR,
-        "supplement": "x",
-        "siblings": ["b"],
-        "defaults": {"timeZone": "UTC"},
-        "tools": {"t": {"pinned": True, "arguments": [{"name": "x"}], "name": "u", "hidden": False}},
-    }
-    text = json.dumps({"mcpServers": {"a": entry, "b": entry}, "gateway": {"profiles": {"p": {}}}})
-    warnings = parse(text, environ={}).warnings
-    assert all("has no effect in this version" in warning for warning in warnings)
-    assert sorted(warning.split(": ")[1].rsplit(".", 1)[1] for warning in warnings) == [
-        "pinned",
-        "profiles",
-        "siblings",
-        "supplement",
-    ]
-
-
 def test_a_graphql_server_is_skipped_with_a_warning() -> None:
     entry = {"type": "graphql", "url": "http://h/graphql", "operations": ["*.graphql"], "schema": "${NOPE}"}
     config = parse(servers(hr=entry, cal=CALENDAR), environ={})

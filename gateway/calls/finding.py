@@ -1,0 +1,115 @@
+"""Our tools for what a list leaves out: search, the servers, and one server's details."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from gateway import wire
+from gateway.calls.context import Caller
+from gateway.calls.native import FIND_TOOLS, GET_SERVER_DETAILS, LIST_SERVERS
+from gateway.errors import error_result
+from gateway.upstream.link import UpstreamLink
+from registry.search import SearchIndex
+from registry.shape import ServerShape
+from registry.store import Registry
+from registry.texts import excerpt
+from registry.view import Entry, View
+
+FINDER_NAMES: Final = frozenset({FIND_TOOLS["name"], LIST_SERVERS["name"], GET_SERVER_DETAILS["name"]})
+DEFAULT_LIMIT: Final = 5
+MAX_LIMIT: Final = 50
+MAX_ANSWER_CHARS: Final = 40_000
+_MAX_LINE: Final = 160
+
+
+class Finder:
+    """Answers `find_tools`, `list_servers` and `get_server_details` from the caller's view."""
+
+    def __init__(
+        self, registry: Registry, links: Mapping[str, UpstreamLink], synonyms: Mapping[str, Sequence[str]]
+    ) -> None:
+        self._registry = registry
+        self._links = links
+        self._synonyms = synonyms
+        self._indexes: dict[str, tuple[View, SearchIndex]] = {}
+
+    def call(self, name: str, arguments: object, caller: Caller) -> dict[str, Any]:
+        """Answer one call of ours; what is found is also told to the caller's session, if it has one."""
+        given = arguments if isinstance(arguments, dict) else {}
+        if name == LIST_SERVERS["name"]:
+            return _answer(
+                {"servers": [self._server_line(server, caller.view) for server in sorted(caller.view.servers)]}
+            )
+        if name == GET_SERVER_DETAILS["name"]:
+            return self._details(given.get("server"), caller.view)
+        query = given.get("query")
+        if not isinstance(query, str) or not query.strip():
+            return error_result('Not searched: find_tools needs `query` as text, as in {"query": "send an email"}.')
+        limit = given.get("limit", DEFAULT_LIMIT)
+        if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= MAX_LIMIT:
+            return error_result(f"Not searched: `limit` is a whole number from 1 to {MAX_LIMIT}.")
+        found = self._find(query, limit, caller.view)
+        if caller.found is not None:
+            caller.found([entry.wrapper.name for entry in found])
+        return _answer({"tools": [_tool(entry) for entry in found]}, nothing="No tool fits; try other words.")
+
+    def _find(self, query: str, limit: int, view: View) -> list[Entry]:
+        known = self._indexes.get(view.profile.name)
+        if known is None or known[0] is not view:
+            index = SearchIndex([entry.shown for entry in view.entries], synonyms=self._synonyms)
+            known = self._indexes[view.profile.name] = (view, index)
+        found: list[Entry] = []
+        room = MAX_ANSWER_CHARS
+        for hit in known[1].search(query, limit):
+            entry = view.entry(hit.name)
+            room -= len(json.dumps(_tool(entry))) if entry is not None else 0
+            if entry is None or (room < 0 and found):
+                break
+            found.append(entry)
+        return found
+
+    def _server_line(self, server: str, view: View) -> dict[str, Any]:
+        shape = self._shape(server)
+        link = self._links.get(server)
+        return {
+            "server": server,
+            "displayName": shape.display_name or server,
+            "tools": len(view.catalog.of(server)),
+            "reachable": link is not None and link.session is not None,
+        }
+
+    def _details(self, server: object, view: View) -> dict[str, Any]:
+        if not isinstance(server, str) or server not in view.servers:
+            named = f"there is no server '{server[:200]}'" if isinstance(server, str) else "`server` is missing"
+            return error_result(f"Not found: {named}. Servers: {', '.join(sorted(view.servers)) or 'none'}.")
+        shape = self._shape(server)
+        link = self._links.get(server)
+        details = {
+            **self._server_line(server, view),
+            "about": link.session.instructions if link is not None and link.session is not None else None,
+            "supplement": shape.supplement,
+            "siblings": [one for one in shape.siblings if one in view.servers],
+            "toolNames": {
+                entry.wrapper.name: excerpt(str(entry.shown.get("description", "")), _MAX_LINE)
+                for entry in view.entries
+                if entry.wrapper.server == server
+            },
+        }
+        return _answer({key: value for key, value in details.items() if value not in (None, [], "")})
+
+    def _shape(self, server: str) -> ServerShape:
+        shapes: Mapping[str, ServerShape] = {str(name): one for name, one in self._registry.shape.servers.items()}
+        return shapes.get(server, ServerShape())
+
+
+def _tool(entry: Entry) -> dict[str, Any]:
+    kept = ("name", "title", "description", "inputSchema", "annotations")
+    return {member: entry.shown[member] for member in kept if member in entry.shown}
+
+
+def _answer(found: dict[str, Any], *, nothing: str = "") -> dict[str, Any]:
+    empty = nothing if nothing and not any(found.values()) else ""
+    text = empty or wire.dumps(found).decode()
+    return {"content": [{"type": "text", "text": text}], "structuredContent": found}

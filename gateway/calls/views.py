@@ -1,0 +1,40 @@
+"""The view of each profile on the present catalog, built when first wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gateway.calls.native import FINDERS, NATIVE_TOOLS
+from registry.catalog import Catalog
+from registry.profile import DEFAULT, Profile
+from registry.shape import Shape
+from registry.store import Registry
+from registry.view import View, build_view
+
+
+class Views:
+    """One view for each profile, replaced when the catalog or the configuration is."""
+
+    def __init__(self, registry: Registry, profiles: Mapping[str, Profile]) -> None:
+        self._registry = registry
+        self._views: dict[str, tuple[Catalog, Shape, View]] = {}
+        self.profiles: dict[str, Profile] = {DEFAULT: Profile(), **profiles}
+
+    def view(self, profile: str = DEFAULT) -> View:
+        """The view of a profile on the catalog as it is now.
+
+        Raises:
+            KeyError: There is no such profile.
+        """
+        catalog, shape = self._registry.catalog, self._registry.shape
+        known = self._views.get(profile)
+        if known is not None and known[0] is catalog and known[1] is shape:
+            return known[2]
+        view = build_view(catalog, shape, self.profiles[profile], always=NATIVE_TOOLS, finders=FINDERS)
+        self._views[profile] = (catalog, shape, view)
+        return view
+
+    def replace(self, profiles: Mapping[str, Profile]) -> None:
+        """Take other profiles; who uses one that is gone finds it gone."""
+        self.profiles = {DEFAULT: Profile(), **profiles}
+        self._views.clear()

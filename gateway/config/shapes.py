@@ -1,0 +1,88 @@
+"""From the file's model to what the core understands: the shape of a server, and profiles."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gateway.config.model import Config, GroupConfig, Prefix, ProfileConfig, ServerConfig, ToolConfig
+from registry.enrichment import Overlay, OverlayRejected, read_arguments
+from registry.names import ToolName
+from registry.notes import Note
+from registry.profile import Profile, Selection
+from registry.shape import ServerShape
+
+
+def shape_of(config: ServerConfig, prefix: Prefix, notes: Mapping[str, tuple[Note, ...]]) -> ServerShape:
+    """What the file says of one server and its tools, beside how it is reached.
+
+    Args:
+        config: The server's entry.
+        prefix: What holds where the entry does not say.
+        notes: What operators have noted about its tools.
+    """
+    tools = config.tools
+    return ServerShape(
+        prefixed=(config.prefix or prefix) != "none",
+        renames={ToolName(tool): one.name for tool, one in tools.items() if one.name},
+        hidden=frozenset(tool for tool, one in tools.items() if one.hidden),
+        allow=tuple(config.allow),
+        deny=tuple(config.deny),
+        notes=notes,
+        display_name=config.display_name,
+        tags=tuple(config.tags),
+        siblings=tuple(config.siblings),
+        supplement=config.supplement,
+        supplements={tool: one.supplement for tool, one in tools.items() if one.supplement},
+        examples={tool: tuple(one.examples) for tool, one in tools.items() if one.examples},
+        annotations={tool: one.annotations for tool, one in tools.items() if one.annotations},
+        search_hints={tool: one.search_hint for tool, one in tools.items() if one.search_hint},
+        always_load=frozenset(tool for tool, one in tools.items() if one.always_load),
+        pinned=frozenset(tool for tool, one in tools.items() if one.pinned),
+        priority=config.priority,
+        priorities={tool: one.priority for tool, one in tools.items() if one.priority is not None},
+        repair=config.repair,
+        repairs={tool: one.repair for tool, one in tools.items() if one.repair is not None},
+        defaults=config.defaults,
+        overlays={tool: _overlay(one) for tool, one in tools.items() if one.arguments or one.description},
+    )
+
+
+def profile_of(name: str, config: ProfileConfig, whole: Config) -> Profile:
+    """One profile, with its groups resolved."""
+    groups = None
+    if config.groups is not None:
+        groups = tuple(_selection(whole.gateway.groups[group]) for group in config.groups)
+    return Profile(
+        name=name,
+        selection=_selection(config),
+        groups=groups,
+        disclosure=config.disclosure,
+        max_tools=config.max_tools,
+        max_tokens=config.max_tokens,
+        dialect=config.dialect,
+        supplements=config.supplements,
+        guidance=config.guidance,
+        instructions=config.instructions,
+    )
+
+
+def _selection(config: GroupConfig) -> Selection:
+    return Selection(servers=_patterns(config.servers), tags=_patterns(config.tags), tools=_patterns(config.tools))
+
+
+def _patterns(patterns: list[str] | None) -> tuple[str, ...] | None:
+    return None if patterns is None else tuple(patterns)
+
+
+def _overlay(config: ToolConfig) -> Overlay:
+    """What the file says of one tool; arguments that make no sense spoil only themselves."""
+    try:
+        arguments, rejected = read_arguments(config.arguments), None
+    except OverlayRejected as error:
+        arguments, rejected = (), str(error)
+    return Overlay(
+        arguments=arguments,
+        replace=config.mode == "replace",
+        description=config.description,
+        rejected=rejected,
+    )

@@ -1,0 +1,43 @@
+"""The instructions of a profile: authored ones as they are, otherwise made from what the profile shows."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from registry.names import SEPARATOR
+from registry.view import View
+
+MAX_LENGTH: Final = 2_000
+_MANY: Final = 12
+
+
+def instructions(view: View) -> str:
+    """What `initialize` and `server/discover` say: the point in the first 250 characters, at most 2,000 in all.
+
+    Every typed name in it is one that is listed.
+    """
+    if view.profile.instructions is not None:
+        return view.profile.instructions[:MAX_LENGTH]
+    parts = [
+        "A gateway to the tools of several servers. A typed tool is named by its server, two underscores and the "
+        "tool, and takes its parameters at the top level: call it directly."
+    ]
+    if view.defers:
+        parts.append(
+            "Only some tools are listed: find_tools searches all of them, list_servers and get_server_details show "
+            "what there is; a tool that is found can be called by its typed name at once."
+        )
+    parts.append(
+        "If a typed name is refused in mid-conversation, use invoke_tool with server, tool and arguments, where "
+        "every parameter goes inside arguments."
+    )
+    example = next(
+        (entry.wrapper.name for entry in view.entries if entry.listed and SEPARATOR in entry.wrapper.name), ""
+    )
+    if example:
+        parts.append(f"An example of a typed name: {example}.")
+    if view.servers:
+        shown = ", ".join(view.servers[:_MANY])
+        more = f" and {len(view.servers) - _MANY} more" if len(view.servers) > _MANY else ""
+        parts.append(f"Servers: {shown}{more}.")
+    return " ".join(parts)[:MAX_LENGTH]
