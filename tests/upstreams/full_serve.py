@@ -17,7 +17,8 @@ import uuid
 from contextlib import suppress
 from typing import Any
 
-from full import Asked, Full, Listen, Peer, acknowledgement, wanting
+from full import Full
+from full_asked import Asked, Listen, Peer, acknowledgement, wanting
 from scripted import MODERN, Record
 from wire import Gone, Request, Wire
 
@@ -103,8 +104,8 @@ class Site:
         peer = self.sessions[session][0]
         if method == "notifications/cancelled":
             self.stop(peer, (message.get("params") or {}).get("requestId"))
-        await self.work(Asked(message=message, peer=peer, emit=wire_send(wire), headers=request.headers, modern=False),
-                        wire, opened)  # fmt: skip
+        asked = Asked(message=message, peer=peer, emit=wire_send(wire), headers=request.headers, modern=False)
+        await self.work(asked, wire, opened)
 
     async def modern(self, message: dict[str, Any], request: Request, wire: Wire) -> None:
         """Answer one message of the modern era, where every request stands alone."""

@@ -33,7 +33,7 @@ TOOLS: list[Answer] = [
     _tool("hang"),
     _tool("progress", "count", count=_COUNT),
     _tool("log", "levels", levels={"type": "array", "items": _TEXT}, data={}),
-    _tool("ask", "requests", requests=_OBJECT, complete=_TEXT),
+    _tool("ask", "requests", requests=_OBJECT, complete=_TEXT, endless={"type": "boolean"}),
     _tool("talk", "marker", marker=_TEXT),
     _tool("change", "list", list={"enum": list(KINDS)}),
     _tool("touch", "uri", uri=_TEXT),

@@ -1,0 +1,103 @@
+"""Input in mid-call where something is missing, endless, or ended: an answer in time, and nothing left behind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from e2e.features_of_input import QUESTIONS, REPLIES
+from e2e.lanes import Lane, entries
+from gateways import MODERN, running_gateway
+from hosts import VERSIONS
+from hosts_connected import http_host
+from upstreams.full_running import full_http, full_stdio
+from upstreams.running import children_of
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_a_host_that_cannot_be_asked_gets_an_error_and_no_question(version: str, tmp_path: Path) -> None:
+    asking = full_stdio(tmp_path, "asking", modern=False, elicitation=True)
+    async with (
+        full_http(tmp_path, "new", modern=True) as new,
+        running_gateway(tmp_path, entries([new, asking])) as gateway,
+        http_host(gateway.url, version, gateway.client, declared={}) as host,
+    ):
+        for server in (new, asking):
+            lane = Lane(host=host, server=server, through=True)
+            await lane.ready()
+            params = {"name": lane.name("ask"), "arguments": {"requests": {"who": QUESTIONS["who"]}}}
+            answer = await host.ask("tools/call", params)
+            refused = answer.get("result", {})
+            replies = refused.get("structuredContent", {}).get("replies", {})
+            assert "error" in answer or refused.get("isError") or "error" in replies["who"], answer
+            assert refused.get("resultType", "complete") == "complete"
+        assert [one for one in host.heard if "id" in one.message] == []
+
+
+async def test_a_server_that_never_has_enough_is_stopped(tmp_path: Path) -> None:
+    async with (
+        full_http(tmp_path, "new", modern=True) as new,
+        running_gateway(tmp_path, entries([new])) as gateway,
+        http_host(gateway.url, "2025-11-25", gateway.client) as host,
+    ):
+        lane = Lane(host=host, server=new, through=True)
+        await lane.ready()
+        arguments = {"requests": {"who": QUESTIONS["who"]}, "endless": True}
+        answer = await host.ask("tools/call", {"name": lane.name("ask"), "arguments": arguments}, within_s=20)
+        assert "error" in answer or answer["result"]["isError"] is True, answer
+        assert 1 <= len(host.of("elicitation/create")) <= 100
+        assert (await lane.call("echo", after=1))["structuredContent"] == {"after": 1}
+
+
+async def test_a_cancelled_call_takes_its_question_with_it(tmp_path: Path) -> None:
+    async with (
+        full_http(tmp_path, "new", modern=True) as new,
+        full_http(tmp_path, "asking", modern=False, elicitation=True) as asking,
+        running_gateway(tmp_path, entries([new, asking])) as gateway,
+        http_host(gateway.url, "2025-11-25", gateway.client) as host,
+    ):
+        host.hold = True
+        for server in (new, asking):
+            lane, since = Lane(host=host, server=server, through=True), len(host.heard)
+            await lane.ready()
+            number = await lane.begin("ask", requests={"who": QUESTIONS["who"]})
+            question = (await host.until(lambda since=since: host.of("elicitation/create", since)))[0].message
+            await host.cancel(number)
+            # A reply that comes too late harms nobody.
+            await host.send({"jsonrpc": "2.0", "id": question["id"], "result": REPLIES["who"]})
+            assert (await lane.call("echo", after=1))["structuredContent"] == {"after": 1}
+            assert "result" not in host.answers.get(number, {})
+        # Of the two, only the one of the handshake era has a call that could go on.
+        await asking.recording.until(lambda r: r.cancelled())
+
+
+async def test_the_own_connection_of_a_session_ends_with_it(tmp_path: Path) -> None:
+    asking = full_stdio(tmp_path, "asking", modern=False, elicitation=True)
+    async with running_gateway(tmp_path, entries([asking])) as gateway:
+        await gateway.until_listed("asking__ask")
+        alone = len(list(children_of(gateway.process.pid)))
+        async with http_host(gateway.url, "2025-11-25", gateway.client) as host:
+            lane = Lane(host=host, server=asking, through=True)
+            result = await lane.call("ask", requests={"who": QUESTIONS["who"]})
+            assert result["structuredContent"] == {"replies": {"who": REPLIES["who"]}}
+            assert len(list(children_of(gateway.process.pid))) == alone + 1
+            headers = {**host.headers, "mcp-protocol-version": "2025-11-25"}
+            assert (await gateway.client.delete(gateway.url, headers=headers)).status_code in (200, 204)
+        pid = gateway.process.pid
+        await asking.recording.until(lambda _: len(list(children_of(pid))) == alone)
+
+
+async def test_a_prompt_and_a_resource_of_a_modern_server_pass_their_questions_on(tmp_path: Path) -> None:
+    async with (
+        full_http(tmp_path, "new", modern=True) as new,
+        running_gateway(tmp_path, entries([new])) as gateway,
+        http_host(gateway.url, MODERN, gateway.client) as host,
+    ):
+        lane = Lane(host=host, server=new, through=True)
+        await lane.ready()
+        asked = (await host.ask("resources/read", {"uri": lane.uri("guarded")}))["result"]
+        assert (asked["resultType"], asked["inputRequests"]) == ("input_required", {"roots": QUESTIONS["where"]})
+        # Results that ask are never cached.
+        assert "ttlMs" not in asked
+        other = {"uri": lane.uri("note"), "inputResponses": {}, "requestState": asked["requestState"]}
+        assert (await host.ask("resources/read", other))["error"]["code"] == -32602
