@@ -50,7 +50,8 @@ class HttpHost(Host):
             params = message.get("params") or {}
             named = params.get(_NAMED.get(str(method), "taskId" if str(method).startswith("tasks/") else ""))
             head |= {"mcp-method": str(method), **({"mcp-name": encoded(named)} if named is not None else {})}
-        with self._scopes.get(number) or anyio.CancelScope():
+        # A reply carries the id of the other side's question: it is no request of ours.
+        with (self._scopes.get(number) if method else None) or anyio.CancelScope():
             try:
                 await self._exchange(message, head)
             except httpx2.HTTPError as broken:

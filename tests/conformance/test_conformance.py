@@ -42,12 +42,15 @@ async def upstream_over_http() -> AsyncIterator[str]:
 async def test_only_scenarios_of_the_baseline_fail_and_all_of_them_do(
     tmp_path: Path, version: str, options: tuple[str, ...]
 ) -> None:
-    # It may ask the user in the handshake era too.
-    upstream = {"command": _PROGRAM[0], "args": _PROGRAM[1:], "prefix": "none", "elicitation": True}
-    async with running_gateway(tmp_path, {"conformance": upstream}) as gateway:
-        # A suite can "pass" scenarios with unknown tools: they have to be there first.
-        await gateway.until_listed("test_simple_text", "test_image_content", "test_tool_with_progress", "slow_compute")
-        outcome = await run_suite(gateway.url, version=version, options=options)
+    # It may ask the user in the handshake era too: over HTTP, for a process for each session would take its time.
+    shared = {"prefix": "none", "elicitation": True}
+    async with upstream_over_http() as url:
+        stdio = {"command": _PROGRAM[0], "args": _PROGRAM[1:], **shared}
+        upstream = stdio if "--requirements" in options else {"type": "http", "url": url, **shared}
+        async with running_gateway(tmp_path, {"conformance": upstream}) as gateway:
+            # A suite can "pass" scenarios with unknown tools: they have to be there first.
+            await gateway.until_listed("test_simple_text", "test_image_content", "slow_compute")
+            outcome = await run_suite(gateway.url, version=version, options=options)
     failed = {scenario for scenario, passed in outcome.passed.items() if not passed}
     known = known_of(version, options)
     assert failed - known == set(), {name: outcome.failures.get(name) for name in failed - known}

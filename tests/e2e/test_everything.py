@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-import pytest
 from clients import installed
 from e2e.test_real_servers import everything_over_http
 from gateways import META, running_gateway
@@ -76,6 +75,8 @@ METHODS = (
 )
 # The gateway's own tools and prompts stand beside those of the server.
 OURS = {"invoke_tool", "find_tools", "list_servers", "get_server_details", "gateway_tools"}
+# The server has these for clients that can be asked only; a gateway has one list for all its callers.
+ASKING = {"trigger-sampling-request", "trigger-elicitation-request", "trigger-url-elicitation"}
 
 
 def timeless(value: Any) -> Any:
@@ -92,10 +93,16 @@ def timeless(value: Any) -> Any:
     return value
 
 
+def by_address(items: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Resources or templates by their address: a gateway has an order of its own."""
+    return {one.get("uri", one.get("uriTemplate")): one for one in items}
+
+
 def compared(report: dict[str, Any]) -> dict[str, Any]:
     """What of a report must be equal: all but capabilities, and errors of tools in the form for models."""
     report = timeless(report)
     del report["capabilities"]
+    report |= {kind: by_address(report[kind]) for kind in ("resources", "templates")}
     # The SDK hears a step that comes together with the result too late, also without a gateway.
     report["calls"] = [{**one, "steps": min(one["steps"], 3)} for one in report["calls"]]
     return report
@@ -108,6 +115,9 @@ def of_server(printed: dict[str, Any]) -> dict[str, Any]:
         if kind in result:
             listed = [one for one in result[kind] if one["name"] not in OURS]
             result[kind] = {one["name"].removeprefix(PREFIX): {**one, "name": ""} for one in listed}
+    for kind in ("resources", "resourceTemplates"):
+        if kind in result:
+            result[kind] = by_address(result[kind])
     result = {key: one for key, one in result.items() if key not in ("resultType", "ttlMs", "cacheScope")}
     meta = {key: one for key, one in result.pop("_meta", {}).items() if key != META + "serverInfo"}
     return result | ({"_meta": meta} if meta else {})
@@ -138,28 +148,40 @@ async def test_the_typescript_client_gets_the_same_answers_and_questions_as_dire
     assert set(reports["gateway"]["capabilities"]) >= {"tools", "prompts", "resources", "completions", "logging"}
 
 
-@pytest.mark.parametrize("era", ["legacy", "modern"])
-async def test_the_inspector_gets_the_same_answers_as_directly(era: str, tmp_path: Path) -> None:
+async def test_the_inspector_gets_the_same_answers_in_both_eras_as_directly(tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()
     printed: dict[tuple[str, tuple[str, ...]], dict[str, Any]] = {}
     two = anyio.CapacityLimiter(2)
 
-    async def inspect(way: str, url: str, method: tuple[str, ...], *options: str) -> None:
+    async def inspect(way: str, url: str, method: tuple[str, ...]) -> None:
         named = list(method)
-        if way == "gateway" and named[1:2] in (["--tool-name"], ["--prompt-name"]):
+        if way != "direct" and named[1:2] in (["--tool-name"], ["--prompt-name"]):
             named[2] = PREFIX + named[2]
+        era = ("--protocol-era", way) if way != "direct" else ()
         async with two:
-            printed[way, method] = await installed.inspector(url, home, "--method", *named, *options)
+            printed[way, method] = await installed.inspector(url, home, "--method", *named, *era)
 
-    async with everything_over_http(tmp_path) as server, running_gateway(tmp_path, {ALIAS: server}) as gateway:
+    async with (
+        everything_over_http(tmp_path) as server,
+        running_gateway(tmp_path, {ALIAS: {**server, "elicitation": True}}) as gateway,
+    ):
         await gateway.until_listed(f"{PREFIX}echo", within_s=30)
         async with anyio.create_task_group() as group:
             for method in METHODS:
-                group.start_soon(inspect, "direct", server["url"], method)
-                group.start_soon(inspect, "gateway", gateway.url, method, "--protocol-era", era)
-    for method in METHODS:
-        direct, through = printed["direct", method], printed["gateway", method]
-        assert "result" in direct, direct
-        assert "result" in through, through
-        assert of_server(through) == of_server(direct), method
+                for way, url in (("direct", server["url"]), ("legacy", gateway.url), ("modern", gateway.url)):
+                    group.start_soon(inspect, way, url, method)
+    assert [one for one in printed.items() if "result" not in one[1]] == []
+    for era in ("legacy", "modern"):
+        for method in METHODS:
+            wanted, got = of_server(printed["direct", method]), of_server(printed[era, method])
+            if method == ("tools/list",):
+                assert set(got["tools"]) - set(wanted["tools"]) == ASKING
+                got["tools"] = {name: tool for name, tool in got["tools"].items() if name not in ASKING}
+            if method == ("tools/list",) and era == "modern":
+                # The client's models of the modern era do not know this member.
+                wanted["tools"] = {
+                    name: {key: one for key, one in tool.items() if key != "execution"}
+                    for name, tool in wanted["tools"].items()
+                }
+            assert got == wanted, (era, method)

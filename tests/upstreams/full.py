@@ -151,7 +151,9 @@ class Full:
                 if "complete" in given:
                     done = {"elicitationId": given["complete"]}
                     await asked.emit(notification("notifications/elicitation/complete", done))
-                return _told({"replies": replies})
+                # As servers do: who is refused an answer fails with the words of the refusal.
+                refused = any("error" in one for one in replies.values())
+                return _told({"replies": replies}) | ({"isError": True} if refused else {})
             case "talk":
                 if "inputResponses" not in asked.params:
                     await self._progress(asked, 1, 1, given["marker"])
