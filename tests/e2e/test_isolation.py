@@ -14,7 +14,7 @@ import pytest
 from e2e.features_of_input import QUESTIONS, REPLIES
 from e2e.lanes import Lane, entries
 from gateways import MODERN, RunningGateway, running_gateway
-from hosts import Host
+from hosts import VERSIONS, Host
 from hosts_connected import HttpHost, http_host
 from upstreams.full_running import FullServer, full_http, full_stdio
 
@@ -35,12 +35,13 @@ def bearer(number: int) -> dict[str, str]:
 
 @asynccontextmanager
 async def two_hosts(
-    gateway: RunningGateway, version: str, server: FullServer, **options: Any
+    gateway: RunningGateway, version: str, server: FullServer, *, keys: bool = True, **options: Any
 ) -> AsyncIterator[tuple[Lane, Lane]]:
-    """Two callers with a key each."""
+    """Two callers, with a key each unless told otherwise."""
+    own = [bearer(number) if keys else {} for number in range(2)]
     async with (
-        http_host(gateway.url, version, gateway.client, headers=bearer(0), **options) as first,
-        http_host(gateway.url, version, gateway.client, headers=bearer(1), **options) as second,
+        http_host(gateway.url, version, gateway.client, headers=own[0], **options) as first,
+        http_host(gateway.url, version, gateway.client, headers=own[1], **options) as second,
     ):
         lanes = Lane(host=first, server=server, through=True), Lane(host=second, server=server, through=True)
         await lanes[0].ready()
@@ -124,14 +125,21 @@ async def test_of_fifty_callers_at_once_each_hears_its_own_progress_logs_and_que
             assert {one.rpartition("-")[2] for one in marked(host)} == {host.name}
 
 
-async def test_logs_of_a_connection_that_several_callers_share_reach_none_of_them(tmp_path: Path) -> None:
-    server = full_stdio(tmp_path, "shared", modern=False)
+@pytest.mark.parametrize("keys", [True, False])
+@pytest.mark.parametrize("modern", [True, False])
+@pytest.mark.parametrize("version", VERSIONS[:2])
+async def test_logs_of_a_connection_that_several_callers_share_reach_none_of_them(
+    version: str, modern: bool, keys: bool, tmp_path: Path
+) -> None:
+    # Over stdio nothing tells which of the requests in flight a log message belongs to.
+    server = full_stdio(tmp_path, "shared", modern=modern)
     async with (
-        running_gateway(tmp_path, entries([server]), gateway=with_keys(2)) as gateway,
-        two_hosts(gateway, "2025-11-25", server) as (first, second),
+        running_gateway(tmp_path, entries([server]), gateway=with_keys(2) if keys else {}) as gateway,
+        two_hosts(gateway, version, server, keys=keys) as (first, second),
     ):
-        await first.host.open_stream()
-        await second.host.open_stream()
+        for lane in (first, second):
+            await lane.host.open_stream()
+            await lane.host.level("debug")
         async with anyio.create_task_group() as group:
             for lane, marker in ((first, "marker-1"), (second, "marker-2")):
                 arguments = {"levels": ["error"], "data": marker, "meet": 2}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -51,12 +52,12 @@ def item(kind: str, **members: st.SearchStrategy[Json]) -> st.SearchStrategy[dic
     return st.builds(lambda a, b: {**a, **b}, MEMBERS, known)
 
 
-_DATA = st.binary(max_size=6).map(lambda raw: __import__("base64").b64encode(raw).decode())
+_DATA = st.binary(max_size=6).map(lambda raw: base64.b64encode(raw).decode())
 CONTENT = st.one_of(
     item("text", text=_words),
     item("image", data=_DATA, mimeType=st.just("image/png")),
     item("audio", data=_DATA, mimeType=st.just("audio/wav")),
-    item("resource_link", uri=_words, name=_words),
+    item("resource_link", uri=_words, name=_words.filter(bool)),
     item("resource", resource=st.fixed_dictionaries({"uri": st.just("a:b"), "text": _words})),
     item("hologram", beam=VALUES),
 )

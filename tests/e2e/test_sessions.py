@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
+import anyio
+import pytest
 from e2e.lanes import Lane, entries
 from gateways import running_gateway
 from hosts_connected import http_host
@@ -46,6 +49,54 @@ async def test_a_stream_taken_up_again_brings_what_was_missed_once_and_in_order(
         await lane.call("change", list="prompts")
         await other.until(lambda: other.of(CHANGED))
         assert other.of(UPDATED) == []
+
+
+@pytest.mark.xfail(strict=True, reason="a second stream gets 409 as long as the first is not known to be dead")
+async def test_a_stream_can_be_taken_over_while_the_old_one_looks_alive(tmp_path: Path) -> None:
+    server = full_stdio(tmp_path, "s", modern=False)
+    async with (
+        running_gateway(tmp_path, entries([server])) as gateway,
+        http_host(gateway.url, "2025-11-25", gateway.client) as host,
+    ):
+        lane = Lane(host=host, server=server, through=True)
+        await lane.ready()
+        await host.watch(lane.uri("note"))
+        await lane.call("touch", uri=lane.uri("note"))
+        await host.until(lambda: host.of(UPDATED))
+        # A network that went away says nothing: the first stream is still open when its host comes back.
+        last = [number for number, via in host.event_ids if via == "get"][-1]
+        await host.group.start(lambda **options: host.listen(last, via="again", **options))
+        assert host.statuses["again"] == 200
+        host.hang_up()
+        await lane.call("touch", uri=lane.uri("note"))
+        await host.until(lambda: [one for one in host.of(UPDATED) if one.via == "again"])
+
+
+async def test_a_stream_that_was_away_too_long_brings_the_newest_and_bad_numbers_harm_nobody(tmp_path: Path) -> None:
+    server = full_stdio(tmp_path, "s", modern=False)
+    async with (
+        running_gateway(tmp_path, entries([server])) as gateway,
+        http_host(gateway.url, "2025-11-25", gateway.client) as host,
+    ):
+        lane = Lane(host=host, server=server, through=True)
+        await lane.ready()
+        uris = [lane.uri(f"item/{number}") for number in range(400)]
+        async with anyio.create_task_group() as group:
+            for uri in uris:
+                group.start_soon(partial(host.result, "resources/subscribe", {"uri": uri}, within_s=20))
+        for uri in uris:
+            await lane.call("touch", uri=uri)
+        for number, bad in enumerate(("x", "-1", "1.5", "9" * 30, "0")):
+            via = f"stream-{number}"
+            await host.group.start(lambda bad=bad, via=via, **options: host.listen(bad, via=via, **options))
+            assert host.statuses[via] in (200, 400)
+            if bad == "0":
+                await host.until(lambda: host.of(UPDATED) and host.of(UPDATED)[-1].params["uri"] == uris[-1])
+                heard = [one.params["uri"] for one in host.heard if one.via == via]
+                assert 100 <= len(heard) <= len(uris)
+                assert heard == uris[-len(heard) :]
+            host.hang_up(via)
+            await host.result("ping")
 
 
 async def test_a_session_that_was_ended_is_gone(tmp_path: Path) -> None:

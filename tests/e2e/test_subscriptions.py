@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
+from functools import partial
 from pathlib import Path
 
+import anyio
 import pytest
 from e2e.lanes import Lane, entries
 from gateways import MODERN, running_gateway
 from hosts_connected import http_host
-from upstreams.full_running import full_stdio
+from upstreams.full_running import full_http, full_stdio
 
 UPDATED = "notifications/resources/updated"
+SHARED = "full://shared"
 
 
 @pytest.mark.parametrize("modern", [True, False])
@@ -68,8 +71,9 @@ async def test_a_subscription_outlives_a_restart_of_its_server(modern: bool, tmp
             await host.until(lambda host=host: host.of(UPDATED))
 
 
-async def test_each_session_has_its_own_level_of_logs(tmp_path: Path) -> None:
-    server = full_stdio(tmp_path, "s", modern=False)
+@pytest.mark.parametrize("modern", [True, False])
+async def test_each_session_has_its_own_level_of_logs(modern: bool, tmp_path: Path) -> None:
+    server = full_stdio(tmp_path, "s", modern=modern)
     async with (
         running_gateway(tmp_path, entries([server])) as gateway,
         http_host(gateway.url, "2025-11-25", gateway.client) as loud,
@@ -93,3 +97,47 @@ async def test_each_session_has_its_own_level_of_logs(tmp_path: Path) -> None:
             heard[name] = [one.params["level"] for one in host.of("notifications/message", since)]
         wanted = {"quiet": ["error"], "loud": ["info", "error"], "unsaid": levels, "new": [], "again": ["error"]}
         assert heard == wanted
+
+
+@pytest.mark.parametrize("modern", [True, False])
+async def test_no_update_is_lost_while_others_come_and_go(modern: bool, tmp_path: Path) -> None:
+    async with (
+        full_http(tmp_path, "s", modern=modern) as server,
+        running_gateway(tmp_path, entries([server])) as gateway,
+        http_host(gateway.url, MODERN, gateway.client) as steady,
+        http_host(gateway.url, "2025-11-25", gateway.client) as fickle,
+    ):
+        lane = Lane(host=steady, server=server, through=True)
+        await lane.ready()
+        await steady.watch(lane.uri("note"))
+        await fickle.open_stream()
+        for number in range(30):
+            since, uri = len(steady.heard), lane.uri(f"item/{number}")
+            async with anyio.create_task_group() as group:
+                group.start_soon(fickle.watch, uri)
+                group.start_soon(partial(lane.call, "touch", uri=lane.uri("note")))
+            await steady.until(lambda since=since: steady.of(UPDATED, since), within_s=3)
+            await fickle.unwatch([uri])
+
+
+async def test_an_update_has_the_address_that_its_subscriber_used(tmp_path: Path) -> None:
+    servers = [full_stdio(tmp_path, "one", modern=True), full_stdio(tmp_path, "two", modern=False)]
+    async with (
+        running_gateway(tmp_path, entries(servers)) as gateway,
+        http_host(gateway.url, MODERN, gateway.client) as new,
+        http_host(gateway.url, "2025-11-25", gateway.client) as old,
+    ):
+        lanes = [Lane(host=new, server=server, through=True) for server in servers]
+        for lane in lanes:
+            await lane.ready()
+        second = f"typegate://two/{SHARED}"
+        for host in (new, old):
+            await host.watch(SHARED, second)
+            for lane, uri in zip(lanes, (SHARED, second), strict=True):
+                since = len(host.heard)
+                await lane.call("touch", uri=SHARED)
+                heard = await host.until(lambda host=host, since=since: host.of(UPDATED, since))
+                assert [one.params["uri"] for one in heard] == [uri]
+                read = await host.result("resources/read", {"uri": uri})
+                assert read["contents"][0]["uri"] == uri
+                assert read["contents"][0]["text"] == f"{SHARED} of {lane.server.name}"
