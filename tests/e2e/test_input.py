@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from e2e.features_of_input import QUESTIONS, REPLIES
 from e2e.lanes import Lane, entries
+from e2e.processes import living, typegate
 from gateways import MODERN, running_gateway
 from hosts import VERSIONS
-from hosts_connected import http_host
+from hosts_connected import http_host, stdio_host
 from upstreams.full_running import FullServer, full_http, full_stdio
 from upstreams.running import children_of
 
@@ -20,7 +23,6 @@ async def test_a_host_that_cannot_be_asked_gets_an_error_and_no_question(version
         await cannot_be_asked(tmp_path, server, version)
 
 
-@pytest.mark.xfail(strict=True, reason="the question of a server that does not look at capabilities is relayed")
 @pytest.mark.parametrize("version", VERSIONS[1:])
 async def test_a_server_that_asks_in_spite_of_missing_capabilities_is_refused(version: str, tmp_path: Path) -> None:
     await cannot_be_asked(tmp_path, full_stdio(tmp_path, "asking", modern=False, elicitation=True), version)
@@ -109,3 +111,65 @@ async def test_a_prompt_and_a_resource_of_a_modern_server_pass_their_questions_o
         assert "ttlMs" not in asked
         other = {"uri": lane.uri("note"), "inputResponses": {}, "requestState": asked["requestState"]}
         assert (await host.ask("resources/read", other))["error"]["code"] == -32602
+
+
+_FORMS_ONLY = [("2025-06-18", {}), ("2025-11-25", {}), ("2025-11-25", {"form": {}})]
+
+
+@pytest.mark.xfail(strict=True, reason="an address is relayed to a host that declared forms only")
+@pytest.mark.parametrize("modern", [True, False])
+@pytest.mark.parametrize(("version", "forms"), _FORMS_ONLY)
+async def test_a_host_is_sent_to_no_address_unless_it_said_that_it_can_go(
+    version: str, forms: dict[str, Any], modern: bool, tmp_path: Path
+) -> None:
+    asked = {"mode": "url", "message": "Go", "url": "https://example.com/", "elicitationId": "e1"}
+    requests = {"go": {"method": "elicitation/create", "params": asked}}
+    entry: dict[str, Any] = {} if modern else {"elicitation": True}
+    async with (
+        full_http(tmp_path, "s", modern=modern, **entry) as server,
+        running_gateway(tmp_path, entries([server])) as gateway,
+        http_host(gateway.url, version, gateway.client, declared={"elicitation": forms}) as host,
+    ):
+        lane = Lane(host=host, server=server, through=True)
+        await lane.ready()
+        result = await lane.call("ask", requests={"who": QUESTIONS["who"]})
+        assert result["structuredContent"] == {"replies": {"who": REPLIES["who"]}}
+        since = len(host.heard)
+        answer = await host.ask("tools/call", {"name": lane.name("ask"), "arguments": {"requests": requests}})
+        assert "error" in answer or answer["result"].get("isError"), answer
+        assert host.of("elicitation/create", since) == []
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_a_server_that_asks_nothing_but_to_come_again_is_called_again(version: str, tmp_path: Path) -> None:
+    async with (
+        full_http(tmp_path, "new", modern=True) as new,
+        running_gateway(tmp_path, entries([new])) as gateway,
+        http_host(gateway.url, version, gateway.client) as host,
+    ):
+        lane = Lane(host=host, server=new, through=True)
+        await lane.ready()
+        assert (await lane.call("ask", requests={}))["structuredContent"] == {"replies": {}}
+        assert len(new.recording.calls("ask")) == 2
+
+
+async def test_what_a_session_had_started_ends_with_its_process(tmp_path: Path) -> None:
+    asking = full_stdio(tmp_path, "asking", modern=False, elicitation=True)
+    file = tmp_path / "typegate.json"
+    file.write_text(json.dumps({"mcpServers": entries([asking])}))
+    config = typegate("stdio", "--config", str(file), "--state-dir", str(tmp_path / "state"))
+    async with stdio_host(config, "2025-11-25", tmp_path / "host.log") as host:
+        lane = Lane(host=host, server=asking, through=True)
+        await lane.ready()
+        assert (await lane.call("ask", requests=QUESTIONS))["structuredContent"] == {"replies": REPLIES}
+        await host.notify("notifications/roots/list_changed")
+        changed = "notifications/roots/list_changed"
+        await asking.recording.until(lambda r: [one for one in r.events("notification") if one["method"] == changed])
+        # One that is still being asked when its host leaves.
+        host.hold = True
+        since = len(host.heard)
+        await lane.begin("ask", requests={"who": QUESTIONS["who"]})
+        await host.until(lambda: host.of("elicitation/create", since))
+    started = asking.recording.starts()
+    assert len(started) == 2
+    await asking.recording.until(lambda _: living(started) == [])

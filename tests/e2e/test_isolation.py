@@ -204,7 +204,6 @@ async def test_a_request_state_opens_only_the_request_and_the_caller_it_was_made
         assert server.recording.calls("ask")[-1]["params"]["requestState"].startswith("état ")
 
 
-@pytest.mark.xfail(strict=True, reason="for tools/call it comes as an error result that blames the upstream")
 async def test_a_request_state_that_does_not_fit_is_an_error_of_the_protocol(tmp_path: Path) -> None:
     async with asked_once(tmp_path) as (mine, other, _, full):
         for who, method, tried in misuses(mine, other, full):

@@ -153,3 +153,20 @@ def test_any_result_is_equal_on_both_sides_in_every_era(modern: bool, tmp_path: 
                 assert_equal(got, adapted(result, version), version, result)
 
         law()
+
+
+async def test_messages_of_prompts_are_adapted_like_results(tmp_path: Path) -> None:
+    kinds: list[dict[str, Json]] = [
+        {"type": "text", "text": "words", "vendor": None},
+        {"type": "audio", "data": "AAAA", "mimeType": "audio/wav"},
+        {"type": "resource_link", "uri": "a:b", "name": "n"},
+        {"type": "hologram", "beam": 2**60},
+    ]
+    messages = json.dumps([{"role": "user", "content": one} for one in kinds])
+    async with hosts_of(tmp_path, False, (MODERN, *OLDER)) as lanes:
+        for lane in lanes:
+            params = {"name": lane.name("show"), "arguments": {"messages": messages}}
+            shown = (await lane.host.result("prompts/get", params))["messages"]
+            version = lane.host.version if lane.through else MODERN
+            result = {"content": [one["content"] for one in shown]}
+            assert_equal(result, adapted({"content": kinds}, version), version, {"content": kinds})

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from e2e.lanes import Lane, entries
+import pytest
+from e2e.lanes import Lane, direct_lane, entries
 from gateways import MODERN, running_gateway
 from hosts_connected import http_host
 from upstreams.full_running import full_http, full_stdio
@@ -16,6 +17,7 @@ LISTS = {
     "resources": "resources/list",
     "resourceTemplates": "resources/templates/list",
 }
+KINDS = ("tools", "prompts", "resources")
 TRACE = {
     "traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
     "tracestate": "vendor=1",
@@ -96,3 +98,51 @@ async def test_headers_of_a_trace_reach_http_servers_and_credentials_never_do(tm
                         assert {key: received["headers"].get(key) for key in TRACE} == TRACE, (version, server.name)
         for server in (new, old):
             assert "of-the-caller" not in server.recording.path.read_text()
+
+
+@pytest.mark.parametrize("modern", [True, False])
+async def test_every_page_of_every_list_is_taken(modern: bool, tmp_path: Path) -> None:
+    server = full_stdio(tmp_path, "paged", "--page", "1", modern=modern)
+    async with (
+        direct_lane(tmp_path, server, MODERN if modern else "2025-11-25") as direct,
+        running_gateway(tmp_path, entries([server])) as gateway,
+        http_host(gateway.url, MODERN, gateway.client) as host,
+    ):
+        await Lane(host=host, server=server, through=True).ready()
+        for kind, method in LISTS.items():
+            address = {"resources": "uri", "resourceTemplates": "uriTemplate"}.get(kind, "name")
+            own = [one[address] for one in await direct.host.every(kind, method)]
+            got = {one[address].removeprefix("paged__") for one in await host.every(kind, method)}
+            assert len(own) > 1
+            assert set(own) <= got, kind
+
+
+async def test_who_joins_or_leaves_changes_every_list_of_everybody(tmp_path: Path) -> None:
+    first, second = (full_stdio(tmp_path, name, modern=True) for name in ("first", "second"))
+    async with (
+        running_gateway(tmp_path, entries([first])) as gateway,
+        http_host(gateway.url, MODERN, gateway.client) as new,
+        http_host(gateway.url, "2025-06-18", gateway.client) as old,
+    ):
+        await Lane(host=new, server=first, through=True).ready()
+        for host in (new, old):
+            await host.watch(lists=KINDS)
+        for joins in (True, False):
+            since = {host: len(host.heard) for host in (new, old)}
+            if joins:
+                await gateway.admin("servers", "POST", {"name": "second", "config": second.config})
+            else:
+                await gateway.admin("servers/second", "DELETE")
+            for host in (new, old):
+                for kind in KINDS:
+                    method = f"notifications/{kind}/list_changed"
+                    await host.until(lambda h=host, m=method, s=since[host]: h.of(m, s))
+                listed = [one["name"] for one in await host.every("prompts")]
+                assert ("second__greet" in listed) == joins
+                shared = "typegate://second/full://shared"
+                uris = [one["uri"] for one in await host.every("resources")]
+                assert (shared in uris) == joins
+                assert ("full://shared" in uris) != joins
+                answer = await host.ask("prompts/get", {"name": "second__greet", "arguments": {"name": "Bo"}})
+                assert ("result" in answer) == joins
+                assert joins or answer["error"]["code"] == -32602

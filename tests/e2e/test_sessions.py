@@ -6,7 +6,6 @@ from functools import partial
 from pathlib import Path
 
 import anyio
-import pytest
 from e2e.lanes import Lane, entries
 from gateways import running_gateway
 from hosts_connected import http_host
@@ -51,7 +50,6 @@ async def test_a_stream_taken_up_again_brings_what_was_missed_once_and_in_order(
         assert other.of(UPDATED) == []
 
 
-@pytest.mark.xfail(strict=True, reason="a second stream gets 409 as long as the first is not known to be dead")
 async def test_a_stream_can_be_taken_over_while_the_old_one_looks_alive(tmp_path: Path) -> None:
     server = full_stdio(tmp_path, "s", modern=False)
     async with (

@@ -32,8 +32,8 @@ from scripted import HANDSHAKE, META, MODERN, Failure, Record, notification
 class Full:
     """The server behind every connection."""
 
-    def __init__(self, name: str, *, modern: bool, record: Record, ttl_ms: int, scope: str) -> None:
-        self.name, self.modern, self.record = name, modern, record
+    def __init__(self, name: str, *, modern: bool, record: Record, ttl_ms: int, scope: str, page: int) -> None:
+        self.name, self.modern, self.record, self.page = name, modern, record, page
         self.cached = {"ttlMs": ttl_ms, "cacheScope": scope}
         self.peers: set[Peer] = set()
         self.listens: set[Listen] = set()
@@ -103,14 +103,14 @@ class Full:
                 asked.peer.watched.discard(params["uri"])
                 return {}
             case "tools/list":
-                return {"tools": TOOLS + extras("tools", self.extra["tools"]), **hints}
+                return self._page("tools", TOOLS + extras("tools", self.extra["tools"]), params)
             case "prompts/list":
-                return {"prompts": prompts() + extras("prompts", self.extra["prompts"]), **hints}
+                return self._page("prompts", prompts() + extras("prompts", self.extra["prompts"]), params)
             case "resources/list":
                 more = extras("resources", self.extra["resources"], self.name)
-                return {"resources": resources(self.name) + more, **hints}
+                return self._page("resources", resources(self.name) + more, params)
             case "resources/templates/list":
-                return {"resourceTemplates": templates(self.name), **hints}
+                return self._page("resourceTemplates", templates(self.name), params)
             case "prompts/get":
                 return await self._prompt(asked)
             case "resources/read":
@@ -120,6 +120,12 @@ class Full:
             case "tasks/get" | "tasks/update" | "tasks/cancel" if self.modern:
                 return self._task(method, asked)
         raise Failure(-32601, f"Method not found: {method}")
+
+    def _page(self, kind: str, items: list[Answer], params: Answer) -> Answer:
+        start = int(params.get("cursor", 0))
+        end = start + (self.page or len(items))
+        more = {"nextCursor": str(end)} if end < len(items) else {}
+        return {kind: items[start:end], **more, **(self.cached if self.modern else {})}
 
     async def _call(self, asked: Asked) -> Answer:
         given = asked.arguments
@@ -228,6 +234,8 @@ class Full:
                 link = {"type": "resource", "resource": {"uri": f"full://{self.name}/note", "text": "noted"}}
                 told = [{"role": "user", "content": {"type": "text", "text": words}}, {"role": "user", "content": link}]
                 return {"description": "A greeting", "messages": told}
+            case "show":
+                return {"messages": json.loads(given["messages"])}
             case "broken":
                 error = json.loads(given["error"])
                 raise Failure(error["code"], error["message"], error.get("data"))

@@ -67,6 +67,7 @@ def prompts() -> list[Answer]:
             "vendor": [None],
         },
         {"name": "broken", "arguments": [{"name": "error", "required": True}]},
+        {"name": "show", "arguments": [{"name": "messages", "required": True}]},
         {"name": "interview", "arguments": [{"name": "requests", "required": True}]},
     ]
 
@@ -83,7 +84,10 @@ def resources(name: str) -> list[Answer]:
 
 def templates(name: str) -> list[Answer]:
     """Return the templates."""
-    return [{"uriTemplate": f"full://{name}/item/{{id}}", "name": "item", "vendor": {"kept": None}}]
+    return [
+        {"uriTemplate": f"full://{name}/item/{{id}}", "name": "item", "vendor": {"kept": None}},
+        {"uriTemplate": f"full://{name}/box/{{id}}", "name": "box"},
+    ]
 
 
 def extras(kind: str, count: int, name: str = "") -> list[Answer]:
