@@ -182,6 +182,7 @@ def misuses(mine: Lane, other: Lane, full: dict[str, Any]) -> list[tuple[Lane, s
         (mine, "tools/call", {**full, "arguments": more}),
         (mine, "tools/call", {**full, **talk}),
         (mine, "prompts/get", {**full, **interview}),
+        (mine, "prompts/get", full),
         (mine, "resources/read", {**full, "uri": mine.uri("guarded")}),
     ]
 

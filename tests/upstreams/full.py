@@ -239,8 +239,9 @@ class Full:
             case "broken":
                 error = json.loads(given["error"])
                 raise Failure(error["code"], error["message"], error.get("data"))
-            case "interview":
-                replies = await self._inputs(asked, json.loads(given["requests"]))
+            case "interview" | "ask":
+                wanted = given["requests"]
+                replies = await self._inputs(asked, json.loads(wanted) if isinstance(wanted, str) else wanted)
                 return {"messages": [{"role": "user", "content": {"type": "text", "text": json.dumps(replies)}}]}
         raise Failure(-32602, "Unknown prompt", {"name": asked.params.get("name")})
 

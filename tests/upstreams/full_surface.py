@@ -68,6 +68,7 @@ def prompts() -> list[Answer]:
         },
         {"name": "broken", "arguments": [{"name": "error", "required": True}]},
         {"name": "show", "arguments": [{"name": "messages", "required": True}]},
+        {"name": "ask", "description": "Named like a tool.", "arguments": [{"name": "requests"}]},
         {"name": "interview", "arguments": [{"name": "requests", "required": True}]},
     ]
 
