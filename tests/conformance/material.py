@@ -121,6 +121,7 @@ ROUNDS: dict[str, list[dict[str, Answer]]] = {
     ],
     "test_input_required_result_capabilities": [{"user_name": _NAME, "greeting": sample("Generate a greeting", 50)}],
     "test_streaming_elicitation": [{"user_name": _NAME}],
+    "test_tool_with_task": [{"user_name": _NAME}],
 }
 RESOURCES: dict[str, Answer] = {
     "test://static-text": {

@@ -35,6 +35,8 @@ from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
 from mcp.server.stdio import stdio_server
 from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler
 from mcp.shared.subscriptions import PromptsListChanged, ToolsListChanged
+from tasks_extension import EXTENSION, TasksExtension
+from tasks_extension import SCHEMAS as TASK_SCHEMAS
 
 Context = ServerRequestContext[Any]
 
@@ -131,9 +133,9 @@ TOOLS = [
     {
         "name": name,
         "description": f"Stands ready for the suite: {name.removeprefix('test_').replace('_', ' ')}.",
-        "inputSchema": SCHEMAS.get(name, {"type": "object", "properties": {}}),
+        "inputSchema": (SCHEMAS | TASK_SCHEMAS).get(name, {"type": "object", "properties": {}}),
     }
-    for name in (*CONTENT, *DOES, *SIMPLE, *ROUNDS)
+    for name in (*CONTENT, *DOES, *SIMPLE, *ROUNDS, *TASK_SCHEMAS)
 ]
 BUS = InMemorySubscriptionBus()
 
@@ -263,7 +265,8 @@ def server() -> Server[Any]:
             get_tool_input_schema=schemas.get,
         )
     boundary = RequestStateBoundary(RequestStateSecurity.ephemeral(), default_audience=built.name)
-    built.middleware.append(boundary)
+    built.middleware += [TasksExtension(), boundary]
+    built.extensions = {EXTENSION: {}}
     return built
 
 

@@ -1,0 +1,52 @@
+"""Everything that a server can do, in both eras, over both transports, in any mix."""
+
+from __future__ import annotations
+
+import traceback
+from pathlib import Path
+
+import e2e.features_of_input
+import e2e.features_of_surface  # noqa: F401 - both register their features
+import pytest
+from e2e.features import failures_on
+from e2e.lanes import direct_lane, gateway_lanes, whole_servers
+from hosts import MODERN, VERSIONS
+from upstreams.full_running import full_http, full_stdio
+
+
+def told(failed: dict[str, BaseException]) -> str:
+    """All failures, readable."""
+    return "\n\n".join(f"{name}:\n{''.join(traceback.format_exception(one))}" for name, one in failed.items())
+
+
+@pytest.mark.parametrize("transport", ["http", "stdio"])
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_a_host_has_every_feature_of_a_server_it_is_connected_to_directly(
+    version: str, transport: str, tmp_path: Path
+) -> None:
+    modern = version == MODERN
+    if transport == "http":
+        async with (
+            full_http(tmp_path, "alone", modern=modern) as server,
+            direct_lane(tmp_path, server, version) as lane,
+        ):
+            failed = await failures_on(lane)
+    else:
+        async with direct_lane(tmp_path, full_stdio(tmp_path, "alone", modern=modern), version) as lane:
+            failed = await failures_on(lane)
+    assert not failed, told(failed)
+
+
+@pytest.mark.parametrize("transport", ["http", "stdio"])
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_a_host_has_every_feature_of_every_kind_of_server_through_the_gateway(
+    version: str, transport: str, tmp_path: Path
+) -> None:
+    async with (
+        whole_servers(tmp_path) as servers,
+        gateway_lanes(tmp_path, servers, version, over_http=transport == "http") as lanes,
+    ):
+        failed: dict[str, BaseException] = {}
+        for lane in lanes:
+            failed |= await failures_on(lane)
+    assert not failed, told(failed)
