@@ -27,6 +27,7 @@ UNROLLED: Final = 3
 _MAX_PARTS: Final = 256
 _MAX_NESTED: Final = 32
 _ROOM_CHARS: Final = 100_000
+_COMPOUND: Final = REFERENCE_KEYWORDS | {"allOf", "anyOf", "oneOf"}
 _COMPOSITION: Final = ("anyOf", "oneOf")
 _PLACE: Final = frozenset({"$id", "$schema", "$anchor", "$dynamicAnchor", "$recursiveAnchor", "$defs", "definitions"})
 _UNTOLD: Final = _PLACE | {"$comment", "title", "$vocabulary"}
@@ -234,25 +235,29 @@ class Lowering:
         entered: list[int],
     ) -> dict[str, Any]:
         """Return a schema with one list of alternatives and nothing beside it, or with their common form."""
-        constraints = {key for key in plain if not self._rules.removes(key)} - ANNOTATIONS - _PLACE - {"nullable"}
+        others = []
         for keyword, branches in lists:
             usable = [branch for branch in branches if branch is not False and branch != {"not": {}}]
             joined = any_of(usable) if usable else {}
-            if isinstance(joined, dict) and "enum" in joined:
-                titles = [one for one in usable if isinstance(one, dict) and isinstance(one.get("title"), str)]
-                if titles:
-                    told.append("; ".join(f"{hints.brief(one)}: {excerpt(one['title'], 40)}" for one in titles[:20]))
-                plain = conjoin([plain, {key: value for key, value in joined.items() if key not in ANNOTATIONS}])
-            elif plain.get("type") == "object" and constraints:
+            if not isinstance(joined, dict) or not joined.keys() & {"enum", "const"} or joined.keys() & _COMPOUND:
+                others.append((keyword, branches, usable))
+                continue
+            titles = [one for one in usable if isinstance(one, dict) and isinstance(one.get("title"), str)]
+            if titles:
+                told.append("; ".join(f"{hints.brief(one)}: {excerpt(one['title'], 40)}" for one in titles[:20]))
+            plain = conjoin([plain, {key: value for key, value in joined.items() if key not in ANNOTATIONS}])
+        for keyword, branches, usable in others:
+            constraints = {key for key in plain if not self._rules.removes(key)} - ANNOTATIONS - _PLACE - {"nullable"}
+            if plain.get("type") == "object" and constraints:
                 plain = conjoin([plain, self._united(keyword, branches, path, told, entered, 0)])
-            elif not constraints and "anyOf" not in plain:
+            elif constraints:
+                self._tell(keyword, {keyword: branches}, path, told)
+            else:
                 if keyword == "oneOf":
                     self._note(path, keyword, "more than one may fit")
                 elif len(usable) == len(branches) and plain.keys() | {"anyOf"} == node.keys():
                     return node
                 plain = {**plain, "anyOf": usable or [{}]}
-            else:
-                self._tell(keyword, {keyword: branches}, path, told)
         return self._apart(plain, path, told)[0] if "allOf" in plain else plain
 
     def _apart(self, node: dict[str, Any], path: Path, told: list[str]) -> tuple[dict[str, Any], list[Any]]:
