@@ -18,9 +18,11 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from registry.errors import SchemaRejected
+from registry.flattening import UNROLLED
 from registry.hosts import DIALECTS, Dialect
-from registry.lowering import UNROLLED, Lowering, Weakening
+from registry.lowering import Lowering
 from registry.restoring import restored
+from registry.weakening import Weakening
 
 CUT: Final = " […]"
 _NO_KEYS: Final[Mapping[str, str]] = MappingProxyType({})
@@ -101,7 +103,7 @@ def _lowered(
         attempt = Lowering(schema, rules, names, unrolled)
         lowered = attempt.root(schema)
         if not attempt.exhausted or unrolled == 1:
-            return lowered, list(dict.fromkeys(attempt.weakened)), attempt.told
+            return lowered, attempt.weakened, attempt.told
         unrolled -= 1
 
 
