@@ -7,10 +7,11 @@ from collections import Counter
 from typing import Any, Final
 
 from registry import hints
+from registry.errors import SchemaRejected
 from registry.hosts import Dialect
 from registry.joining import ANNOTATIONS, any_of, conjoin, union
 from registry.references import REFERENCE_KEYWORDS, Document
-from registry.schemas import measure
+from registry.schemas import MAX_SCHEMA_BYTES, measure
 from registry.shaping import inferred
 from registry.texts import excerpt
 from registry.weakening import PLACE, Report, Spot
@@ -29,6 +30,7 @@ class Flattening:
     """One pass over one document; what is open is counted, and what all of it costs.
 
     Attributes:
+        document: Where the references of the original lead.
         exhausted: References were cut because the whole grew too large.
     """
 
@@ -37,7 +39,7 @@ class Flattening:
         self._rules = rules
         self._report = report
         self._unrolled = unrolled
-        self._document = Document(root)
+        self.document = Document(root)
         self._exact = {"#": root}
         for keyword in ("$defs", "definitions"):
             if isinstance(definitions := root.get(keyword), dict):
@@ -47,7 +49,7 @@ class Flattening:
         # Older drafts ignore whatever stands beside a reference.
         self._lonely = isinstance(declared, str) and bool(_DRAFTS_WITHOUT_SIBLINGS.search(declared))
         self._open: Counter[int] = Counter({id(root): 1})
-        self._room = _ROOM_CHARS + 2 * measure(root).size
+        self._room = _ROOM_CHARS + 2 * _size(root)
 
     def plain(self, node: dict[str, Any], spot: Spot, whole: bool) -> dict[str, Any]:
         """Return a schema without the composition that cannot stay; its subschemas are as they were.
@@ -89,7 +91,7 @@ class Flattening:
             if self._inlines(part, whole or (rules.typed and (flatten or part is not node))):
                 kept = ANNOTATIONS | {"$defs", "definitions", "$schema", "$id"} if self._lonely else own.keys()
                 own = {key: child for key, child in own.items() if key not in REFERENCE_KEYWORDS and key in kept}
-                for target in self._document.targets(part):
+                for target in self.document.targets(part):
                     if not isinstance(target, dict) or id(target) in seen:
                         continue
                     if self._open[id(target)] >= self._unrolled or self._room < 0:
@@ -128,7 +130,7 @@ class Flattening:
         if self._rules.typed and not node.keys() - {"$ref"} <= ANNOTATIONS | PLACE and not self._lonely:
             return True
         target = self._exact.get(node["$ref"]) if isinstance(node["$ref"], str) else None
-        targets = self._document.targets(node)
+        targets = self.document.targets(node)
         return not isinstance(target, dict) or len(targets) != 1 or targets[0] is not target
 
     def _cut(self, target: dict[str, Any], spot: Spot) -> dict[str, Any]:
@@ -223,6 +225,13 @@ class Flattening:
         for keyword, branches in lists:
             flat = conjoin([flat, self._united(keyword, branches, spot, depth + 1)])
         return self._apart(flat, spot)[0]
+
+
+def _size(root: dict[str, Any]) -> int:
+    try:
+        return measure(root).size
+    except SchemaRejected:
+        return MAX_SCHEMA_BYTES  # only what was lowered before can be larger than intake admits
 
 
 def own_size(node: dict[str, Any]) -> int:

@@ -13,7 +13,7 @@ from registry.flattening import UNROLLED, Flattening
 from registry.hosts import Dialect
 from registry.joining import any_of
 from registry.places import Path
-from registry.references import SCHEMA_MAPS
+from registry.references import SCHEMA_MAPS, Document
 from registry.shaping import shaped, spelt
 from registry.texts import excerpt
 from registry.weakening import Report, Spot, Weakening
@@ -45,6 +45,11 @@ class Lowering:
     def weakened(self) -> list[Weakening]:
         """What was noted on the way, each thing once."""
         return list(dict.fromkeys(self._report.weakened))
+
+    @property
+    def document(self) -> Document:
+        """Where the references of the original lead."""
+        return self._flattening.document
 
     @property
     def exhausted(self) -> bool:

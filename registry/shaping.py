@@ -164,10 +164,11 @@ def _closed(node: dict[str, Any], spot: Spot, report: Report) -> dict[str, Any]:
     required = node.get("required")
     required = required if isinstance(required, list) else []
     shut = node.get("additionalProperties") is False
+    demanded = set(required)
     written: dict[str, Any] = {}
     changed = not shut or not {"properties", "required"} <= node.keys() or required != list(properties)
     for name, below in properties.items():
-        written[name] = below if name in required else _nullable(below)
+        written[name] = below if name in demanded else _nullable(below)
         if written[name] is not below:
             changed = True
             report.note((*spot.path, "properties", name), "required", "null stands for what is left out")
