@@ -168,3 +168,42 @@ def test_no_schema_stalls_a_lowering_or_grows_out_of_bounds(dialect: str, name: 
     assert lower(lowered.definition, dialect).definition == lowered.definition
     assert len(set(lowered.keys.values())) == len(lowered.keys)
     assert schema["properties"].keys().isdisjoint(lowered.keys) if "properties" in schema else True
+
+
+TREE = {
+    "type": "object",
+    "properties": {"a b": {"type": "string"}, "c": {"$ref": "#"}, "l": {"type": "array", "items": {"$ref": "#"}}},
+    "anyOf": [{"properties": {"a b": {"minLength": n}}} for n in range(99)],
+    "additionalProperties": False,
+}
+
+
+def nested(levels: int, leaf: Any) -> Any:
+    for level in range(levels):
+        leaf = {"c": leaf} if level % 2 else {"l": [leaf]}
+    return leaf
+
+
+@pytest.mark.parametrize("dialect", ["anthropic", "openai-strict"])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        nested(10_000, {"c": None}),
+        nested(90, {"c": None}),
+        {"l": [{"c": None}] * 20_000},
+        {f"m{n}": None for n in range(20_000)},
+        {"\ud800": None, "c": {"\ud800": None}},
+        "text",
+        ["list", None],
+        None,
+        5,
+    ],
+    ids=["10,000 levels", "90 levels", "many items", "many members", "surrogates", "text", "list", "null", "number"],
+)
+def test_no_arguments_stall_the_way_back_or_raise(dialect: str, arguments: Any) -> None:
+    lowered = lowered_to(dialect, TREE)
+    started = time.perf_counter()
+    back = restore(arguments, lowered)
+    assert time.perf_counter() - started < 1
+    if not isinstance(arguments, dict):
+        assert back is arguments
