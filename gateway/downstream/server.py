@@ -173,7 +173,7 @@ class McpServer:
             if method == "logging/setLevel":
                 return self._set_level(request.session, request.params)
             if method == "resources/subscribe":
-                return self._listening.subscribe(request.session, request.params)
+                return await self._listening.subscribe(request.session, request.params)
             if method == "resources/unsubscribe":
                 return self._listening.unsubscribe(request.session, request.params)
         raise RpcError(METHOD_NOT_FOUND, f"Method not found: {method[:200]}")
