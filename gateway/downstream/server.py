@@ -151,7 +151,14 @@ class McpServer:
         result = await self._pipeline.call(request.params, caller)
         if request.modern:
             _stamp(result)
-        return wire.dumps(result)
+        try:
+            return wire.dumps(result)
+        except wire.MalformedJson:
+            # Not a JSON-RPC error: hosts would call again what has run already.
+            unspeakable = error_result("The call ran, but its result is nested too deeply to be passed on.")
+            if request.modern:
+                _stamp(unspeakable)
+            return wire.dumps(unspeakable)
 
     async def _list(self, request: Request) -> bytes:
         if request.params.get("cursor") is not None:
