@@ -295,12 +295,12 @@ def _check_post(headers: dict[str, str]) -> None:
 
 
 async def _read(receive: Receive) -> bytes:
+    deadline = anyio.current_time() + BODY_S
     message = await _receive(receive)
     body: bytes = message.get("body", b"")
     if not message.get("more_body"):
         return body
     parts, size = [body], len(body)
-    deadline = anyio.current_time() + BODY_S
     while message.get("more_body"):
         message = await _receive(receive, deadline - anyio.current_time())
         parts.append(message.get("body", b""))

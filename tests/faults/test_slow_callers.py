@@ -1,0 +1,128 @@
+"""Callers that are slow with their heads and bodies, or never read what they asked for."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import anyio
+from anyio.abc import SocketStream
+from callers import call_of, raw_post, status_of
+from faults.observing import MIB, descriptors_of, eventually, rss_of
+from gateways import TOKEN, RunningGateway, running_gateway
+from upstreams.running import builtin_tools, scripted_stdio_server
+
+NEVER_READING = 200
+HEAD = b"POST /mcp HTTP/1.1\r\nhost: 127.0.0.1\r\nx-slow: "
+MODERN_CALL = ("mcp-protocol-version: 2026-07-28", "mcp-method: tools/call", "mcp-name: up__big")
+
+
+async def connected(gateway: RunningGateway) -> SocketStream:
+    host, _, port = gateway.origin.removeprefix("http://").rpartition(":")
+    return await anyio.connect_tcp(host, int(port))
+
+
+async def trickle(gateway: RunningGateway, start: bytes, drop: bytes) -> tuple[bytes, float]:
+    """Send one more drop each second until the connection is cut: what was answered, and after how many seconds."""
+    began_s, received = anyio.current_time(), b""
+    async with await connected(gateway) as stream:
+        await stream.send(start)
+        with suppress(anyio.EndOfStream, anyio.BrokenResourceError):
+            while True:
+                with anyio.move_on_after(1):
+                    while True:
+                        received += await stream.receive()
+                if drop:
+                    await stream.send(drop)
+    return received, anyio.current_time() - began_s
+
+
+def never_reading(gateway: RunningGateway, request: bytes) -> socket.socket:
+    """Ask for something over a connection on which nothing is ever read."""
+    host, _, port = gateway.origin.removeprefix("http://").rpartition(":")
+    caller = socket.socket()
+    # Before connecting: little is to disappear in the kernel's own buffers.
+    caller.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    caller.connect((host, int(port)))
+    caller.sendall(request)
+    return caller
+
+
+async def test_slow_callers_and_such_as_never_read_are_cut_while_the_others_are_served(tmp_path: Path) -> None:
+    body = raw_post(b"", "content-length: 1000", length=False)
+    chunked = raw_post(b"", "transfer-encoding: chunked", length=False)
+    get = b"GET /healthz HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n"
+    lost = raw_post(b"", "content-length: 1000", length=False, path="/nowhere")
+    lost = lost.replace(b"connection: close", b"x: y")
+    admin = raw_post(b"{", f"authorization: Bearer {TOKEN}", "content-length: 9", length=False, path="/admin/servers")
+    slow: dict[str, tuple[bytes, bytes, int, float, float]] = {
+        "half a body": (body + b'{"jsonrpc":', b"", 408, 28, 33),
+        "a body in drops": (body, b" ", 408, 28, 33),
+        "chunks in drops": (chunked, b"1\r\n \r\n", 408, 28, 33),
+        "a head in drops": (HEAD, b"x", 0, 13, 18),
+        "no head at all": (b"\r\n", b"\r\n", 0, 13, 18),
+        "a second head in drops": (get + HEAD, b"x", 200, 13, 18),
+        "line ends after an answer": (get, b"\r\n", 200, 5, 20),
+        "a body that nobody wants, in drops": (lost, b" ", 404, 4, 38),
+        "half a body for the administrator": (admin, b"", 0, 28, 38),
+    }
+    ended: dict[str, tuple[bytes, float]] = {}
+    server, record = scripted_stdio_server(tmp_path, "up", tools=builtin_tools("big", "echo"))
+    big = json.dumps(call_of("up__big", {"bytes": MIB})).encode()
+    closing = raw_post(big, *MODERN_CALL)
+    keeping = closing.replace(b"connection: close", b"connection: keep-alive")
+    callers: list[socket.socket] = []
+    async with running_gateway(tmp_path, {"up": server}) as gateway:
+        await gateway.until_listed("up__big")
+        await gateway.call("up__big", {"bytes": MIB})
+        pid = gateway.process.pid
+        memory, descriptors = [rss_of(pid)], descriptors_of(pid)
+        held: list[int] = []
+
+        async def watch(name: str) -> None:
+            start, drop, *_ = slow[name]
+            ended[name] = await trickle(gateway, start, drop)
+
+        async def healthy_until(satisfied: Callable[[], bool]) -> float:
+            slowest_s = 0.0
+            while not satisfied():
+                began_s = anyio.current_time()
+                assert (await gateway.call("up__echo", {"a": 1}))["structuredContent"] == {"a": 1}
+                slowest_s = max(slowest_s, anyio.current_time() - began_s)
+                memory.append(rss_of(pid))
+                if anyio.current_time() - asked_s < 25:
+                    held.append(descriptors_of(pid))
+                with anyio.move_on_after(0.05):
+                    await anyio.sleep_forever()
+            return slowest_s
+
+        try:
+            with anyio.fail_after(50):
+                async with anyio.create_task_group() as tasks:
+                    for name in slow:
+                        tasks.start_soon(watch, name)
+                    for number in range(1, NEVER_READING + 1):
+                        callers.append(never_reading(gateway, closing if number % 2 else keeping))
+                        if number % 20 == 0:
+                            await record.until(lambda seen, asked=number: len(seen.calls("big")) == asked + 1)
+                    asked_s = anyio.current_time()
+                    slowest_s = await healthy_until(lambda: len(ended) == len(slow))
+            await eventually(lambda: descriptors_of(pid) <= descriptors + 2)
+            assert anyio.current_time() - asked_s < 40
+        finally:
+            for caller in callers:
+                caller.close()
+        for name, (_, _, status, least_s, most_s) in slow.items():
+            received, took_s = ended[name]
+            assert status_of(received) == status, (name, received)
+            assert least_s <= took_s <= most_s, (name, took_s)
+        assert slowest_s < 1
+        # Slow is not too slow at once: who still leaves room for others has its time.
+        assert min(held) > descriptors + NEVER_READING / 2
+        assert max(memory) - memory[0] < 220 * MIB
+        assert memory[-1] - memory[0] < 64 * MIB
+        assert "did not read what they were sent" in gateway.logged()
+        assert "Traceback" not in gateway.logged()
