@@ -138,11 +138,16 @@ async def running_gateway(
     gateway: Mapping[str, Any] | None = None,
     arguments: tuple[str, ...] = (),
     environment: Mapping[str, str] | None = None,
+    through: tuple[str, ...] = (),
 ) -> AsyncIterator[RunningGateway]:
-    """Start `typegate serve` on a free port with these servers; yields once it listens."""
+    """Start `typegate serve` on a free port with these servers; yields once it listens.
+
+    Args:
+        through: A command that ends in becoming the one it is given, under other limits.
+    """
     config, state, log = tmp_path / "typegate.json", tmp_path / "state", tmp_path / "gateway.log"
     config.write_text(json.dumps({"mcpServers": dict(servers), "gateway": dict(gateway or {})}))
-    command = [sys.executable, "-m", "gateway", "serve", "--config", str(config), "--port", "0"]
+    command = [*through, sys.executable, "-m", "gateway", "serve", "--config", str(config), "--port", "0"]
     command += ["--state-dir", str(state), *arguments]
     env = {**os.environ, "TYPEGATE_ADMIN_TOKEN": TOKEN, "PYTHONPATH": str(_ROOT), **(environment or {})}
     with log.open("ab") as sink:

@@ -36,12 +36,13 @@ class Connections:
     """All connections of one server.
 
     Args:
-        most: How many are held at once; one more is told so and closed.
+        most: How many are served at once. Some more are heard and told so, others told so unheard.
         stalled_s: How long a caller may take nothing of what it is sent.
     """
 
     def __init__(self, *, most: int, stalled_s: float = STALLED_S) -> None:
         self._most = most
+        self._most_heard = most + most // 20
         self._stalled_s = stalled_s
         self._open: set[CallerProtocol] = set()
         self._paused: set[CallerProtocol] = set()
@@ -57,9 +58,11 @@ class Connections:
             self._sweep(asyncio.get_running_loop().time())
 
     def admit(self, connection: CallerProtocol) -> bool:
-        """Count a new connection; False where there are too many."""
+        """Count a new connection; False where there is not even room to hear what it wants."""
         self._open.add(connection)
-        return len(self._open) <= self._most
+        # Of its own kind, each: who came in time is served, however many come later.
+        connection.limit_concurrency = None if len(self._open) <= self._most else 0
+        return len(self._open) <= self._most_heard
 
     def leave(self, connection: CallerProtocol) -> None:
         """Forget a connection that has ended."""

@@ -133,12 +133,11 @@ async def serve(
             hosts if loopback or listen.allowed_hosts else None,
             frozenset(origin.lower() for origin in listen.allowed_origins),
         )
-        connections = Connections(most=most + most // 20)
+        connections = Connections(most=most)
         server = _Uvicorn(
             uvicorn.Config(
                 front, http=cast(Any, connections.protocol), ws="none", lifespan="off", access_log=False,
                 log_config=None, timeout_graceful_shutdown=1, server_header=False, date_header=False,
-                limit_concurrency=most,
             )
         )  # fmt: skip
         shown = f"[{host}]" if ":" in host else host

@@ -28,6 +28,8 @@ _STDERR_LINE_BYTES: Final = 2000
 _STDERR_LINES_PER_S: Final = 50
 _CLOSE_GRACE_S: Final = 1.0
 _TERM_GRACE_S: Final = 1.0
+# Three pairs of pipes, and one to hear whether the program could be started.
+_SPAWN_DESCRIPTORS: Final = 8
 
 # What a program needs to run at all; everything else a child must be given by name.
 SAFE_ENVIRONMENT: Final = (
@@ -134,6 +136,21 @@ class ChildProcess:
             os.killpg(self.pid, sign)
 
 
+def _require_descriptors() -> None:
+    """Find out in words whether a child's pipes can be made: uvloop has none for it.
+
+    Raises:
+        OSError: Too many files are open.
+    """
+    taken: list[int] = []
+    try:
+        for _ in range(_SPAWN_DESCRIPTORS):
+            taken.append(os.dup(2))
+    finally:
+        for descriptor in taken:
+            os.close(descriptor)
+
+
 def _die_with_parent() -> None:
     if _LIBC is not None:
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
@@ -161,6 +178,7 @@ async def running_child(
     stderr = _StderrLog(server)
     loop = asyncio.get_running_loop()
     try:
+        _require_descriptors()
         transport, pipes = await loop.subprocess_exec(
             lambda: _Pipes(on_line, stderr.line),
             path,
