@@ -10,10 +10,10 @@ from pathlib import Path
 
 import anyio
 from anyio.abc import SocketStream
-from callers import call_of, raw_post, status_of
+from callers import call_of, hello, raw_post, running_host, status_of
 from faults.observing import MIB, descriptors_of, eventually, rss_of
-from gateways import TOKEN, RunningGateway, running_gateway
-from upstreams.running import builtin_tools, scripted_stdio_server
+from gateways import TOKEN, RunningGateway, glance_again, running_gateway
+from upstreams.running import builtin_tools, scripted_stdio_server, tool
 
 NEVER_READING = 200
 HEAD = b"POST /mcp HTTP/1.1\r\nhost: 127.0.0.1\r\nx-slow: "
@@ -126,3 +126,29 @@ async def test_slow_callers_and_such_as_never_read_are_cut_while_the_others_are_
         assert memory[-1] - memory[0] < 64 * MIB
         assert "did not read what they were sent" in gateway.logged()
         assert "Traceback" not in gateway.logged()
+
+
+async def test_a_host_that_never_reads_is_asked_to_wait_and_gets_everything_when_it_does(tmp_path: Path) -> None:
+    words = [{**tool(f"tool{number}"), "description": "word " * 380} for number in range(200)]
+    server, _ = scripted_stdio_server(tmp_path, "up", tools=words)
+    config = tmp_path / "host.json"
+    config.write_text(json.dumps({"mcpServers": {"up": server}}))
+    async with running_host(tmp_path, "--config", str(config), "--state-dir", str(tmp_path / "own")) as host:
+        await host.answer(hello())
+        await host.until_listed("up__tool199")
+        host.heard.clear()
+        before = rss_of(host.process.pid)
+        lists = [{"jsonrpc": "2.0", "id": number, "method": "tools/list"} for number in range(400)]
+        await host.send(*lists)
+        most = 0
+        # Long enough to have written all of it, 160 MiB, many times over.
+        with anyio.move_on_after(1.5):
+            while True:
+                most = max(most, rss_of(host.process.pid) - before)
+                await glance_again()
+        assert 16 * MIB < most < 64 * MIB
+        for one in lists:
+            answer = await host.until(lambda heard, wanted=one["id"]: heard.get("id") == wanted)
+            assert len(answer["result"]["tools"]) == 201
+            host.heard.clear()
+        assert await host.leave() == 0
