@@ -115,6 +115,7 @@ class Gateway:
         rest = {server: one for server, one in shape.servers.items() if server != alias}
         self.registry.reshape(Shape(max_length=shape.max_length, servers=rest))
         self._saved.pop(alias, None)
+        self._listed_s.pop(alias, None)
         self._unsaved.set()
 
     def retired(self, alias: str) -> bool:
