@@ -27,7 +27,7 @@ async def test_a_crash_in_mid_call_is_an_answer_at_once_and_the_next_call_works(
         await gateway.until_listed("s__echo")
         began_s = anyio.current_time()
         result = await gateway.call("s__exit", {"code": 5})
-        assert anyio.current_time() - began_s < 2
+        heard_s = [anyio.current_time() - began_s]
         assert result["isError"]
         assert "outcome is unknown" in text_of(result), result
         assert "code 5" in text_of(result)
@@ -43,6 +43,11 @@ async def test_a_crash_in_mid_call_is_an_answer_at_once_and_the_next_call_works(
                     tasks.start_soon(calling, gateway, "s__hang", {}, answers)
                 await record.until(lambda seen: len(seen.calls("hang")) == 3)
                 os.kill(record.starts()[-1], signal.SIGKILL)
+                began_s = anyio.current_time()
+        heard_s.append(anyio.current_time() - began_s)
+        # Of the two, for a machine that does other things too.
+        assert min(heard_s) <= 0.2, heard_s
+        assert max(heard_s) < 1, heard_s
         assert all(one["isError"] and "outcome is unknown" in text_of(one) for one in answers), answers
         assert all("SIGKILL" in text_of(one) for one in answers)
         assert "isError" not in await gateway.call("s__echo")
