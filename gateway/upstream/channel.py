@@ -10,6 +10,7 @@ from typing import Any, Final, Protocol
 
 from gateway import wire
 from gateway.errors import INTERNAL_ERROR, METHOD_NOT_FOUND, Congested, ConnectionLost, RpcError
+from gateway.lines import MAX_LINE_BYTES
 from gateway.upstream.salvage import answered_id, stand_in
 
 log = logging.getLogger(__name__)
@@ -156,6 +157,14 @@ class Correlator:
         entry = self._pending.get(request_id) if type(request_id) is int else None
         if entry is not None and not entry[0].done():
             entry[0].set_result(message)
+
+    def skip(self, ends: bytes) -> None:
+        """Hear the two ends of a message over the bound: whoever waits for it is told."""
+        entry = self._pending.get(answered_id(ends, ends=True) or 0)
+        if entry is not None and not entry[0].done():
+            why = f"The answer has more than {MAX_LINE_BYTES} bytes"
+            text = f"{why}: the request has no result, but may have taken effect."
+            entry[0].set_result({"error": {"code": INTERNAL_ERROR, "message": text}})
 
     def close(self, reason: str) -> None:
         """Fail everything that is waiting."""

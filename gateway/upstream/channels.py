@@ -81,7 +81,10 @@ async def open_stdio(
     def receive(line: bytes) -> None:
         correlator.receive(line)
 
-    async with running_child(server, command, args, env=env, cwd=cwd, on_line=receive) as child:
+    def skip(ends: bytes) -> None:
+        correlator.skip(ends)
+
+    async with running_child(server, command, args, env=env, cwd=cwd, on_line=receive, on_skipped=skip) as child:
         correlator = Correlator(server, on_notification, child.write_line)
         async with anyio.create_task_group() as group:
 

@@ -21,16 +21,20 @@ _TAIL: Final = re.compile(rb"(?:," + _MEMBER + rb")++\}\s*\Z")
 _SHAPE: Final = re.compile(rb'"(?:[^"\\]++|\\.?)*+"?|[\[{]++|[\]}]++', re.DOTALL)
 
 
-def answered_id(line: bytes) -> int | None:
+def answered_id(line: bytes, *, ends: bool = False) -> int | None:
     """The id of the request that this text wants to answer; None where that is not certain.
 
     Servers write `id` before or after the one large member, so a look at both ends finds it,
     whatever stands between them and however much.
+
+    Args:
+        line: The text.
+        ends: It is only the two ends of one, and what was between is gone.
     """
     head = _HEAD.match(line[:_ENDS_BYTES])
     if head is None:
         return None
-    if head[1] is None and line.count(b"{") == line.count(b"}"):
+    if head[1] is None and (ends or line.count(b"{") == line.count(b"}")):
         # Only of a whole text: in one that was cut, the last `id` may belong to anything.
         head = _TAIL.search(line[-_ENDS_BYTES:])
     return int(head[1]) if head is not None and head[1] is not None else None

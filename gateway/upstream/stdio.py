@@ -49,10 +49,12 @@ def child_environment(named: Mapping[str, str], ours: Mapping[str, str]) -> dict
 
 
 class _Pipes(asyncio.SubprocessProtocol):
-    def __init__(self, on_line: Callable[[bytes], None], on_stderr: Callable[[bytes], None]) -> None:
+    def __init__(
+        self, on_line: Callable[[bytes], None], on_skipped: Callable[[bytes], None], on_stderr: Callable[[bytes], None]
+    ) -> None:
         self._on_line = on_line
         self._on_stderr = on_stderr
-        self._stdout = LineSplitter()
+        self._stdout = LineSplitter(on_skipped=on_skipped)
         self._stderr = LineSplitter(_STDERR_LINE_BYTES)
         self.exited = asyncio.Event()
         self.ended = asyncio.Event()
@@ -165,6 +167,7 @@ async def running_child(
     env: Mapping[str, str],
     cwd: str | None,
     on_line: Callable[[bytes], None],
+    on_skipped: Callable[[bytes], None],
 ) -> AsyncIterator[ChildProcess]:
     """Start a child; it has ended, with all its descendants, when this is left.
 
@@ -180,7 +183,7 @@ async def running_child(
     try:
         _require_descriptors()
         transport, pipes = await loop.subprocess_exec(
-            lambda: _Pipes(on_line, stderr.line),
+            lambda: _Pipes(on_line, on_skipped, stderr.line),
             path,
             *args,
             env=environment,

@@ -152,8 +152,9 @@ async def test_noise_on_standard_output_is_skipped_and_bounded_in_memory(tmp_pat
         for name in names[:4]:
             assert (await gateway.call(f"s__{name}", {"a": name}))["structuredContent"] == {"a": name}
             assert (await gateway.call("s__echo", {"b": name}))["structuredContent"] == {"b": name}
-        # An answer over the bound is skipped like any such line: its call has none.
-        assert (await gateway.call("s__big", {"bytes": 50_000_000}))["isError"]
+        # An answer over the bound is skipped like any such line, but its call is told so at once.
+        with anyio.fail_after(2.5):
+            assert "more than 8388608 bytes" in text_of(await gateway.call("s__big", {"bytes": 50_000_000}))
         assert "isError" not in await gateway.call("s__echo")
         assert rss_of(gateway.process.pid) - before < 64 * MIB
         assert len(record.starts()) == 1

@@ -9,6 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.lines import LineSplitter
 from gateway.upstream.salvage import answered_id, shallow
 
 NUMBERS = st.integers(min_value=0, max_value=10**15)
@@ -41,6 +42,18 @@ def test_of_an_answer_that_was_cut_no_other_id_is_believed(
     line = json.dumps(answer, separators=(",", ":")).encode()
     cut = line[: data.draw(st.integers(0, len(line) - 1))]
     assert answered_id(cut) in ((number, None) if first else (None,))
+
+
+@given(NUMBERS, st.sampled_from(["result", "error"]), st.permutations(["jsonrpc", "id", "answer"]))
+def test_the_ends_of_a_long_answer_tell_its_id(number: int, kind: str, order: list[str]) -> None:
+    told: list[bytes] = []
+    lines = LineSplitter(2_000, told.append)
+    members = {"jsonrpc": "2.0", "id": number, "answer": {"x": "}" * 3_000, "id": 1}}
+    line = json.dumps({kind if key == "answer" else key: members[key] for key in order}).encode()
+    whole = line + b"\nshort\n"
+    given = [one for at in range(0, len(whole), 700) for one in lines.feed(whole[at : at + 700])]
+    assert given == [b"short"]
+    assert [answered_id(ends, ends=True) for ends in told] == [number]
 
 
 @given(st.binary(max_size=300))
