@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 import anyio
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 log = logging.getLogger(__name__)
 
@@ -24,6 +24,8 @@ HEADER_S: Final = 15.0
 BODY_S: Final = 35.0
 STALLED_S: Final = 30.0
 MAX_UNREAD_BYTES: Final = 128 * 1024 * 1024
+# Nobody has asked for more before reading the first answer but to see what happens.
+MAX_PIPELINED: Final = 64
 _SWEEP_S: Final = 1.0
 _NO_LINGER: Final = struct.pack("ii", 1, 0)
 _FULL: Final = (
@@ -114,6 +116,7 @@ class CallerProtocol(HttpToolsProtocol):
         super().__init__(**options)
         self._all = all_of_them
         self._deadline: asyncio.TimerHandle | None = None
+        self._answering: RequestResponseCycle | None = None
         self._body_is_coming = False
         self._unread_before_bytes = 0
         self.taken_s = self.loop.time()
@@ -135,6 +138,11 @@ class CallerProtocol(HttpToolsProtocol):
         self._all.leave(self)
         self._came()
         super().connection_lost(exc)
+        # uvicorn tells the request that came last, which need not be the one that is being answered.
+        if self._answering is not None and not self._answering.response_complete:
+            self._answering.disconnected = True
+            self._answering.message_event.set()
+        self.pipeline.clear()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -153,6 +161,11 @@ class CallerProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._came()
+        if len(self.pipeline) >= MAX_PIPELINED:
+            self.cut()
+        if self.transport.is_closing():
+            # What cannot be answered any more is not run either.
+            return
         self._body_is_coming = True
         super().on_headers_complete()
 
@@ -160,6 +173,12 @@ class CallerProtocol(HttpToolsProtocol):
         self._came()
         self._body_is_coming = False
         super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.pipeline and not self.transport.is_closing():
+            # uvicorn reads on after each answer, and takes in more requests than it answers.
+            self.flow.pause_reading()
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -181,6 +200,10 @@ class CallerProtocol(HttpToolsProtocol):
         with suppress(OSError, AttributeError):
             self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
         self.transport.abort()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._answering = cycle
+        super()._start_asgi_task(cycle, app)
 
     def _expect(self, within_s: float) -> None:
         self._deadline = self.loop.call_later(within_s, self._late)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import anyio
 from anyio.abc import SocketStream
-from callers import call_of, hello, raw_post, running_host, status_of
+from callers import call_of, hello, raw_exchange, raw_post, running_host, status_of
 from faults.observing import MIB, descriptors_of, eventually, rss_of
 from gateways import TOKEN, RunningGateway, glance_again, running_gateway
 from upstreams.running import builtin_tools, scripted_stdio_server, tool
@@ -154,3 +156,39 @@ async def test_a_host_that_never_reads_is_asked_to_wait_and_gets_everything_when
             assert len(answer["result"]["tools"]) == 201
             host.heard.clear()
         assert await host.leave() == 0
+
+
+async def test_requests_sent_ahead_are_answered_in_order_within_a_bound_and_leave_with_their_caller(
+    tmp_path: Path,
+) -> None:
+    def asked(name: str, **arguments: Any) -> bytes:
+        head = ("mcp-protocol-version: 2026-07-28", "mcp-method: tools/call", f"mcp-name: {name}")
+        body = json.dumps(call_of(name, arguments)).encode()
+        return raw_post(body, *head).replace(b"connection: close", b"connection: keep-alive")
+
+    server, record = scripted_stdio_server(tmp_path, "up", tools=builtin_tools("echo", "hang"))
+    async with running_gateway(tmp_path, {"up": server}) as gateway:
+        await gateway.until_listed("up__echo")
+        ahead = b"".join(asked("up__echo", n=number) for number in range(40))
+        answers = await raw_exchange(gateway, ahead, raw_post(b"{}"))
+        order = [int(one) for one in re.findall(rb'"structuredContent":\{"n":(\d+)\}', answers)]
+        assert order == list(range(40))
+
+        # Who leaves takes along what is being answered, whatever was asked behind it.
+        async with await connected(gateway) as stream:
+            await stream.send(asked("up__hang") + asked("up__echo"))
+            await record.until(lambda seen: seen.calls("hang"))
+        await record.until(lambda seen: seen.cancelled() == [seen.calls("hang")[0]["id"]])
+        assert len(record.calls("echo")) == 40
+
+        before = rss_of(gateway.process.pid)
+        many = asked("up__echo") * 20_000
+        with anyio.fail_after(10):
+            async with anyio.create_task_group() as tasks:
+                for _ in range(10):
+                    tasks.start_soon(raw_exchange, gateway, asked("up__hang") + many)
+        assert rss_of(gateway.process.pid) - before < 64 * MIB
+        assert len(record.calls("echo")) == 40
+        await eventually(lambda: len(record.cancelled()) == len(record.calls("hang")))
+        assert "isError" not in await gateway.call("up__echo")
+        assert "Traceback" not in gateway.logged()
