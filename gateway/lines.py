@@ -52,8 +52,8 @@ class LineSplitter:
             return
         self._size += len(part)
         if self._size > self._limit_bytes:
-            self._head = (self._parts[0] if self._parts else part)[:_ENDS_BYTES]
-            self._tail = part[-_ENDS_BYTES:]
+            line = b"".join((*self._parts, part))
+            self._head, self._tail = line[:_ENDS_BYTES], line[-_ENDS_BYTES:]
             self._parts, self._size, self._skipping = [], 0, True
             self.skipped += 1
         else:

@@ -84,7 +84,7 @@ class Connections:
         stalled = []
         for one in self._open:
             one.look(now_s)
-            if now_s - one.taken_s >= self._stalled_s:
+            if now_s - one.taken_s >= self._stalled_s and not one.is_cut:
                 stalled.append(one)
         for one in stalled:
             one.cut()
@@ -94,11 +94,13 @@ class Connections:
 
     def _cut_down(self, connections: Iterable[CallerProtocol]) -> None:
         """Cut those that took nothing for longest, until the rest is within the bound."""
-        total = sum(one.unread_bytes for one in connections)
+        # What was cut a moment ago still shows what it held.
+        held = [one for one in connections if not one.is_cut]
+        total = sum(one.unread_bytes for one in held)
         if total <= MAX_UNREAD_BYTES:
             return
         log.warning("callers leave more than %d bytes unread: the slowest are cut off", MAX_UNREAD_BYTES)
-        for one in sorted(connections, key=lambda one: (one.taken_s, -one.unread_bytes)):
+        for one in sorted(held, key=lambda one: (one.taken_s, -one.unread_bytes)):
             if total <= MAX_UNREAD_BYTES:
                 return
             total -= one.unread_bytes
@@ -109,6 +111,7 @@ class CallerProtocol(HttpToolsProtocol):
     """One connection. It ends where a head, a body or a reader keeps it waiting for too long.
 
     Attributes:
+        is_cut: Whether we have dropped it; its end is heard a moment later.
         taken_s: When the caller was last seen to take something, or to have nothing to take.
     """
 
@@ -119,6 +122,7 @@ class CallerProtocol(HttpToolsProtocol):
         self._answering: RequestResponseCycle | None = None
         self._body_is_coming = False
         self._unread_before_bytes = 0
+        self.is_cut = False
         self.taken_s = self.loop.time()
 
     @property
@@ -199,6 +203,7 @@ class CallerProtocol(HttpToolsProtocol):
         """Drop the connection, with all that is unread, the kernel's part too."""
         with suppress(OSError, AttributeError):
             self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
+        self.is_cut = True
         self.transport.abort()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from gateway.lines import LineSplitter
 from gateway.upstream.salvage import answered_id, shallow
 
+ORDERS = st.permutations(["jsonrpc", "id", "answer"])
 NUMBERS = st.integers(min_value=0, max_value=10**15)
 VALUES: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text() | st.just(float("nan")),
@@ -20,9 +21,7 @@ VALUES: st.SearchStrategy[Any] = st.recursive(
 )
 
 
-@given(
-    NUMBERS, VALUES, st.sampled_from(["result", "error"]), st.permutations(["jsonrpc", "id", "answer"]), st.booleans()
-)
+@given(NUMBERS, VALUES, st.sampled_from(["result", "error"]), ORDERS, st.booleans())
 def test_the_id_of_an_answer_is_found_wherever_it_stands(
     number: int, value: Any, kind: str, order: list[str], spaced: bool
 ) -> None:
@@ -44,14 +43,14 @@ def test_of_an_answer_that_was_cut_no_other_id_is_believed(
     assert answered_id(cut) in ((number, None) if first else (None,))
 
 
-@given(NUMBERS, st.sampled_from(["result", "error"]), st.permutations(["jsonrpc", "id", "answer"]))
-def test_the_ends_of_a_long_answer_tell_its_id(number: int, kind: str, order: list[str]) -> None:
+@given(NUMBERS, st.sampled_from(["result", "error"]), ORDERS, st.integers(1, 4_000))
+def test_the_ends_of_a_long_answer_tell_its_id(number: int, kind: str, order: list[str], size: int) -> None:
     told: list[bytes] = []
     lines = LineSplitter(2_000, told.append)
     members = {"jsonrpc": "2.0", "id": number, "answer": {"x": "}" * 3_000, "id": 1}}
     line = json.dumps({kind if key == "answer" else key: members[key] for key in order}).encode()
     whole = line + b"\nshort\n"
-    given = [one for at in range(0, len(whole), 700) for one in lines.feed(whole[at : at + 700])]
+    given = [one for at in range(0, len(whole), size) for one in lines.feed(whole[at : at + size])]
     assert given == [b"short"]
     assert [answered_id(ends, ends=True) for ends in told] == [number]
 
