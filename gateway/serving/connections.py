@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import socket
 import struct
 from collections.abc import Iterable
@@ -27,6 +28,7 @@ MAX_UNREAD_BYTES: Final = 128 * 1024 * 1024
 # Nobody has asked for more before reading the first answer but to see what happens.
 MAX_PIPELINED: Final = 64
 _SWEEP_S: Final = 1.0
+_IDLE_AT_END_S: Final = 1.0
 _NO_LINGER: Final = struct.pack("ii", 1, 0)
 _FULL: Final = (
     b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: text/plain\r\ncontent-length: 20\r\n"
@@ -58,6 +60,16 @@ class Connections:
         while True:
             await anyio.sleep(_SWEEP_S)
             self._sweep(asyncio.get_running_loop().time())
+
+    async def read_out(self) -> None:
+        """Return once callers have read all that they were sent, or for a second none of them has."""
+        least_bytes, since_s = math.inf, anyio.current_time()
+        while unread_bytes := sum(one.unread_bytes for one in self._open):
+            if unread_bytes < least_bytes:
+                least_bytes, since_s = unread_bytes, anyio.current_time()
+            elif anyio.current_time() - since_s > _IDLE_AT_END_S:
+                return
+            await anyio.sleep(0.02)
 
     def admit(self, connection: CallerProtocol) -> bool:
         """Count a new connection; False where there is not even room to hear what it wants."""

@@ -144,7 +144,7 @@ async def serve(
         url = f"http://{shown}:{listener.getsockname()[1]}/mcp"
         async with anyio.create_task_group() as group:
             group.start_soon(connections.watch)
-            group.start_soon(_drain_at_signal, gateway, endpoint, server, draining)
+            group.start_soon(_drain_at_signal, gateway, endpoint, connections, server, draining)
             if on_ready is not None:
                 group.start_soon(_tell, on_ready, gateway, url)
             await server.serve(sockets=[listener])
@@ -159,7 +159,7 @@ async def _tell(on_ready: OnReady, gateway: Gateway, url: str) -> None:
 
 
 async def _drain_at_signal(
-    gateway: Gateway, endpoint: McpEndpoint, server: uvicorn.Server, draining: anyio.Event
+    gateway: Gateway, endpoint: McpEndpoint, connections: Connections, server: uvicorn.Server, draining: anyio.Event
 ) -> None:
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async for _ in signals:
@@ -171,6 +171,7 @@ async def _drain_at_signal(
         with anyio.move_on_after(DRAIN_S):
             while endpoint.in_flight:
                 await anyio.sleep(0.02)
+            await connections.read_out()
         endpoint.give_up()
         server.should_exit = True
         await anyio.sleep_forever()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import socket
 from collections.abc import Callable
 from contextlib import suppress
@@ -192,3 +193,35 @@ async def test_requests_sent_ahead_are_answered_in_order_within_a_bound_and_leav
         await eventually(lambda: len(record.cancelled()) == len(record.calls("hang")))
         assert "isError" not in await gateway.call("up__echo")
         assert "Traceback" not in gateway.logged()
+
+
+async def test_at_the_end_a_slow_reader_gets_its_whole_answer_and_who_does_not_read_holds_up_nobody(
+    tmp_path: Path,
+) -> None:
+    big = raw_post(json.dumps(call_of("up__big", {"bytes": MIB})).encode(), *MODERN_CALL)
+    server, record = scripted_stdio_server(tmp_path, "up", tools=builtin_tools("big"))
+    callers: list[socket.socket] = []
+    async with running_gateway(tmp_path, {"up": server}) as gateway:
+        await gateway.until_listed("up__big")
+        try:
+            callers += [never_reading(gateway, big) for _ in range(20)]
+            await record.until(lambda seen: len(seen.calls("big")) == 20)
+            reader, received = callers[0], b""
+            reader.setblocking(False)
+            began_s = anyio.current_time()
+            gateway.process.send_signal(signal.SIGTERM)
+            with suppress(ConnectionError):
+                while True:
+                    await glance_again()
+                    with suppress(BlockingIOError):
+                        if not (some := reader.recv(8_192)):
+                            break
+                        received += some
+            took_s = anyio.current_time() - began_s
+            assert len(received.partition(b"\r\n\r\n")[2]) > MIB, (len(received), took_s)
+            assert took_s > 2, "too quick to show anything"
+            with anyio.fail_after(10 - took_s):
+                assert await gateway.process.wait() == 0
+        finally:
+            for caller in callers:
+                caller.close()
