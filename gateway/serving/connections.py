@@ -27,6 +27,7 @@ STALLED_S: Final = 30.0
 MAX_UNREAD_BYTES: Final = 128 * 1024 * 1024
 # Nobody has asked for more before reading the first answer but to see what happens.
 MAX_PIPELINED: Final = 64
+MAX_AHEAD_BYTES: Final = 1024 * 1024
 _SWEEP_S: Final = 1.0
 _IDLE_AT_END_S: Final = 1.0
 _NO_LINGER: Final = struct.pack("ii", 1, 0)
@@ -184,17 +185,19 @@ class CallerProtocol(HttpToolsProtocol):
             return
         self._body_is_coming = True
         super().on_headers_complete()
+        if self.pipeline:
+            # uvicorn stops reading here, and would not see that the caller has left.
+            self.flow.resume_reading()
+
+    def on_body(self, body: bytes) -> None:
+        super().on_body(body)
+        if self.pipeline and len(self.cycle.body) > MAX_AHEAD_BYTES:
+            self.cut()
 
     def on_message_complete(self) -> None:
         self._came()
         self._body_is_coming = False
         super().on_message_complete()
-
-    def on_response_complete(self) -> None:
-        super().on_response_complete()
-        if self.pipeline and not self.transport.is_closing():
-            # uvicorn reads on after each answer, and takes in more requests than it answers.
-            self.flow.pause_reading()
 
     def pause_writing(self) -> None:
         super().pause_writing()

@@ -190,7 +190,8 @@ async def test_requests_sent_ahead_are_answered_in_order_within_a_bound_and_leav
                     tasks.start_soon(raw_exchange, gateway, asked("up__hang") + many)
         assert rss_of(gateway.process.pid) - before < 64 * MIB
         assert len(record.calls("echo")) == 40
-        await eventually(lambda: len(record.cancelled()) == len(record.calls("hang")))
+        await record.until(lambda seen: {one["id"] for one in seen.calls("hang")} <= set(seen.cancelled()))
+        assert (await gateway.server("up"))["inFlight"] == 0
         assert "isError" not in await gateway.call("up__echo")
         assert "Traceback" not in gateway.logged()
 
