@@ -63,6 +63,7 @@ class Gateway:
         self._client = HttpClient()
         self._scopes: dict[str, anyio.CancelScope] = {}
         self._saved: dict[str, Saved] = {}
+        self._listed_s: dict[str, float] = {}
         self._unsaved = anyio.Event()
         self._former: dict[str, str] = {}
         self._began_s = anyio.current_time()
@@ -146,6 +147,7 @@ class Gateway:
         rest = {server: one for server, one in shape.servers.items() if server != alias}
         self.registry.reshape(Shape(max_length=shape.max_length, servers=rest))
         self._saved.pop(alias, None)
+        self._listed_s.pop(alias, None)
         self._unsaved.set()
 
     def retired(self, alias: str) -> bool:
@@ -205,6 +207,7 @@ class Gateway:
         if self.servers.get(alias) is not config:
             return
         self.registry.put(listing)
+        self._listed_s[alias] = anyio.current_time()
         self._saved[alias] = Saved(fingerprint=snapshot.fingerprint(config), at_s=time.time(), listing=listing)
         self._unsaved.set()
 
@@ -263,7 +266,12 @@ class Gateway:
         session = link.session
         quarantined = [one for server, one in self.registry.catalog.quarantined if server == alias]
         saved = self._saved.get(alias)
-        age_s = time.time() - saved.at_s if saved is not None and listing is not None else None
+        age_s: float | None = None
+        if listing is not None and listing.origin == "live" and alias in self._listed_s:
+            age_s = anyio.current_time() - self._listed_s[alias]
+        elif listing is not None and saved is not None:
+            # Only over a restart is the wall clock all there is, and it may have been set back since.
+            age_s = max(0.0, time.time() - saved.at_s)
         return {
             "name": alias,
             "displayName": config.display_name or alias,

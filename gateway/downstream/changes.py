@@ -46,7 +46,11 @@ class Announcer:
         self._next += 1
         key = self._next
         self._ears[key] = _Ear(profile, listener, _lists(self._views, profile))
-        return lambda: self._ears.pop(key, None) and None
+
+        def end() -> None:
+            self._ears.pop(key, None)
+
+        return end
 
     def stir(self) -> None:
         """Something that lists are made of may have changed."""
@@ -59,9 +63,8 @@ class Announcer:
                 await self._changed.wait()
                 await anyio.sleep(_GATHER_S)
                 self._changed = anyio.Event()
-                now = {
-                    profile: _lists(self._views, profile) for profile in {ear.profile for ear in self._ears.values()}
-                }
+                profiles = {ear.profile for ear in self._ears.values()}
+                now = {profile: _lists(self._views, profile) for profile in profiles}
                 for ear in list(self._ears.values()):
                     self._tell(ear, now[ear.profile])
         finally:

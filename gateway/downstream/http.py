@@ -37,6 +37,7 @@ log = logging.getLogger(__name__)
 
 MAX_BODY_BYTES: Final = 4 * 1024 * 1024
 BODY_S: Final = 30.0
+_FORGOTTEN_BYTES: Final = 64 * 1024 * 1024
 _CANCELLED: Final = -32800
 _ROUTING: Final = frozenset({"mcp-protocol-version", "mcp-method", "mcp-name", "mcp-session-id"})
 _TRACE: Final[tuple[str, ...]] = ("traceparent", "tracestate", "baggage")
@@ -332,16 +333,18 @@ def _check_post(headers: dict[str, str]) -> None:
             raise _Refused(406, "Accept must contain application/json and text/event-stream")
     length = headers.get("content-length", "")
     if length.isdigit() and int(length) > MAX_BODY_BYTES:
-        raise _Refused(413, f"a request may have {MAX_BODY_BYTES} bytes", [(b"connection", b"close")])
+        # Within reason its rest is read and forgotten: who is cut while writing sees a reset, not this answer.
+        close = [(b"connection", b"close")] if int(length) > _FORGOTTEN_BYTES else None
+        raise _Refused(413, f"a request may have {MAX_BODY_BYTES} bytes", close)
 
 
 async def _read(receive: Receive) -> bytes:
+    deadline = anyio.current_time() + BODY_S
     message = await _receive(receive)
     body: bytes = message.get("body", b"")
     if not message.get("more_body"):
         return body
     parts, size = [body], len(body)
-    deadline = anyio.current_time() + BODY_S
     while message.get("more_body"):
         message = await _receive(receive, deadline - anyio.current_time())
         parts.append(message.get("body", b""))

@@ -149,7 +149,13 @@ class McpServer:
     async def _result(self, request: Request) -> bytes:
         method = request.method
         if method == "tools/call":
-            return _finished(await self._pipeline.call(request.params, self._caller(request)), request)
+            result = await self._pipeline.call(request.params, self._caller(request))
+            try:
+                return _finished(result, request)
+            except wire.MalformedJson:
+                # Not a JSON-RPC error: hosts would call again what has run already.
+                text = "The call ran, but its result is nested too deeply to be passed on."
+                return _finished(error_result(text), request)
         if method in LIST_METHODS:
             return await self._list(request)
         if method == "prompts/get":
