@@ -6,7 +6,6 @@ import logging
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -40,7 +39,6 @@ from gateway.upstream.http import HttpClient
 from gateway.upstream.link import UpstreamLink
 from gateway.upstream.private import PrivateLinks
 from gateway.upstream.session import RawListing
-from registry.enrichment import rows
 from registry.errors import AliasError
 from registry.names import ServerName, check_aliases
 from registry.shape import Shape
@@ -255,89 +253,16 @@ class Gateway:
         caller = Caller(principal=LOCAL, view=self.views.view())
         return await self.pipeline.call({"name": name, "arguments": arguments}, caller)
 
-    def server_rows(self) -> list[dict[str, Any]]:
-        """One row for each upstream, as `/admin/servers` shows it."""
-        return [self.server_row(alias) for alias in self.servers]
-
-    def server_row(self, alias: str) -> dict[str, Any]:
-        """One upstream's row; no value in it is a secret."""
-        config, link = self.servers[alias], self.links[alias]
+    def listing_age_s(self, alias: str) -> float | None:
+        """How old the listing of a server is; None where there is none."""
         listing = self.registry.catalog.servers.get(ServerName(alias))
-        session = link.session
-        quarantined = [one for server, one in self.registry.catalog.quarantined if server == alias]
         saved = self._saved.get(alias)
-        age_s: float | None = None
         if listing is not None and listing.origin == "live" and alias in self._listed_s:
-            age_s = anyio.current_time() - self._listed_s[alias]
-        elif listing is not None and saved is not None:
+            return anyio.current_time() - self._listed_s[alias]
+        if listing is not None and saved is not None:
             # Only over a restart is the wall clock all there is, and it may have been set back since.
-            age_s = max(0.0, time.time() - saved.at_s)
-        return {
-            "name": alias,
-            "displayName": config.display_name or alias,
-            "type": config.type,
-            "state": link.state,
-            "epoch": link.epoch,
-            "protocol": session.version if session is not None else None,
-            "serverInfo": session.server_info if session is not None else None,
-            "capabilities": session.capabilities if session is not None else None,
-            "lastError": link.last_error,
-            "tools": len(self.registry.catalog.of(alias)),
-            "prompts": len(listing.prompts) if listing is not None else 0,
-            "resources": len(listing.resources) if listing is not None else 0,
-            "resourceTemplates": len(listing.templates) if listing is not None else 0,
-            "quarantined": len(quarantined),
-            "repaired": len(listing.repaired) if listing is not None else 0,
-            "origin": listing.origin if listing is not None else None,
-            "stale": listing.stale if listing is not None else None,
-            "ageSeconds": round(age_s, 1) if age_s is not None else None,
-            "inFlight": link.in_flight,
-            "auth": any(name.lower() in ("authorization", "x-api-key") for name in config.headers),
-            "tags": list(config.tags),
-        }
-
-    def wrapper_rows(self) -> list[dict[str, Any]]:
-        """One row for each wrapper, as `/admin/wrappers` shows it."""
-        from gateway import wire
-
-        return [
-            {
-                "name": wrapper.name,
-                "server": wrapper.server,
-                "tool": wrapper.tool,
-                "epoch": wrapper.epoch,
-                "digest": wrapper.digest,
-                "status": "stale" if wrapper.stale else "ready",
-                "origin": wrapper.origin,
-                "listed": True,
-                # About four bytes of JSON make a token in the tokenizers of today's models.
-                "tokens": (len(wire.dumps(wrapper.definition)) + 3) // 4,
-                "reason": wrapper.name_reason,
-                "arguments": [asdict(row) for row in rows(wrapper.definition, wrapper.documented)],
-            }
-            for wrapper in self.registry.catalog.wrappers
-        ]
-
-    def quarantine_rows(self) -> list[dict[str, Any]]:
-        """One row for each item that is not shown, was repaired before it was, or is configured in vain."""
-        catalog = self.registry.catalog
-        repaired = [(server, one) for server, listing in catalog.servers.items() for one in listing.repaired]
-        return [
-            {
-                "server": server,
-                "kind": one.kind,
-                "tool": one.tool,
-                "status": status,
-                "code": one.code,
-                "detail": one.detail,
-            }
-            for status, found in (
-                ("quarantined", catalog.quarantined),
-                ("repaired", repaired),
-                ("warning", catalog.warnings),
-            )
-            for server, one in found
-        ]
+            return max(0.0, time.time() - saved.at_s)
+        return None
 
 
 @asynccontextmanager

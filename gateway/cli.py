@@ -152,6 +152,7 @@ def parser() -> argparse.ArgumentParser:
     _config(tools)
     _running(tools)
     tools.add_argument("--profile", metavar="P", help="as this profile sees them")
+    tools.add_argument("--explain", action="store_true", help="why each wrapper is listed, or left to search")
     tools.add_argument("--format", choices=("table", "json", "prompt"), default="table", help="default: table")
     tools.add_argument("--json", action="store_const", const="json", dest="format", help="--format json")
 

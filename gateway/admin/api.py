@@ -14,10 +14,12 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from gateway import wire
+from gateway.admin import rows
 from gateway.config.load import refusal
 from gateway.config.model import NoteRequest, ServerConfig
 from gateway.errors import ConfigError
 from gateway.notebook import NoteRefused
+from registry.profile import DEFAULT
 
 if TYPE_CHECKING:
     from gateway.app import Gateway
@@ -55,6 +57,8 @@ class AdminApi:
                 Route("/admin/servers/{name}", self._guarded(self._one_server), methods=["GET", "DELETE"]),
                 Route("/admin/servers/{name}/refresh", self._guarded(self._refresh), methods=["POST"]),
                 Route("/admin/quarantine", self._guarded(self._quarantine)),
+                Route("/admin/profiles", self._guarded(self._profiles)),
+                Route("/admin/budget", self._guarded(self._budget)),
                 Route("/admin/failures", self._guarded(self._failures)),
                 Route("/admin/notes", self._guarded(self._notes), methods=["GET", "POST"]),
                 Route("/admin/notes/{id}", self._guarded(self._one_note), methods=["DELETE"]),
@@ -81,14 +85,21 @@ class AdminApi:
         return PlainTextResponse("ready\n")
 
     async def _wrappers(self, request: Request) -> Response:
-        rows = self._gateway.wrapper_rows()
+        profile = request.query_params.get("profile", DEFAULT)
+        if profile not in self._gateway.views.profiles:
+            return JsonAnswer({"error": f"there is no profile {profile[:200]}"}, 404)
+        found = rows.wrapper_rows(self._gateway.views.view(profile))
         server = request.query_params.get("server")
-        if server is not None:
-            rows = [row for row in rows if row["server"] == server]
-        return JsonAnswer({"wrappers": rows})
+        return JsonAnswer({"wrappers": [row for row in found if server is None or row["server"] == server]})
+
+    async def _profiles(self, request: Request) -> Response:
+        return JsonAnswer({"profiles": rows.profile_rows(self._gateway)})
+
+    async def _budget(self, request: Request) -> Response:
+        return JsonAnswer({"profiles": rows.budget_rows(self._gateway)})
 
     async def _quarantine(self, request: Request) -> Response:
-        return JsonAnswer({"quarantine": self._gateway.quarantine_rows()})
+        return JsonAnswer({"quarantine": rows.quarantine_rows(self._gateway)})
 
     async def _failures(self, request: Request) -> Response:
         outcomes = self._gateway.outcomes
@@ -120,7 +131,7 @@ class AdminApi:
 
     async def _servers(self, request: Request) -> Response:
         if request.method == "GET":
-            return JsonAnswer({"servers": self._gateway.server_rows()})
+            return JsonAnswer({"servers": rows.server_rows(self._gateway)})
         body = await _body(request)
         if not isinstance(body, dict) or not isinstance(body.get("name"), str):
             return _wrong('the body must be an object with "name" and the server\'s configuration')
@@ -135,7 +146,7 @@ class AdminApi:
         except ConfigError as error:
             return _wrong(error.message)
         log.info("server added", extra={"server": name})
-        return JsonAnswer(self._gateway.server_row(name), 201)
+        return JsonAnswer(rows.server_row(self._gateway, name), 201)
 
     async def _one_server(self, request: Request) -> Response:
         name = request.path_params["name"]
@@ -145,7 +156,7 @@ class AdminApi:
             self._gateway.remove_server(name)
             log.info("server removed", extra={"server": name})
             return Response(status_code=204)
-        return JsonAnswer(self._gateway.server_row(name))
+        return JsonAnswer(rows.server_row(self._gateway, name))
 
     async def _refresh(self, request: Request) -> Response:
         name = request.path_params["name"]

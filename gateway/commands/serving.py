@@ -139,11 +139,13 @@ def show_demo(url: str, gateway: Gateway, state: Path) -> None:
     """What the person at the terminal needs: the address, the wrappers, a line to try."""
     import shlex
 
+    from gateway.admin import rows
+
     program = how_to_run()
     print(f"typegate demo: two small MCP servers behind one address\n\n  {url}\n\nwrappers:")
-    for row in gateway.wrapper_rows():
+    for row in rows.wrapper_rows(gateway.views.view()):
         print(f"  {row['name']}")
-    for row in gateway.server_rows():
+    for row in rows.server_rows(gateway):
         if row.get("lastError"):
             print(f"  {row['name']} is not connected: {row['lastError']}")
     print("\ntry it in a second terminal:\n")
