@@ -57,6 +57,7 @@ class AdminApi:
                 Route("/admin/servers/{name}", self._guarded(self._one_server), methods=["GET", "DELETE"]),
                 Route("/admin/servers/{name}/refresh", self._guarded(self._refresh), methods=["POST"]),
                 Route("/admin/quarantine", self._guarded(self._quarantine)),
+                Route("/admin/config", self._guarded(self._config)),
                 Route("/admin/profiles", self._guarded(self._profiles)),
                 Route("/admin/budget", self._guarded(self._budget)),
                 Route("/admin/failures", self._guarded(self._failures)),
@@ -80,7 +81,7 @@ class AdminApi:
     async def _readyz(self, request: Request) -> Response:
         if self._draining():
             return PlainTextResponse("draining\n", 503)
-        if not self._gateway.tried:
+        if not self._gateway.fleet.tried:
             return PlainTextResponse("connecting\n", 503)
         return PlainTextResponse("ready\n")
 
@@ -91,6 +92,10 @@ class AdminApi:
         found = rows.wrapper_rows(self._gateway.views.view(profile))
         server = request.query_params.get("server")
         return JsonAnswer({"wrappers": [row for row in found if server is None or row["server"] == server]})
+
+    async def _config(self, request: Request) -> Response:
+        reloader = self._gateway.reloader
+        return JsonAnswer(reloader.row() if reloader is not None else {"file": None})
 
     async def _profiles(self, request: Request) -> Response:
         return JsonAnswer({"profiles": rows.profile_rows(self._gateway)})
@@ -140,7 +145,7 @@ class AdminApi:
             config = ServerConfig.model_validate(body.get("config", body))
             if config.type == "graphql":
                 return _wrong("servers of type graphql are not served by this version")
-            self._gateway.add_server(name, config)
+            self._gateway.fleet.add(name, config)
         except ValidationError as error:
             return _wrong(str(refusal(error, "request")))
         except ConfigError as error:
@@ -150,17 +155,17 @@ class AdminApi:
 
     async def _one_server(self, request: Request) -> Response:
         name = request.path_params["name"]
-        if name not in self._gateway.servers:
+        if name not in self._gateway.fleet.servers:
             return JsonAnswer({"error": f"there is no server {name!r}"}, 404)
         if request.method == "DELETE":
-            self._gateway.remove_server(name)
+            self._gateway.fleet.remove(name)
             log.info("server removed", extra={"server": name})
             return Response(status_code=204)
         return JsonAnswer(rows.server_row(self._gateway, name))
 
     async def _refresh(self, request: Request) -> Response:
         name = request.path_params["name"]
-        link = self._gateway.links.get(name)
+        link = self._gateway.fleet.links.get(name)
         if link is None:
             return JsonAnswer({"error": f"there is no server {name!r}"}, 404)
         link.refresh()

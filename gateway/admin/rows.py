@@ -22,15 +22,15 @@ def tokens_of(definition: dict[str, Any]) -> int:
 
 def server_rows(gateway: Gateway) -> list[dict[str, Any]]:
     """One row for each upstream, as `/admin/servers` shows it."""
-    return [server_row(gateway, alias) for alias in gateway.servers]
+    return [server_row(gateway, alias) for alias in gateway.fleet.servers]
 
 
 def server_row(gateway: Gateway, alias: str) -> dict[str, Any]:
     """One upstream's row."""
-    config, link, catalog = gateway.servers[alias], gateway.links[alias], gateway.registry.catalog
+    config, link, catalog = gateway.fleet.servers[alias], gateway.fleet.links[alias], gateway.registry.catalog
     listing = catalog.servers.get(ServerName(alias))
     session = link.session
-    age_s = gateway.listing_age_s(alias)
+    age_s = gateway.fleet.listing_age_s(alias)
     return {
         "name": alias,
         "displayName": config.display_name or alias,

@@ -35,6 +35,11 @@ class Finder:
         self._synonyms = synonyms
         self._indexes: dict[str, tuple[View, SearchIndex]] = {}
 
+    def replace(self, synonyms: Mapping[str, Sequence[str]]) -> None:
+        """Take other synonyms."""
+        self._synonyms = synonyms
+        self._indexes.clear()
+
     def call(self, name: str, arguments: object, caller: Caller) -> dict[str, Any]:
         """Answer one call of ours; what is found is also told to the caller's session, if it has one."""
         given = arguments if isinstance(arguments, dict) else {}

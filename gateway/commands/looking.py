@@ -141,7 +141,7 @@ def _look_at_config(args: Namespace) -> Sight:
         slowest_s = max((server.connect_timeout for server in config.servers.values()), default=0.0)
         async with open_gateway(config, state_dir=None) as gateway:
             # The links keep their own deadlines; this one only bounds a link that does not.
-            await gateway.settled(slowest_s + 5.0)
+            await gateway.fleet.settled(slowest_s + 5.0)
             profile = getattr(args, "profile", None) or DEFAULT
             if profile not in gateway.views.profiles:
                 known = ", ".join(gateway.views.profiles)

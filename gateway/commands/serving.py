@@ -111,7 +111,7 @@ def demo(args: Namespace) -> int:
         from gateway.serving.http import serve
 
         async def announce(gateway: Gateway, url: str) -> None:
-            await gateway.settled(_DEMO_START_S)
+            await gateway.fleet.settled(_DEMO_START_S)
             show_demo(url if url.rstrip("/").endswith("/mcp") else f"{url.rstrip('/')}/mcp", gateway, state)
 
         return await serve(config, host=_LOOPBACK, port=port, state_dir=state, on_ready=announce)

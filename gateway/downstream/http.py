@@ -88,7 +88,7 @@ class McpEndpoint:
         self._server = server
         self._registry = registry
         self._views = views
-        self._keys = keys
+        self.keys = keys
         self.sessions = SessionTable(server.announcer)
         self._running: set[anyio.CancelScope] = set()
         self.draining = False
@@ -110,7 +110,7 @@ class McpEndpoint:
             profile = scope["path"].removeprefix("/mcp").removeprefix("/") or DEFAULT
             if profile not in self._views.profiles:
                 raise _Refused(404, "there is no such profile")
-            principal = self._keys.principal(headers.get("authorization"))
+            principal = self.keys.principal(headers.get("authorization"))
             if principal is None:
                 raise _Refused(401, "a valid API key is needed", [(b"www-authenticate", b"Bearer")])
             if self.draining:

@@ -98,7 +98,7 @@ class McpServer:
         self._offerings = offerings
         self._listening = listening
         self._announcer = announcer
-        self._shared = shared
+        self.shared = shared
         self._settle = settle
         self._pending = pending
         self._private = private
@@ -193,14 +193,14 @@ class McpServer:
             self._calling.view(request.profile),
             LIST_METHODS[request.method],
             modern=request.modern,
-            shared=self._shared,
+            shared=self.shared,
             found=found,
         )
 
     def _read(self, result: dict[str, Any], request: Request) -> bytes:
         if request.modern and result.get("resultType") == "complete":
             result.setdefault("ttlMs", 0)
-            if not self._shared or result.get("cacheScope") != "public":
+            if not self.shared or result.get("cacheScope") != "public":
                 result["cacheScope"] = "private"
         return _finished(result, request)
 
@@ -227,7 +227,7 @@ class McpServer:
             "capabilities": merged(self._calling.view(request.profile).catalog, modern=True, pending=pending),
             "instructions": instructions(self._calling.view(request.profile)),
             "ttlMs": 0 if pending else _DISCOVERY_TTL_MS,
-            "cacheScope": "public" if self._shared else "private",
+            "cacheScope": "public" if self.shared else "private",
             "_meta": {SERVER_INFO_KEY: SERVER_INFO},
         }
         return wire.dumps(result)

@@ -10,6 +10,7 @@ import socket
 import sys
 from collections.abc import Awaitable, Callable, Iterator, MutableMapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -24,6 +25,7 @@ from gateway.config.model import Config
 from gateway.downstream.http import McpEndpoint
 from gateway.downstream.streams import Receive, Send, send_json
 from gateway.errors import ConfigError
+from gateway.reloading import Reloader
 from gateway.serving.connections import Connections
 
 log = logging.getLogger(__name__)
@@ -109,16 +111,19 @@ async def serve(
     Raises:
         ConfigError: The address is taken, or open to others without any API key.
     """
-    keys = ApiKeys(config.gateway.auth.api_keys)
     loopback = host in _LOOPBACK
     source = str(config.path or "command line")
-    if not loopback and not keys.required and not insecure:
-        raise ConfigError(
-            f"listening on {host} lets everyone on the network call every tool; "
-            "set gateway.auth.apiKeys, or say --insecure",
-            file=source,
-            key="gateway.listen.host",
-        )
+
+    def check(config: Config) -> None:
+        if not loopback and not config.gateway.auth.api_keys and not insecure:
+            raise ConfigError(
+                f"listening on {host} lets everyone on the network call every tool; "
+                "set gateway.auth.apiKeys, or say --insecure",
+                file=source,
+                key="gateway.listen.host",
+            )
+
+    check(config)
     most = _most_connections(len(config.servers))
     listener = _bind(host, port, source)
     token = _admin_token(config, state_dir)
@@ -126,7 +131,12 @@ async def serve(
     hosts = frozenset({*_LOOPBACK, host.lower(), *(name.lower() for name in listen.allowed_hosts)})
     draining = anyio.Event()
     async with open_gateway(config, state_dir=state_dir) as gateway:
-        endpoint = McpEndpoint(gateway.server, gateway.registry, gateway.views, keys)
+        endpoint = McpEndpoint(gateway.server, gateway.registry, gateway.views, ApiKeys(config.gateway.auth.api_keys))
+
+        def applied(config: Config) -> None:
+            endpoint.keys = ApiKeys(config.gateway.auth.api_keys)
+
+        gateway.reloader = Reloader(gateway, check=check, applied=applied)
         front = _Front(
             endpoint,
             AdminApi(gateway, token, draining.is_set).app(),
@@ -146,6 +156,7 @@ async def serve(
             group.start_soon(connections.watch)
             group.start_soon(_drain_at_signal, gateway, endpoint, connections, server, draining)
             group.start_soon(endpoint.sessions.keep_swept)
+            group.start_soon(partial(gateway.reloader.run, hangups=True))
             if on_ready is not None:
                 group.start_soon(_tell, on_ready, gateway, url)
             await server.serve(sockets=[listener])

@@ -38,7 +38,8 @@ from gateway.upstream.watching import Wanted, follow, watch
 log = logging.getLogger(__name__)
 
 State = Literal["connecting", "ready", "waiting", "stopped"]
-OnListing = Callable[[str, int, RawListing], Awaitable[None]]
+OnListing = Callable[["UpstreamLink", RawListing], Awaitable[None]]
+OnLost = Callable[["UpstreamLink"], None]
 
 POLL_S: Final = 60.0
 # A session that lived this long was sound: its end starts the backoff afresh.
@@ -68,9 +69,10 @@ class UpstreamLink:
         client: HttpClient,
         *,
         on_listing: OnListing,
-        on_lost: Callable[[str, int], None],
+        on_lost: OnLost,
         on_update: OnUpdate | None = None,
         host: Host | None = None,
+        epoch: int = 0,
         chance: Callable[[], float] = random.random,
     ) -> None:
         self.server = server
@@ -92,7 +94,7 @@ class UpstreamLink:
         self.wanted = Wanted()
         self.tried = anyio.Event()
         self.state: State = "connecting"
-        self.epoch = 0
+        self.epoch = epoch
         self.in_flight = 0
         self.last_error: str | None = None
         self.unwilling = False
@@ -120,7 +122,7 @@ class UpstreamLink:
                 cause = innermost(error)
                 refused = isinstance(cause, ConnectionLost)
                 forgotten = isinstance(cause, SessionForgotten)
-                self.unwilling = self.epoch == 0 and isinstance(cause, RpcError)
+                self.unwilling = self._private and self.epoch == 0 and isinstance(cause, RpcError)
                 if isinstance(cause, GatewayError):
                     self.last_error = str(cause)
                 else:
@@ -129,7 +131,7 @@ class UpstreamLink:
             finally:
                 self._session = None
                 self._ready = anyio.Event() if self._ready.is_set() else self._ready
-            self._on_lost(self.server, self.epoch)
+            self._on_lost(self)
             self.tried.set()
             self.state = "waiting"
             log.warning("not connected: %s", self.last_error, extra={"server": self.server})
@@ -139,6 +141,12 @@ class UpstreamLink:
                 continue
             self._failures = 0 if time.monotonic() - began_s >= SOUND_S else self._failures + 1
             await self._pause(delay_s(max(0, self._failures - 1), self._chance()), knock=refused)
+
+    def retire(self) -> None:
+        """Let nothing that it still hears be told: another link has taken its place, or none."""
+        self._on_listing, self._on_lost, self._on_update = _unlisted, _unheard, None
+        if self._session is not None:
+            self._session.hearing.on_update = None
 
     def refresh(self) -> None:
         """List again soon; connect at once where the link waits."""
@@ -344,7 +352,7 @@ class UpstreamLink:
             await self._publish(listing)
 
     async def _publish(self, listing: RawListing) -> None:
-        await self._on_listing(self.server, self.epoch, listing)
+        await self._on_listing(self, listing)
 
     async def _pause(self, seconds: float, *, knock: bool) -> None:
         """Wait before the next attempt; a port that accepts connections again ends the wait."""
@@ -378,3 +386,11 @@ async def _answers(url: str) -> bool:
     except (OSError, TimeoutError):
         return False
     return True
+
+
+async def _unlisted(link: UpstreamLink, listing: RawListing) -> None:
+    """A listing that nobody takes."""
+
+
+def _unheard(link: UpstreamLink) -> None:
+    """A loss that nobody is told of."""

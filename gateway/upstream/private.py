@@ -91,9 +91,9 @@ class PrivateLinks:
         return link
 
 
-async def _unlisted(alias: str, epoch: int, listing: RawListing) -> None:
+async def _unlisted(link: UpstreamLink, listing: RawListing) -> None:
     """A private connection is never listed."""
 
 
-def _unheard(alias: str, epoch: int) -> None:
+def _unheard(link: UpstreamLink) -> None:
     """What a private connection loses, its next call finds out."""
