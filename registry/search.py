@@ -1,0 +1,269 @@
+"""Rank tools for a query: BM25 over weighted fields, with stems, synonyms and a say for each word of a tool's name.
+
+The index is plain Python values, so that it can be shared by threads, needs nothing compiled into an interpreter, and
+lets a synonym count less than the word itself. A word of the query and all that may stand for it count once for
+each tool, by what fits best. In the end a tool whose name is wholly in the query goes before one whose name says
+more than was asked for: siblings differ in one word.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from heapq import nsmallest
+from math import log
+from typing import Any, Final, Protocol
+
+from registry.stemming import stem
+from registry.terms import STOP_WORDS, terms, words
+from registry.thesaurus import Expansions, configured, general, merged
+
+_QUERY_CHARS: Final = 4_096
+_QUERY_WORDS: Final = 48
+_DESCRIPTION_CHARS: Final = 4_000
+_LEAD_CHARS: Final = 240
+_ARGUMENTS: Final = 100
+_ARGUMENT_CHARS: Final = 200
+_FIELD_TERMS: Final = 400
+_HIT_LIMIT: Final = 1_000
+
+# How much one mention in each field counts, and how much a long field lessens it.
+_NAME, _TITLE, _SERVER, _LEAD, _REST, _ARGUMENT, _ARGUMENT_TEXT = range(7)
+_WEIGHTS: Final = (6.0, 2.0, 4.0, 2.5, 0.6, 1.2, 0.3)
+_LENGTHS: Final = (0.6, 0.3, 0.0, 0.5, 0.6, 0.5, 0.6)
+_SATURATION: Final = 3.0
+# A tool's score grows by so much when all words of its name are asked for.
+_COVERAGE: Final = 0.5
+_RERANKED: Final = 60
+# What counts for a word that no tool has: its beginning, its halves, a word one letter away.
+_COMPLETED: Final = 0.6
+_MISSPELT: Final = 0.6
+_COMPLETIONS: Final = 8
+_SHORTEST_GUESS: Final = 4
+
+
+class Tool(Protocol):
+    """What is searched: a wrapper, or whatever else has a name and a definition."""
+
+    @property
+    def name(self) -> str:
+        """The name that a caller would call."""
+
+    @property
+    def server(self) -> str:
+        """The alias of its server."""
+
+    @property
+    def tool(self) -> str:
+        """The name that its upstream gave it."""
+
+    @property
+    def definition(self) -> Mapping[str, Any]:
+        """The definition as it is shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """One answer; a greater score is a better one, and scores of different queries cannot be compared."""
+
+    name: str
+    score: float
+
+
+class SearchIndex:
+    """An index over the tools of one view, which never changes; another view has another index."""
+
+    __slots__ = ("_count", "_expansions", "_named", "_names", "_postings")
+
+    def __init__(
+        self,
+        tools: Iterable[Tool],
+        *,
+        synonyms: Mapping[str, Sequence[str]] | None = None,
+        aliases: Mapping[str, str] | None = None,
+        thesaurus: bool = True,
+    ) -> None:
+        """Read every tool once.
+
+        Args:
+            tools: What can be found, as it is shown.
+            synonyms: Words, and what else they are called here, both ways.
+            aliases: Further words for a server, such as its display name.
+            thesaurus: Whether the general synonyms count besides those given.
+        """
+        table: Expansions = general() if thesaurus else {}
+        self._expansions = merged(table, configured(synonyms)) if synonyms else table
+        read = [_fields(tool, aliases or {}) for tool in tools]
+        self._names = tuple(name for name, _, _ in read)
+        self._count = len(read)
+        self._named = tuple(tuple(dict.fromkeys(of_name)) for _, of_name, _ in read)
+        self._postings = _postings([fields for _, _, fields in read])
+
+    def __len__(self) -> int:
+        return self._count
+
+    def search(self, query: str, limit: int = 10) -> list[Hit]:
+        """Return the best tools for a query, best first; no query is wrong, some find nothing.
+
+        Args:
+            query: Plain words, in any form; nothing in it is syntax. What is longer than anyone asks is cut.
+            limit: How many at most.
+        """
+        groups = self._groups(query)
+        if not groups or limit < 1:
+            return []
+        scores: dict[int, float] = {}
+        matched: list[tuple[float, dict[int, float]]] = []
+        for group in groups:
+            fits: dict[int, float] = {}
+            reach = 0.0
+            for term, weight in group.items():
+                found = self._postings.get(term, ())
+                reach += weight * len(found)
+                for tool, impact in found:
+                    value = weight * impact
+                    if value > fits.get(tool, 0.0):
+                        fits[tool] = value
+            rarity = log(1 + (self._count + 1) / (min(reach, self._count) + 0.5))
+            for tool, value in fits.items():
+                scores[tool] = scores.get(tool, 0.0) + rarity * value
+            matched.append((rarity, group))
+        order = nsmallest(max(limit, _RERANKED), scores, key=lambda tool: (-scores[tool], self._names[tool]))
+        hits = [Hit(self._names[tool], round(scores[tool] * self._covered(tool, groups), 6)) for tool in order]
+        hits.sort(key=lambda hit: (-hit.score, hit.name))
+        return hits[: min(limit, _HIT_LIMIT)]
+
+    def _covered(self, tool: int, groups: list[dict[str, float]]) -> float:
+        """Return what the share of the name's words that were asked for is worth."""
+        named = self._named[tool]
+        if not named:
+            return 1.0
+        share = sum(max(group.get(word, 0.0) for group in groups) for word in named) / len(named)
+        return 1.0 + _COVERAGE * share
+
+    def _groups(self, query: str) -> list[dict[str, float]]:
+        """Return for each word or phrase of a query the terms that may stand for it, and how much each counts."""
+        asked = list(self._asked(query[:_QUERY_CHARS]))[:_QUERY_WORDS]
+        said = [stem(word) for word in asked]
+        groups: dict[tuple[str, ...], dict[str, float]] = {}
+        for at, (word, term) in enumerate(zip(asked, said, strict=True)):
+            for length in (2, 3):
+                phrase = tuple(said[at : at + length])
+                if len(phrase) == length:
+                    joined = stem("".join(asked[at : at + length]))
+                    group = dict(self._expansions.get(phrase, {}))
+                    if joined in self._postings:
+                        group[joined] = 1.0
+                    if group:
+                        groups[phrase] = group
+            if word not in STOP_WORDS:
+                groups[(term,)] = {**self._expansions.get((term,), {}), **self._known(word, term)}
+        return list(groups.values())
+
+    def _asked(self, query: str) -> Iterator[str]:
+        """Give the words of a query; what was written as one stays one where a tool writes it so too."""
+        for parts in words(query):
+            whole = "".join(parts)
+            if len(parts) > 1 and stem(whole) not in self._postings:
+                yield from parts
+            else:
+                yield whole
+
+    def _known(self, word: str, term: str) -> dict[str, float]:
+        """Return the term itself, or for one that no tool has what may have been meant."""
+        if term in self._postings or len(word) < _SHORTEST_GUESS or (term,) in self._expansions:
+            return {term: 1.0}
+        begun = [known for known in self._postings if known.startswith(term)]
+        if begun:
+            return dict.fromkeys(nsmallest(_COMPLETIONS, begun, key=lambda known: (len(known), known)), _COMPLETED)
+        for at in range(3, len(word) - 2):
+            halves = stem(word[:at]), stem(word[at:])
+            if all(half in self._postings for half in halves):
+                return dict.fromkeys(halves, _COMPLETED)
+        near = (known for known in self._postings if _one_letter_away(term, known))
+        return dict.fromkeys(nsmallest(_COMPLETIONS, near), _MISSPELT) or {term: 1.0}
+
+
+def _fields(tool: Tool, aliases: Mapping[str, str]) -> tuple[str, list[str], list[list[str]]]:
+    """Return a tool's name, the words of its name, and the terms of each of its fields."""
+    definition = tool.definition
+    of_server = list(dict.fromkeys(terms(f"{tool.server} {aliases.get(tool.server, '')}", _FIELD_TERMS)))
+    called = tool.name.partition("__")[2] or tool.name
+    plain = [word for parts in words(called) for word in parts]
+    of_name = [stem(word) for word in plain if word not in STOP_WORDS]
+    distinct = [word for word in of_name if word not in of_server] or of_name
+    joined = [stem(first + second) for first, second in zip(plain, plain[1:], strict=False)]
+    whole = [stem("".join(parts)) for parts in words(called) if len(parts) > 1]
+    if called != tool.tool:
+        joined += terms(tool.tool, _FIELD_TERMS)
+    description = _text(definition.get("description"))[:_DESCRIPTION_CHARS]
+    names, texts = _arguments(definition.get("inputSchema"))
+    annotations = definition.get("annotations")
+    title = _text(definition.get("title")) or _text(annotations.get("title") if isinstance(annotations, dict) else "")
+    return (
+        tool.name,
+        distinct,
+        [
+            list(dict.fromkeys(distinct + joined + whole)),
+            terms(title[:_LEAD_CHARS], _FIELD_TERMS),
+            of_server,
+            terms(description[:_LEAD_CHARS], _FIELD_TERMS),
+            terms(description[_LEAD_CHARS:], _FIELD_TERMS),
+            terms(names, _FIELD_TERMS),
+            terms(texts, _FIELD_TERMS),
+        ],
+    )
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _arguments(schema: object) -> tuple[str, str]:
+    """Return the names of a schema's arguments, and what is said about them with the values they may have."""
+    properties = schema.get("properties") if isinstance(schema, dict) else None
+    if not isinstance(properties, dict):
+        return "", ""
+    names: list[str] = []
+    texts: list[str] = []
+    for name, one in list(properties.items())[:_ARGUMENTS]:
+        names.append(str(name)[:_ARGUMENT_CHARS])
+        if isinstance(one, dict):
+            texts.append(_text(one.get("description"))[:_ARGUMENT_CHARS])
+            values = one.get("enum")
+            if isinstance(values, list):
+                texts += [value[:_ARGUMENT_CHARS] for value in values[:_ARGUMENTS] if isinstance(value, str)]
+    return " ".join(names), " ".join(texts)
+
+
+def _postings(read: list[list[list[str]]]) -> dict[str, tuple[tuple[int, float], ...]]:
+    """Return for each term the tools that have it, and how much they are about it, from 0 to 1."""
+    count = max(len(read), 1)
+    means = [sum(len(fields[field]) for fields in read) / count or 1.0 for field in range(len(_WEIGHTS))]
+    found: dict[str, list[tuple[int, float]]] = {}
+    for tool, fields in enumerate(read):
+        total: dict[str, float] = {}
+        for field, of_field in enumerate(fields):
+            if not of_field:
+                continue
+            long = _LENGTHS[field]
+            unit = _WEIGHTS[field] / (1 - long + long * len(of_field) / means[field])
+            for term, often in Counter(of_field).items():
+                total[term] = total.get(term, 0.0) + unit * often
+        for term, value in total.items():
+            found.setdefault(term, []).append((tool, value / (_SATURATION + value)))
+    return {term: tuple(tools) for term, tools in found.items()}
+
+
+def _one_letter_away(one: str, other: str) -> bool:
+    """Return whether one letter more, less, other or in its neighbour's place makes the one the other."""
+    if abs(len(one) - len(other)) > 1 or one[:1] != other[:1] or one == other:
+        return False
+    at = 0
+    while at < min(len(one), len(other)) and one[at] == other[at]:
+        at += 1
+    if len(one) == len(other):
+        swapped = one[at : at + 2] == other[at : at + 2][::-1] and one[at + 2 :] == other[at + 2 :]
+        return swapped or one[at + 1 :] == other[at + 1 :]
+    return one[at + 1 :] == other[at:] if len(one) > len(other) else one[at:] == other[at + 1 :]
