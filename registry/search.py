@@ -30,15 +30,18 @@ _HIT_LIMIT: Final = 1_000
 
 # How much one mention in each field counts, and how much a long field lessens it.
 _NAME, _TITLE, _SERVER, _LEAD, _REST, _ARGUMENT, _ARGUMENT_TEXT = range(7)
-_WEIGHTS: Final = (6.0, 2.0, 4.0, 2.5, 0.6, 1.2, 0.3)
-_LENGTHS: Final = (0.6, 0.3, 0.0, 0.5, 0.6, 0.5, 0.6)
-_SATURATION: Final = 3.0
+_WEIGHTS: Final = (4.5, 1.5, 4.0, 4.0, 0.4, 1.0, 0.4)
+_LENGTHS: Final = (0.7, 0.3, 0.5, 0.7, 0.3, 0.5, 0.5)
+_SATURATION: Final = 4.0
 # A tool's score grows by so much when all words of its name are asked for.
-_COVERAGE: Final = 0.5
+_COVERAGE: Final = 1.5
 _RERANKED: Final = 60
+# To read is meant where nothing is said of what to do.
+_READING: Final = 0.3
+_ASSUMED: Final = dict.fromkeys(("get", "list", "retriev", "read", "fetch"), _READING)
 # What counts for a word that no tool has: its beginning, its halves, a word one letter away.
-_COMPLETED: Final = 0.6
-_MISSPELT: Final = 0.6
+_COMPLETED: Final = 0.4
+_MISSPELT: Final = 0.5
 _COMPLETIONS: Final = 8
 _SHORTEST_GUESS: Final = 4
 
@@ -139,7 +142,8 @@ class SearchIndex:
         named = self._named[tool]
         if not named:
             return 1.0
-        share = sum(max(group.get(word, 0.0) for group in groups) for word in named) / len(named)
+        share = sum(max(_ASSUMED.get(word, 0.0), *(group.get(word, 0.0) for group in groups)) for word in named)
+        share /= len(named)
         return 1.0 + _COVERAGE * share
 
     def _groups(self, query: str) -> list[dict[str, float]]:
@@ -181,6 +185,8 @@ class SearchIndex:
             halves = stem(word[:at]), stem(word[at:])
             if all(half in self._postings for half in halves):
                 return dict.fromkeys(halves, _COMPLETED)
+        if len(word) <= _SHORTEST_GUESS:
+            return {term: 1.0}
         near = (known for known in self._postings if _one_letter_away(term, known))
         return dict.fromkeys(nsmallest(_COMPLETIONS, near), _MISSPELT) or {term: 1.0}
 
@@ -206,12 +212,12 @@ def _fields(tool: Tool, aliases: Mapping[str, str]) -> tuple[str, list[str], lis
         distinct,
         [
             list(dict.fromkeys(distinct + joined + whole)),
-            terms(title[:_LEAD_CHARS], _FIELD_TERMS),
+            terms(title[:_LEAD_CHARS], _FIELD_TERMS, prose=True),
             of_server,
-            terms(description[:_LEAD_CHARS], _FIELD_TERMS),
-            terms(description[_LEAD_CHARS:], _FIELD_TERMS),
+            terms(description[:_LEAD_CHARS], _FIELD_TERMS, prose=True),
+            terms(description[_LEAD_CHARS:], _FIELD_TERMS, prose=True),
             terms(names, _FIELD_TERMS),
-            terms(texts, _FIELD_TERMS),
+            terms(texts, _FIELD_TERMS, prose=True),
         ],
     )
 

@@ -37,13 +37,16 @@ def folded(text: str) -> str:
     return "".join(one for one in unicodedata.normalize("NFKD", text) if not unicodedata.combining(one))
 
 
-def words(text: str) -> Iterator[tuple[str, ...]]:
-    """Give each run of letters and digits as its words in lower case: `sendEMail` gives `send`, `e`, `mail`."""
+def words(text: str, *, prose: bool = False) -> Iterator[tuple[str, ...]]:
+    """Give each run of letters and digits as its words in lower case: `sendEMail_now` gives `send e mail`, `now`.
+
+    In prose what begins with a capital is somebody's name for something, and stays whole: `GitHub` has no hub.
+    """
     for run in _RUN.findall(folded(text)):
         if len(run) > _WORD_LIMIT:
             run = run[:_WORD_LIMIT]
-        if run.islower() and run.isascii():
-            yield (run,)
+        if run.isascii() and (run.islower() or (prose and run[0].isupper())):
+            yield (run.lower(),)
         elif run.isascii():
             yield tuple(part.lower() for part in _PARTS.findall(run))
         elif _UNSPACED.search(run):
@@ -52,10 +55,10 @@ def words(text: str) -> Iterator[tuple[str, ...]]:
             yield tuple(part.casefold() for part in _PARTS.findall(run))
 
 
-def terms(text: str, limit: int) -> list[str]:
+def terms(text: str, limit: int, *, prose: bool = False) -> list[str]:
     """Return the stems of at most so many words of a text, with what a split word is when written as one."""
     found: list[str] = []
-    for parts in words(text):
+    for parts in words(text, prose=prose):
         if len(found) >= limit:
             break
         if len(parts) > 1:

@@ -13,9 +13,9 @@ from typing import Final
 
 from registry.stemming import stem
 
-SAME: Final = 0.7
+SAME: Final = 0.8
 """How much a word counts that stands for the one in a query."""
-NEAR: Final = 0.45
+NEAR: Final = 0.7
 """How much a word counts that one might look for on speaking of another."""
 _PHRASE_WORDS: Final = 3
 
@@ -81,6 +81,12 @@ snooze postpone delay
 count number total how_many
 summarize summary overview digest
 compare diff difference
+change > diff
+many several multiple bulk batch at_once
+all every > list
+single one_of > single
+lately recently latest newest last > recent
+going_on happened happening > activity history recent
 merge combine join
 split divide separate
 convert transform translate turn_into
