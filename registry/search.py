@@ -8,13 +8,16 @@ more than was asked for: siblings differ in one word.
 
 from __future__ import annotations
 
-from collections import Counter
+import re
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import nsmallest
+from itertools import islice, pairwise
 from math import log
 from typing import Any, Final, Protocol
 
+from registry.names import SEPARATOR
 from registry.stemming import stem
 from registry.terms import STOP_WORDS, terms, words
 from registry.thesaurus import Expansions, configured, general, merged
@@ -25,6 +28,8 @@ _DESCRIPTION_CHARS: Final = 4_000
 _LEAD_CHARS: Final = 240
 _ARGUMENTS: Final = 100
 _ARGUMENT_CHARS: Final = 200
+_VALUES: Final = 20
+_VALUE_CHARS: Final = 40
 _FIELD_TERMS: Final = 400
 _HIT_LIMIT: Final = 1_000
 
@@ -35,7 +40,6 @@ _LENGTHS: Final = (0.7, 0.3, 0.5, 0.7, 0.3, 0.5, 0.5)
 _SATURATION: Final = 4.0
 # A tool's score grows by so much when all words of its name are asked for.
 _COVERAGE: Final = 1.5
-_RERANKED: Final = 60
 # To read is meant where nothing is said of what to do.
 _READING: Final = 0.3
 _ASSUMED: Final = dict.fromkeys(("get", "list", "retriev", "read", "fetch"), _READING)
@@ -43,7 +47,10 @@ _ASSUMED: Final = dict.fromkeys(("get", "list", "retriev", "read", "fetch"), _RE
 _COMPLETED: Final = 0.4
 _MISSPELT: Final = 0.5
 _COMPLETIONS: Final = 8
+_GUESSES: Final = 12
 _SHORTEST_GUESS: Final = 4
+_COMPOUND: Final = re.compile(r"[^\W_]+(?:-[^\W_]+)*")
+_LAST: Final = chr(0x10FFFF)
 
 
 class Tool(Protocol):
@@ -77,7 +84,7 @@ class Hit:
 class SearchIndex:
     """An index over the tools of one view, which never changes; another view has another index."""
 
-    __slots__ = ("_count", "_expansions", "_named", "_names", "_postings")
+    __slots__ = ("_count", "_expansions", "_named", "_names", "_postings", "_vocabulary")
 
     def __init__(
         self,
@@ -102,6 +109,7 @@ class SearchIndex:
         self._count = len(read)
         self._named = tuple(tuple(dict.fromkeys(of_name)) for _, of_name, _ in read)
         self._postings = _postings([fields for _, _, fields in read])
+        self._vocabulary = sorted(self._postings)
 
     def __len__(self) -> int:
         return self._count
@@ -117,7 +125,6 @@ class SearchIndex:
         if not groups or limit < 1:
             return []
         scores: dict[int, float] = {}
-        matched: list[tuple[float, dict[int, float]]] = []
         for group in groups:
             fits: dict[int, float] = {}
             reach = 0.0
@@ -131,75 +138,84 @@ class SearchIndex:
             rarity = log(1 + (self._count + 1) / (min(reach, self._count) + 0.5))
             for tool, value in fits.items():
                 scores[tool] = scores.get(tool, 0.0) + rarity * value
-            matched.append((rarity, group))
-        order = nsmallest(max(limit, _RERANKED), scores, key=lambda tool: (-scores[tool], self._names[tool]))
-        hits = [Hit(self._names[tool], round(scores[tool] * self._covered(tool, groups), 6)) for tool in order]
-        hits.sort(key=lambda hit: (-hit.score, hit.name))
-        return hits[: min(limit, _HIT_LIMIT)]
+        wanted = dict(_ASSUMED)
+        for group in groups:
+            for term, weight in group.items():
+                wanted[term] = max(wanted.get(term, 0.0), weight)
+        hits = (Hit(self._names[tool], round(score * self._covered(tool, wanted), 6)) for tool, score in scores.items())
+        return nsmallest(min(limit, _HIT_LIMIT), hits, key=lambda hit: (-hit.score, hit.name))
 
-    def _covered(self, tool: int, groups: list[dict[str, float]]) -> float:
+    def _covered(self, tool: int, wanted: Mapping[str, float]) -> float:
         """Return what the share of the name's words that were asked for is worth."""
         named = self._named[tool]
-        if not named:
-            return 1.0
-        share = sum(max(_ASSUMED.get(word, 0.0), *(group.get(word, 0.0) for group in groups)) for word in named)
-        share /= len(named)
-        return 1.0 + _COVERAGE * share
+        return 1.0 + _COVERAGE * sum(wanted.get(word, 0.0) for word in named) / max(len(named), 1)
 
     def _groups(self, query: str) -> list[dict[str, float]]:
         """Return for each word or phrase of a query the terms that may stand for it, and how much each counts."""
-        asked = list(self._asked(query[:_QUERY_CHARS]))[:_QUERY_WORDS]
+        asked = list(islice(self._asked(query[:_QUERY_CHARS]), _QUERY_WORDS))
         said = [stem(word) for word in asked]
         groups: dict[tuple[str, ...], dict[str, float]] = {}
+        silent = STOP_WORDS if not STOP_WORDS.issuperset(asked) else frozenset()
+        guesses = 0
         for at, (word, term) in enumerate(zip(asked, said, strict=True)):
-            for length in (2, 3):
-                phrase = tuple(said[at : at + length])
-                if len(phrase) == length:
-                    joined = stem("".join(asked[at : at + length]))
-                    group = dict(self._expansions.get(phrase, {}))
-                    if joined in self._postings:
-                        group[joined] = 1.0
-                    if group:
-                        groups[phrase] = group
-            if word not in STOP_WORDS:
-                groups[(term,)] = {**self._expansions.get((term,), {}), **self._known(word, term)}
+            for end in (at + 2, at + 3):
+                phrase = tuple(said[at:end])
+                group = dict(self._expansions.get(phrase, {}))
+                joined = stem("".join(asked[at:end]))
+                if joined in self._postings and not silent.issuperset(asked[at:end]):
+                    group[joined] = 1.0
+                if group and end <= len(said):
+                    groups[phrase] = group
+            if word in silent:
+                continue
+            groups[(term,)] = {term: 1.0, **self._expansions.get((term,), {})}
+            if term not in self._postings and (term,) not in self._expansions and guesses < _GUESSES:
+                guesses += 1
+                groups[(term,)] |= self._guessed(word, term)
         return list(groups.values())
 
     def _asked(self, query: str) -> Iterator[str]:
         """Give the words of a query; what was written as one stays one where a tool writes it so too."""
-        for parts in words(query):
+        for compound in _COMPOUND.findall(query):
+            parts = [part for run in words(compound) for part in run]
             whole = "".join(parts)
-            if len(parts) > 1 and stem(whole) not in self._postings:
+            term = stem(whole)
+            if len(parts) > 1 and term not in self._postings and (term,) not in self._expansions:
                 yield from parts
             else:
                 yield whole
 
-    def _known(self, word: str, term: str) -> dict[str, float]:
-        """Return the term itself, or for one that no tool has what may have been meant."""
-        if term in self._postings or len(word) < _SHORTEST_GUESS or (term,) in self._expansions:
-            return {term: 1.0}
-        begun = [known for known in self._postings if known.startswith(term)]
+    def _guessed(self, word: str, term: str) -> dict[str, float]:
+        """Return what may have been meant by a word that no tool has: its ends, its halves, or one like it."""
+        if len(word) < _SHORTEST_GUESS:
+            return {}
+        begun = self._beginning(term)
         if begun:
             return dict.fromkeys(nsmallest(_COMPLETIONS, begun, key=lambda known: (len(known), known)), _COMPLETED)
         for at in range(3, len(word) - 2):
             halves = stem(word[:at]), stem(word[at:])
             if all(half in self._postings for half in halves):
                 return dict.fromkeys(halves, _COMPLETED)
-        if len(word) <= _SHORTEST_GUESS:
-            return {term: 1.0}
-        near = (known for known in self._postings if _one_letter_away(term, known))
-        return dict.fromkeys(nsmallest(_COMPLETIONS, near), _MISSPELT) or {term: 1.0}
+        if len(word) == _SHORTEST_GUESS:
+            return {}
+        near = (known for known in self._beginning(term[0]) if _one_letter_away(term, known))
+        return dict.fromkeys(islice(near, _COMPLETIONS), _MISSPELT)
+
+    def _beginning(self, start: str) -> list[str]:
+        """Return the terms that begin so, in order."""
+        first = bisect_left(self._vocabulary, start)
+        return self._vocabulary[first : bisect_left(self._vocabulary, start + _LAST, first)]
 
 
 def _fields(tool: Tool, aliases: Mapping[str, str]) -> tuple[str, list[str], list[list[str]]]:
     """Return a tool's name, the words of its name, and the terms of each of its fields."""
     definition = tool.definition
     of_server = list(dict.fromkeys(terms(f"{tool.server} {aliases.get(tool.server, '')}", _FIELD_TERMS)))
-    called = tool.name.partition("__")[2] or tool.name
+    called = tool.name.removeprefix(tool.server + SEPARATOR)
     plain = [word for parts in words(called) for word in parts]
-    of_name = [stem(word) for word in plain if word not in STOP_WORDS]
+    of_name = [stem(word) for word in plain if word not in STOP_WORDS] or [stem(word) for word in plain]
     distinct = [word for word in of_name if word not in of_server] or of_name
-    joined = [stem(first + second) for first, second in zip(plain, plain[1:], strict=False)]
+    joined = [stem(first + second) for first, second in pairwise(plain)]
     whole = [stem("".join(parts)) for parts in words(called) if len(parts) > 1]
     if called != tool.tool:
         joined += terms(tool.tool, _FIELD_TERMS)
@@ -239,8 +255,8 @@ def _arguments(schema: object) -> tuple[str, str]:
             texts.append(_text(one.get("description"))[:_ARGUMENT_CHARS])
             values = one.get("enum")
             if isinstance(values, list):
-                texts += [value[:_ARGUMENT_CHARS] for value in values[:_ARGUMENTS] if isinstance(value, str)]
-    return " ".join(names), " ".join(texts)
+                texts += [value[:_VALUE_CHARS] for value in values[:_VALUES] if isinstance(value, str)]
+    return " ".join(names), " ".join(texts)[:_DESCRIPTION_CHARS]
 
 
 def _postings(read: list[list[list[str]]]) -> dict[str, tuple[tuple[int, float], ...]]:
@@ -255,8 +271,8 @@ def _postings(read: list[list[list[str]]]) -> dict[str, tuple[tuple[int, float],
                 continue
             long = _LENGTHS[field]
             unit = _WEIGHTS[field] / (1 - long + long * len(of_field) / means[field])
-            for term, often in Counter(of_field).items():
-                total[term] = total.get(term, 0.0) + unit * often
+            for term in of_field:
+                total[term] = total.get(term, 0.0) + unit
         for term, value in total.items():
             found.setdefault(term, []).append((tool, value / (_SATURATION + value)))
     return {term: tuple(tools) for term, tools in found.items()}

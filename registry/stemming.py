@@ -94,7 +94,7 @@ def _replaced(word: str, rules: tuple[tuple[str, str], ...], least: int) -> str:
 
 
 def _step_1(word: str) -> str:
-    if word.endswith("sses") or word.endswith("ies"):
+    if word.endswith(("sses", "ies")):
         word = word[:-2]
     elif word.endswith("s") and not word.endswith("ss"):
         word = word[:-1]
