@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +12,7 @@ from registry.names import ServerName
 from registry.profile import Profile
 from registry.schemas import digest, text_of
 from registry.shape import ServerShape, Shape
+from registry.tokens import estimate
 from registry.wording import worded
 
 _UNSHAPED = ServerShape()
@@ -33,6 +34,26 @@ class Entry:
     tokens: int
     listed: bool
     reason: Reason
+
+    @property
+    def name(self) -> str:
+        """Its wrapper's name."""
+        return self.wrapper.name
+
+    @property
+    def server(self) -> str:
+        """The alias of its server."""
+        return self.wrapper.server
+
+    @property
+    def tool(self) -> str:
+        """The name that its upstream gave it."""
+        return self.wrapper.tool
+
+    @property
+    def definition(self) -> dict[str, Any]:
+        """What is shown of it."""
+        return self.shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +90,6 @@ def build_view(
     *,
     always: tuple[dict[str, Any], ...] = (),
     finders: tuple[dict[str, Any], ...] = (),
-    tokens_of: Callable[[str], int] = lambda text: (len(text) + 3) // 4,
 ) -> View:
     """Show a catalog to the callers of a profile.
 
@@ -79,11 +99,10 @@ def build_view(
         profile: Who is asking.
         always: Our own tools that every list has.
         finders: Our own tools that a list has which leaves something out.
-        tokens_of: Estimates what a text costs a model.
     """
 
     def cost(definition: Mapping[str, Any]) -> int:
-        return tokens_of(text_of(definition))
+        return estimate(text_of(definition))
 
     def shape_of(server: ServerName) -> ServerShape:
         return shape.servers.get(server, _UNSHAPED)

@@ -9,6 +9,8 @@ from gateway import wire
 from gateway.calls.native import FINDERS, NATIVE_TOOLS
 from registry.enrichment import rows as argument_rows
 from registry.names import ServerName
+from registry.schemas import text_of
+from registry.tokens import estimate
 from registry.view import View
 
 if TYPE_CHECKING:
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 
 def tokens_of(definition: dict[str, Any]) -> int:
     """About what a definition costs a model."""
-    return (len(wire.dumps(definition)) + 3) // 4
+    return estimate(text_of(definition))
 
 
 def server_rows(gateway: Gateway) -> list[dict[str, Any]]:

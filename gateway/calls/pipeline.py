@@ -94,7 +94,7 @@ class CallPipeline:
                 return self._directions.misaddressed(caller.view, target, arguments)
             wrapper, arguments, repairs = target.wrapper, target.arguments, target.repairs
         elif caller.view.defers and name in FINDER_NAMES:
-            return self._finder.call(name, arguments, caller)
+            return await self._finder.call(name, arguments, caller)
         else:
             found = catalog.get(name) or await self._directions.late(caller.view, name)
             if found is None:
