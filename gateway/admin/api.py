@@ -52,6 +52,7 @@ class AdminApi:
             routes=[
                 Route("/healthz", self._healthz),
                 Route("/readyz", self._readyz),
+                Route("/metrics", self._metrics),
                 Route("/admin/wrappers", self._guarded(self._wrappers)),
                 Route("/admin/servers", self._guarded(self._servers), methods=["GET", "POST"]),
                 Route("/admin/servers/{name}", self._guarded(self._one_server), methods=["GET", "DELETE"]),
@@ -84,6 +85,11 @@ class AdminApi:
         if not self._gateway.fleet.tried:
             return PlainTextResponse("connecting\n", 503)
         return PlainTextResponse("ready\n")
+
+    async def _metrics(self, request: Request) -> Response:
+        from gateway.telemetry.metrics import CONTENT_TYPE, render
+
+        return Response(render(self._gateway), headers={"content-type": CONTENT_TYPE})
 
     async def _wrappers(self, request: Request) -> Response:
         profile = request.query_params.get("profile", DEFAULT)

@@ -109,13 +109,15 @@ class CallPipeline:
             outcome = "error_result" if result.get("isError") else "ok"
             return result
         finally:
+            took_s = time.perf_counter() - began_s
+            self._outcomes.counted(wrapper, via, outcome, took_s)
             if log.isEnabledFor(logging.INFO):
                 log.info(
                     "call",
                     extra={
                         "server": wrapper.server, "tool": wrapper.tool, "wrapper": wrapper.name, "via": via,
                         "principal": caller.principal.name, "outcome": outcome,
-                        "duration_ms": round((time.perf_counter() - began_s) * 1000, 1),
+                        "duration_ms": round(took_s * 1000, 1),
                     },
                 )  # fmt: skip
 

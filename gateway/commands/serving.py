@@ -53,7 +53,7 @@ def serve(args: Namespace) -> int:
             on_ready=announce,
         )
 
-    logs.start()
+    logs.start(calls=args.verbose)
     return _run(run)
 
 
@@ -74,7 +74,7 @@ def stdio(args: Namespace) -> int:
 
             return await bridge(url, headers)
 
-        logs.start()
+        logs.start(calls=args.verbose)
         return _run(run_bridge)
     if args.header:
         raise UsageError("--header goes with --url; expected headers of upstreams in the configuration")
@@ -91,7 +91,7 @@ def stdio(args: Namespace) -> int:
 
         return await serve_stdio(config, state_dir=state_dir(args), profile=args.profile or DEFAULT)
 
-    logs.start()
+    logs.start(calls=args.verbose)
     return _run(run_stdio)
 
 
