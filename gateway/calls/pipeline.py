@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from gateway.calls import recovery
@@ -24,6 +25,7 @@ from registry.arguments import Prepared, prepare
 from registry.catalog import ToolWrapper
 from registry.envelope import Addressed, Repair, addressed, report
 from registry.names import ServerName
+from registry.profile import Profile
 from registry.shape import ServerShape
 from registry.store import Registry
 
@@ -89,7 +91,9 @@ class CallPipeline:
         repairs: tuple[Repair, ...] = ()
         if name == INVOKE_TOOL["name"]:
             via = "invoke_tool"
-            target = addressed(arguments, catalog, caller.view.servers, repairs_for=self._repairs_for)
+            target = addressed(
+                arguments, catalog, caller.view.servers, repairs_for=partial(self._repairs_for, caller.view.profile)
+            )
             if not isinstance(target, Addressed):
                 return self._directions.misaddressed(caller.view, target, arguments)
             wrapper, arguments, repairs = target.wrapper, target.arguments, target.repairs
@@ -126,7 +130,7 @@ class CallPipeline:
         link = self._links.get(wrapper.server)
         if link is None:
             return error_result(f"Not called: server '{wrapper.server}' is no longer configured.")
-        prepared = self._prepared(wrapper, call.arguments)
+        prepared = self._prepared(wrapper, call)
         if prepared.problems:
             return self._refused(wrapper, prepared, call)
         try:
@@ -138,7 +142,7 @@ class CallPipeline:
                         f"Not called: server '{wrapper.server}' no longer has the tool '{wrapper.tool}'."
                     )
                 if current.digest != wrapper.digest:
-                    prepared = self._prepared(current, call.arguments)
+                    prepared = self._prepared(current, call)
                     if prepared.problems:
                         return self._refused(current, prepared, call)
                 wrapper = current
@@ -166,9 +170,10 @@ class CallPipeline:
             self._outcomes.ended(wrapper, result, call.caller)
         return self._reported(recovery.enrich(result, wrapper, prepared.arguments, via=call.via), prepared, call)
 
-    def _prepared(self, wrapper: ToolWrapper, arguments: Any) -> Prepared:
+    def _prepared(self, wrapper: ToolWrapper, call: _Call) -> Prepared:
         shape = self._registry.shape.servers.get(wrapper.server, _UNSHAPED)
-        return prepare(wrapper, arguments, level=shape.repair_of(wrapper.tool), defaults=shape.defaults)
+        level = call.caller.view.profile.repair or shape.repair_of(wrapper.tool)
+        return prepare(wrapper, call.arguments, level=level, defaults=shape.defaults)
 
     def _refused(self, wrapper: ToolWrapper, prepared: Prepared, call: _Call) -> dict[str, Any]:
         text = problems.explain(
@@ -187,8 +192,9 @@ class CallPipeline:
             result = {**result, "_meta": {**(meta if isinstance(meta, dict) else {}), REPAIRS_KEY: report(repairs)}}
         return result
 
-    def _repairs_for(self, server: str) -> bool:
-        return self._registry.shape.servers.get(ServerName(server), _UNSHAPED).repair != "off"
+    def _repairs_for(self, profile: Profile, server: str) -> bool:
+        level = profile.repair or self._registry.shape.servers.get(ServerName(server), _UNSHAPED).repair
+        return level != "off"
 
 
 def _repeatable(wrapper: ToolWrapper) -> bool:

@@ -250,6 +250,7 @@ class ProfileConfig(GroupConfig):
     supplements: dict[str, str] = Field(default_factory=dict, description="Appended to descriptions, by wrapper.")
     guidance: dict[str, str] = Field(default_factory=dict, description="Appended for every server with that tag.")
     instructions: str | None = Field(default=None, description="Replaces the generated ones.")
+    repair: Repair | None = Field(default=None, description="What may be repaired in calls, whatever servers say.")
 
 
 class SearchConfig(_Section):
