@@ -10,6 +10,8 @@ from registry.errors import SchemaRejected
 
 REFERENCE_KEYWORDS: Final = frozenset({"$ref", "$dynamicRef", "$recursiveRef"})
 
+_IN_ORDER: Final = tuple(sorted(REFERENCE_KEYWORDS))
+
 SCHEMA_MAPS: Final = frozenset(
     {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"}
 )
@@ -82,6 +84,10 @@ class Document:
                     stack[-1][2][0] = min(stack[-1][2][0] + total[0], limit + 1)
         return done[id(self._root)]
 
+    def targets(self, node: object) -> tuple[object, ...]:
+        """Return the schemas to which the references of this very object lead; none for what is no schema."""
+        return tuple(self._edges.get(id(node), ()))
+
     @property
     def reference_count(self) -> int:
         """How many references lead to a schema of this document."""
@@ -112,7 +118,7 @@ class Document:
                 continue
             if is_schema:
                 base = self._identify(node, base)
-                for keyword in REFERENCE_KEYWORDS:
+                for keyword in _IN_ORDER:
                     if isinstance(reference := node.get(keyword), str):
                         yield node, base, reference
             else:

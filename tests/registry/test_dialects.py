@@ -1,0 +1,145 @@
+"""Lowering a schema changes what is shown, never what is accepted, and says what it left out."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from dialect_rules import as_json_schema, offences, renamed
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from registry import schemas
+from registry.dialects import Lowered, lower, restore
+from registry.errors import SchemaRejected
+from registry.hosts import DIALECTS
+
+NAMES = st.sampled_from(["a", "b", "kind", "odd key", "日付", "x" * 70])
+SCALARS = st.sampled_from([None, True, 0, 5, 1.5, "5", "x", "", "a"])
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=3),
+    max_leaves=8,
+)
+KINDS = ["string", "integer", "number", "boolean", "null", "array", "object"]
+PLAIN = (
+    st.booleans()
+    | st.sampled_from(KINDS).map(lambda kind: {"type": kind})
+    | st.lists(st.sampled_from(KINDS), min_size=1, max_size=3, unique=True).map(lambda kinds: {"type": kinds})
+    | st.sampled_from(
+        [
+            {},
+            {"enum": ["x", "a", 5]},
+            {"enum": ["x", ""], "type": "string"},
+            {"enum": ["x", None]},
+            {"const": "x"},
+            {"const": 5},
+            {"type": "integer", "minimum": 3, "exclusiveMaximum": 9},
+            {"type": "string", "minLength": 1, "pattern": "^[a-z]+$", "default": "x"},
+            {"type": "string", "format": "date-time"},
+            {"type": "string", "format": "uri"},
+            {"$ref": "#"},
+            {"$ref": "#/$defs/node"},
+            {"$ref": "#/$defs/leaf", "description": "A leaf."},
+            {"$ref": "#/$defs/leaf", "maxLength": 1},
+            {"$ref": "#/$defs/other/properties/a"},
+            {"$dynamicRef": "#node"},
+            {"minItems": 1},
+            {"uniqueItems": True, "maxItems": 2},
+        ]
+    )
+)
+
+
+def _object(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.fixed_dictionaries(
+        {"type": st.just("object"), "properties": st.dictionaries(NAMES, inner, max_size=3)},
+        optional={
+            "required": st.lists(NAMES, max_size=2, unique=True),
+            "additionalProperties": st.booleans() | inner,
+            "patternProperties": inner.map(lambda below: {"^k": below}),
+            "propertyNames": st.just({"pattern": "^[a-z]"}),
+            "minProperties": st.integers(0, 2),
+        },
+    )
+
+
+def _list_of(keyword: str, inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.lists(inner, min_size=1, max_size=3).map(lambda branches: {keyword: branches})
+
+
+def _compound(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    both = st.tuples(inner, inner)
+    return (
+        _object(inner)
+        | inner.map(lambda items: {"type": "array", "items": items})
+        | both.map(lambda two: {"type": "array", "prefixItems": [two[0]], "items": two[1]})
+        | st.lists(inner, min_size=1, max_size=2).map(lambda items: {"prefixItems": items, "maxItems": len(items)})
+        | _list_of("anyOf", inner)
+        | _list_of("oneOf", inner)
+        | _list_of("allOf", inner)
+        | st.tuples(_object(inner), _list_of("anyOf", inner)).map(lambda two: {**two[0], **two[1]})
+        | st.tuples(_object(inner), _list_of("oneOf", inner)).map(lambda two: {**two[0], **two[1]})
+        | st.tuples(_list_of("anyOf", inner), _list_of("oneOf", inner)).map(lambda two: {**two[0], **two[1]})
+        | st.lists(NAMES, min_size=1, max_size=2).map(lambda names: {"required": names})
+        | inner.map(lambda wrong: {"not": wrong})
+        | both.map(lambda two: {"if": two[0], "then": two[1]})
+        | both.map(lambda two: {"contains": two[0], "maxContains": 1})
+        | inner.map(lambda needed: {"dependentSchemas": {"a": needed}})
+        | _object(inner).map(lambda node: {**node, "unevaluatedProperties": False})
+    )
+
+
+SUBSCHEMAS = st.recursive(PLAIN, _compound, max_leaves=8)
+ROOTS = st.tuples(_object(SUBSCHEMAS) | SUBSCHEMAS, SUBSCHEMAS, _object(SUBSCHEMAS)).map(
+    lambda three: {
+        **(three[0] if isinstance(three[0], dict) else {}),
+        "type": "object",
+        "$defs": {
+            "node": {"$dynamicAnchor": "node", "type": "object", "properties": {"a": {"$ref": "#/$defs/node"}}},
+            "leaf": three[1],
+            "other": {"type": "object", "properties": {"a": three[2]}},
+        },
+    }
+)
+ARGUMENTS = st.dictionaries(NAMES, VALUES, max_size=3)
+LAWS = settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+
+
+def admitted(schema: dict[str, Any]) -> Any:
+    """The compiled form, or None for what intake would not admit."""
+    try:
+        schemas.check_bounds(schema)
+        return schemas.compile_schema(schema)
+    except SchemaRejected:
+        return None
+
+
+def lowered_to(dialect: str, schema: dict[str, Any], description: str = "Does it.") -> Lowered:
+    return lower({"name": "t", "description": description, "inputSchema": schema}, dialect)
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+@LAWS
+@given(schema=ROOTS, arguments=st.lists(ARGUMENTS, min_size=1, max_size=6))
+def test_a_lowered_schema_accepts_what_the_original_does_keeps_the_rules_and_stays_as_it_is(
+    dialect: str, schema: dict[str, Any], arguments: list[dict[str, Any]]
+) -> None:
+    original = admitted(schema)
+    if original is None:
+        return
+    lowered = lowered_to(dialect, schema)
+    shown = lowered.definition["inputSchema"]
+    assert not [one for one in lowered.weakened if one.keyword == "inputSchema"]
+    assert offences(lowered.definition, dialect) == []
+    readable = schemas.compile_schema(as_json_schema(shown))
+    for sent in arguments:
+        there = renamed(sent, lowered.keys, restore(renamed(sent, lowered.keys), lowered)) if lowered.keys else sent
+        if original.is_valid(sent):
+            assert lowered.narrower or readable.is_valid(there)
+            assert json.dumps(restore(there, lowered)) == json.dumps(sent)
+    again = lower(lowered.definition, dialect)
+    assert again.definition is lowered.definition or again.definition == lowered.definition
+    if lowered.definition["inputSchema"] is schema:
+        assert lowered.definition["description"] == "Does it."
