@@ -198,7 +198,7 @@ def name_misfit(name: str, dialect: Dialect, label: str = "gateway") -> str | No
         return f"shown as {len(shown)} characters, and {dialect.name} takes {dialect.name_limit}"
     if not re.match(f"[{dialect.first}]", shown):
         return f"{dialect.name} does not take its first character"
-    if re.search(f"[^{dialect.characters}-]", name):
+    if re.search(f"[^-{dialect.characters.removesuffix('-')}]", name):
         return f"it has characters that {dialect.name} replaces"
     return None
 

@@ -12,6 +12,8 @@ from registry.names import SEPARATOR
 from registry.shape import Level, ServerShape
 
 DEFAULT: Final = "default"
+PROTOCOL: Final = "mcp"
+"""The dialect in which nothing is changed."""
 Disclosure = Literal["eager", "auto", "lazy"]
 
 
@@ -57,7 +59,7 @@ class Profile:
     disclosure: Disclosure = "eager"
     max_tools: int = 100
     max_tokens: int = 20_000
-    dialect: str = "mcp"
+    dialect: str = PROTOCOL
     supplements: Mapping[str, str] = field(default_factory=dict)
     guidance: Mapping[str, str] = field(default_factory=dict)
     instructions: str | None = None

@@ -7,13 +7,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from registry.catalog import Catalog, ToolWrapper
+from registry.dialects import Lowered, lower
 from registry.disclosure import Candidate, Plan, Reason, plan
+from registry.hosts import DIALECTS, misfits
 from registry.names import ServerName
 from registry.profile import Profile
 from registry.schemas import digest, text_of
 from registry.shape import ServerShape, Shape
 from registry.tokens import estimate
-from registry.wording import worded
+from registry.wording import MAX_DESCRIPTION, worded
 
 _UNSHAPED = ServerShape()
 
@@ -23,17 +25,22 @@ class Entry:
     """One wrapper as a profile shows it.
 
     Attributes:
-        shown: Its definition in the profile's words.
+        lowered: Its definition in the profile's words and dialect, and the way back for arguments.
         tokens: What that costs in a list, estimated.
         listed: Whether it is in the list, or has to be found.
         reason: Why.
     """
 
     wrapper: ToolWrapper
-    shown: dict[str, Any]
+    lowered: Lowered
     tokens: int
     listed: bool
     reason: Reason
+
+    @property
+    def shown(self) -> dict[str, Any]:
+        """Its definition as it is listed."""
+        return self.lowered.definition
 
     @property
     def name(self) -> str:
@@ -66,6 +73,7 @@ class View:
         servers: Every configured server that it permits, also one that has said nothing yet.
         defers: Whether some of them are not listed.
         warnings: What the profile says in vain.
+        misfits: Names that the profile's host would lose, mangle or confuse, each with the reason.
         digest: Of what is listed.
     """
 
@@ -75,6 +83,7 @@ class View:
     servers: tuple[ServerName, ...]
     defers: bool
     warnings: tuple[str, ...]
+    misfits: Mapping[str, str]
     digest: str
     _by_name: Mapping[str, Entry] = field(default_factory=dict, repr=False)
 
@@ -112,16 +121,18 @@ def build_view(
         lambda server: profile.permits_server(server, shape_of(server)),
     )
     siblings = {server: _siblings(server, narrowed, shape) for server in narrowed.servers}
-    shown: dict[str, dict[str, Any]] = {}
+    rules = DIALECTS[profile.dialect]
+    limit = MAX_DESCRIPTION if rules.description_limit is None else min(MAX_DESCRIPTION, rules.description_limit)
+    shown: dict[str, Lowered] = {}
     candidates: list[Candidate] = []
     for wrapper in narrowed.wrappers:
         own = shape_of(wrapper.server)
-        definition = worded(wrapper, own, profile, siblings.get(wrapper.server, {}))
-        shown[wrapper.name] = definition
+        definition = worded(wrapper, own, profile, siblings.get(wrapper.server, {}), limit=limit)
+        shown[wrapper.name] = lowered = lower(definition, rules)
         candidates.append(
             Candidate(
                 name=wrapper.name,
-                tokens=cost(definition) if profile.disclosure == "auto" else 0,
+                tokens=cost(lowered.definition) if profile.disclosure == "auto" else 0,
                 pinned=wrapper.tool in own.pinned,
                 priority=own.priorities.get(wrapper.tool, own.priority),
             )
@@ -137,7 +148,7 @@ def build_view(
     entries = tuple(
         Entry(
             wrapper=wrapper,
-            shown=shown[wrapper.name],
+            lowered=shown[wrapper.name],
             tokens=one.tokens,
             listed=wrapper.name in decided.listed,
             reason=decided.reasons[wrapper.name],
@@ -153,6 +164,7 @@ def build_view(
         servers=tuple(server for server, one in shape.servers.items() if profile.permits_server(server, one)),
         defers=decided.defers,
         warnings=tuple(_warnings(profile, narrowed, catalog)),
+        misfits=misfits([entry.name for entry in entries if entry.listed], rules),
         digest=f"{listed} {decided.defers}",
         _by_name={entry.wrapper.name: entry for entry in entries},
     )

@@ -9,6 +9,7 @@ from gateway import wire
 from gateway.calls.native import FINDERS, NATIVE_TOOLS
 from registry.enrichment import rows as argument_rows
 from registry.names import ServerName
+from registry.places import show_path
 from registry.schemas import text_of
 from registry.tokens import estimate
 from registry.view import View
@@ -115,6 +116,18 @@ def profile_rows(gateway: Gateway) -> list[dict[str, Any]]:
             "tools": len(view.entries),
             "listed": sum(entry.listed for entry in view.entries),
             "warnings": list(view.warnings),
+            "misfits": dict(view.misfits),
+            "weakened": [
+                {
+                    "wrapper": entry.name,
+                    "path": show_path(one.path) if one.path else "",
+                    "keyword": one.keyword,
+                    "how": one.how,
+                    "narrower": one.narrower,
+                }
+                for entry in view.entries
+                for one in entry.lowered.weakened
+            ],
         }
         for view in map(gateway.views.view, gateway.views.profiles)
     ]

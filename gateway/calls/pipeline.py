@@ -23,6 +23,7 @@ from gateway.upstream.link import UpstreamLink
 from registry import problems
 from registry.arguments import Prepared, prepare
 from registry.catalog import ToolWrapper
+from registry.dialects import restore
 from registry.envelope import Addressed, Repair, addressed, report
 from registry.names import ServerName
 from registry.profile import Profile
@@ -172,8 +173,12 @@ class CallPipeline:
 
     def _prepared(self, wrapper: ToolWrapper, call: _Call) -> Prepared:
         shape = self._registry.shape.servers.get(wrapper.server, _UNSHAPED)
+        arguments = call.arguments
+        entry = call.caller.view.entry(wrapper.name)
+        if entry is not None and isinstance(arguments, dict):
+            arguments = restore(arguments, entry.lowered)
         level = call.caller.view.profile.repair or shape.repair_of(wrapper.tool)
-        return prepare(wrapper, call.arguments, level=level, defaults=shape.defaults)
+        return prepare(wrapper, arguments, level=level, defaults=shape.defaults)
 
     def _refused(self, wrapper: ToolWrapper, prepared: Prepared, call: _Call) -> dict[str, Any]:
         text = problems.explain(

@@ -20,6 +20,8 @@ from pydantic import (
 from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
+from registry.hosts import DIALECTS
+
 ServerType = Literal["stdio", "http", "sse", "graphql"]
 _PROFILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 Prefix = Literal["always", "none"]
@@ -275,6 +277,8 @@ class GatewayConfig(_Section):
         for name, profile in self.profiles.items():
             if not _PROFILE_NAME.fullmatch(name):
                 raise fault("is no name of a profile", "letters, digits, - and _", key=f"profiles.{name}")
+            if profile.dialect not in DIALECTS:
+                raise fault("is no dialect", near(profile.dialect, list(DIALECTS)), key=f"profiles.{name}.dialect")
             for group in profile.groups or ():
                 if group not in self.groups:
                     known = ", ".join(self.groups) or "none"
