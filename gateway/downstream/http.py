@@ -31,7 +31,6 @@ from gateway.errors import (
     RpcError,
 )
 from registry.profile import DEFAULT
-from registry.store import Registry
 
 log = logging.getLogger(__name__)
 
@@ -84,9 +83,8 @@ class _Arrival:
 class McpEndpoint:
     """Serves `/mcp`. Host and Origin were checked before."""
 
-    def __init__(self, server: McpServer, registry: Registry, views: Views, keys: ApiKeys) -> None:
+    def __init__(self, server: McpServer, views: Views, keys: ApiKeys) -> None:
         self._server = server
-        self._registry = registry
         self._views = views
         self.keys = keys
         self.sessions = SessionTable(server.announcer)
@@ -171,7 +169,7 @@ class McpEndpoint:
         session: Session | None = None
         if modern or is_modern(params):
             try:
-                self._check_modern(headers, method, params)
+                self._check_modern(arrival, method, params)
             except RpcError as error:
                 await _send_error(send, request_id, error)
                 return
@@ -278,12 +276,13 @@ class McpEndpoint:
         else:
             await self._server.notified(session, message["method"])
 
-    def _check_modern(self, headers: dict[str, str], method: str, params: dict[str, Any]) -> None:
+    def _check_modern(self, arrival: _Arrival, method: str, params: dict[str, Any]) -> None:
         """Headers against body (MCP 2026-07-28, Streamable HTTP, "Server Validation").
 
         Raises:
             RpcError: They disagree, or the envelope is unsound.
         """
+        headers = arrival.headers
         meta = params.get("_meta")
         claimed = meta.get(VERSION_KEY) if isinstance(meta, dict) else None
         if isinstance(claimed, str) and headers.get("mcp-protocol-version") != claimed:
@@ -296,17 +295,18 @@ class McpEndpoint:
             raise _mismatch(f"Mcp-Name does not match params.{key}")
         check_envelope(params)
         if method == "tools/call":
-            self._check_param_headers(headers, params)
+            self._check_param_headers(arrival, params)
 
-    def _check_param_headers(self, headers: dict[str, str], params: dict[str, Any]) -> None:
+    def _check_param_headers(self, arrival: _Arrival, params: dict[str, Any]) -> None:
         name, arguments = params.get("name"), params.get("arguments")
-        wrapper = self._registry.catalog.get(name) if isinstance(name, str) else None
-        if wrapper is None or not wrapper.headers:
+        entry = self._views.view(arrival.profile).entry(name) if isinstance(name, str) else None
+        if entry is None or not entry.wrapper.headers:
             return
         from mcp.shared.inbound import validate_mcp_param_headers
 
+        # What a caller is shown decides which headers it has to send: a dialect may leave the annotation out.
         arguments = arguments if isinstance(arguments, dict) else {}
-        rejection = validate_mcp_param_headers(wrapper.input_schema, arguments, headers)
+        rejection = validate_mcp_param_headers(entry.shown["inputSchema"], arguments, arrival.headers)
         if rejection is not None:
             raise RpcError(rejection.code, rejection.message, rejection.data)
 

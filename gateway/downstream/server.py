@@ -35,6 +35,7 @@ from gateway.eras import (
 from gateway.errors import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, RpcError, error_result
 from gateway.upstream.private import PrivateLinks
 from registry.profile import DEFAULT
+from registry.view import View
 
 log = logging.getLogger(__name__)
 
@@ -190,7 +191,7 @@ class McpServer:
         await self._settle()
         found = request.session.found if request.session is not None else frozenset()
         return self._views.result(
-            self._calling.view(request.profile),
+            self._view(request),
             LIST_METHODS[request.method],
             modern=request.modern,
             shared=self.shared,
@@ -204,6 +205,12 @@ class McpServer:
                 result["cacheScope"] = "private"
         return _finished(result, request)
 
+    def _view(self, request: Request) -> View:
+        try:
+            return self._calling.view(request.profile)
+        except KeyError:
+            raise RpcError(INVALID_REQUEST, f"The profile {request.profile} is no longer configured") from None
+
     def _initialize(self, request: Request) -> Answer:
         params = request.params
         if not isinstance(params.get("protocolVersion"), str):
@@ -211,9 +218,9 @@ class McpServer:
         version = negotiate(params["protocolVersion"])
         result = {
             "protocolVersion": version,
-            "capabilities": merged(self._calling.view(request.profile).catalog, modern=False, pending=self._pending()),
+            "capabilities": merged(self._view(request).catalog, modern=False, pending=self._pending()),
             "serverInfo": SERVER_INFO,
-            "instructions": instructions(self._calling.view(request.profile)),
+            "instructions": instructions(self._view(request)),
         }
         session = Session(request.principal, version=version, params=params, profile=request.profile)
         session.endings.append(partial(self._private.drop, session.id))
@@ -224,8 +231,8 @@ class McpServer:
         result = {
             "resultType": "complete",
             "supportedVersions": [*MODERN_VERSIONS],
-            "capabilities": merged(self._calling.view(request.profile).catalog, modern=True, pending=pending),
-            "instructions": instructions(self._calling.view(request.profile)),
+            "capabilities": merged(self._view(request).catalog, modern=True, pending=pending),
+            "instructions": instructions(self._view(request)),
             "ttlMs": 0 if pending else _DISCOVERY_TTL_MS,
             "cacheScope": "public" if self.shared else "private",
             "_meta": {SERVER_INFO_KEY: SERVER_INFO},
@@ -246,7 +253,7 @@ class McpServer:
         def on_log(params: dict[str, Any]) -> None:
             request.emit(_notification("message", params))
 
-        view = self._calling.view(request.profile)
+        view = self._view(request)
         session = request.session
         if session is not None:
             return Caller(

@@ -131,7 +131,7 @@ async def serve(
     hosts = frozenset({*_LOOPBACK, host.lower(), *(name.lower() for name in listen.allowed_hosts)})
     draining = anyio.Event()
     async with open_gateway(config, state_dir=state_dir) as gateway:
-        endpoint = McpEndpoint(gateway.server, gateway.registry, gateway.views, ApiKeys(config.gateway.auth.api_keys))
+        endpoint = McpEndpoint(gateway.server, gateway.views, ApiKeys(config.gateway.auth.api_keys))
 
         def applied(config: Config) -> None:
             endpoint.keys = ApiKeys(config.gateway.auth.api_keys)
