@@ -19,7 +19,7 @@ from typing import Any, Final, Protocol
 
 from registry.names import SEPARATOR
 from registry.stemming import stem
-from registry.terms import STOP_WORDS, terms, words
+from registry.terms import STOP_WORDS, folded, terms, words
 from registry.thesaurus import Expansions, configured, general, merged
 
 _QUERY_CHARS: Final = 4_096
@@ -35,13 +35,13 @@ _HIT_LIMIT: Final = 1_000
 
 # How much one mention in each field counts, and how much a long field lessens it.
 _NAME, _TITLE, _SERVER, _LEAD, _REST, _ARGUMENT, _ARGUMENT_TEXT = range(7)
-_WEIGHTS: Final = (4.5, 1.5, 4.0, 4.0, 0.4, 1.0, 0.4)
+_WEIGHTS: Final = (4.0, 1.5, 4.0, 6.0, 0.3, 1.0, 0.7)
 _LENGTHS: Final = (0.7, 0.3, 0.5, 0.7, 0.3, 0.5, 0.5)
-_SATURATION: Final = 4.0
+_SATURATION: Final = 3.0
 # A tool's score grows by so much when all words of its name are asked for.
 _COVERAGE: Final = 1.5
 # To read is meant where nothing is said of what to do.
-_READING: Final = 0.3
+_READING: Final = 0.2
 _ASSUMED: Final = dict.fromkeys(("get", "list", "retriev", "read", "fetch"), _READING)
 # What counts for a word that no tool has: its beginning, its halves, a word one letter away.
 _COMPLETED: Final = 0.4
@@ -176,13 +176,13 @@ class SearchIndex:
 
     def _asked(self, query: str) -> Iterator[str]:
         """Give the words of a query; what was written as one stays one where a tool writes it so too."""
-        for compound in _COMPOUND.findall(query):
+        for compound in _COMPOUND.findall(folded(query)):
             parts = [part for run in words(compound) for part in run]
             whole = "".join(parts)
             term = stem(whole)
             if len(parts) > 1 and term not in self._postings and (term,) not in self._expansions:
                 yield from parts
-            else:
+            elif whole:
                 yield whole
 
     def _guessed(self, word: str, term: str) -> dict[str, float]:

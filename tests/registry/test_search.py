@@ -74,6 +74,7 @@ def first(query: str, index: SearchIndex = INDEX) -> str | None:
         ("PR", "code__createPullRequest"),
         ("directories", "files__create_directory"),
         ("Líst îssues", "code__list_issues"),
+        ("Li\u0301st i\u0302ssues", "code__list_issues"),
         ("transact", "bank__get_transactions"),
         ("isssue list", "code__list_issues"),
     ],
