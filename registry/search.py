@@ -33,8 +33,9 @@ _VALUE_CHARS: Final = 40
 _FIELD_TERMS: Final = 400
 _HIT_LIMIT: Final = 1_000
 
-# How much one mention in each field counts, and how much a long field lessens it.
-_NAME, _TITLE, _SERVER, _LEAD, _REST, _ARGUMENT, _ARGUMENT_TEXT = range(7)
+# How much one mention in each field counts, and how much a long field lessens it: the name, the title, the server,
+# the beginning of the description, its rest, the names of arguments, what is said about them. Tuned over half of
+# the queries of `tests/bench/bench_search.py`, where none of them matters much.
 _WEIGHTS: Final = (4.0, 1.5, 4.0, 6.0, 0.3, 1.0, 0.7)
 _LENGTHS: Final = (0.7, 0.3, 0.5, 0.7, 0.3, 0.5, 0.5)
 _SATURATION: Final = 3.0
@@ -84,7 +85,7 @@ class Hit:
 class SearchIndex:
     """An index over the tools of one view, which never changes; another view has another index."""
 
-    __slots__ = ("_count", "_expansions", "_named", "_names", "_postings", "_vocabulary")
+    __slots__ = ("_expansions", "_named", "_names", "_postings", "_vocabulary")
 
     def __init__(
         self,
@@ -106,13 +107,12 @@ class SearchIndex:
         self._expansions = merged(table, configured(synonyms)) if synonyms else table
         read = [_fields(tool, aliases or {}) for tool in tools]
         self._names = tuple(name for name, _, _ in read)
-        self._count = len(read)
         self._named = tuple(tuple(dict.fromkeys(of_name)) for _, of_name, _ in read)
         self._postings = _postings([fields for _, _, fields in read])
         self._vocabulary = sorted(self._postings)
 
     def __len__(self) -> int:
-        return self._count
+        return len(self._names)
 
     def search(self, query: str, limit: int = 10) -> list[Hit]:
         """Return the best tools for a query, best first; no query is wrong, some find nothing.
@@ -124,6 +124,7 @@ class SearchIndex:
         groups = self._groups(query)
         if not groups or limit < 1:
             return []
+        count = len(self._names)
         scores: dict[int, float] = {}
         for group in groups:
             fits: dict[int, float] = {}
@@ -135,7 +136,7 @@ class SearchIndex:
                     value = weight * impact
                     if value > fits.get(tool, 0.0):
                         fits[tool] = value
-            rarity = log(1 + (self._count + 1) / (min(reach, self._count) + 0.5))
+            rarity = log(1 + (count + 1) / (min(reach, count) + 0.5))
             for tool, value in fits.items():
                 scores[tool] = scores.get(tool, 0.0) + rarity * value
         wanted = dict(_ASSUMED)
