@@ -3,17 +3,18 @@
 The index is plain Python values, so that it can be shared by threads, needs nothing compiled into an interpreter, and
 lets a synonym count less than the word itself. A word of the query and all that may stand for it count once for
 each tool, by what fits best. In the end a tool whose name is wholly in the query goes before one whose name says
-more than was asked for: siblings differ in one word.
+more than was asked for, since siblings differ in one word; and so do the tools of a server that the query names.
 """
 
 from __future__ import annotations
 
 import re
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import nsmallest
-from itertools import islice, pairwise
+from itertools import chain, islice, pairwise
 from math import log
 from typing import Any, Final, Protocol
 
@@ -38,12 +39,15 @@ _HIT_LIMIT: Final = 1_000
 # the queries of `tests/bench/bench_search.py`, where none of them matters much.
 _WEIGHTS: Final = (4.0, 1.5, 4.0, 6.0, 0.3, 1.0, 0.7)
 _LENGTHS: Final = (0.7, 0.3, 0.5, 0.7, 0.3, 0.5, 0.5)
+_SERVER: Final = 2
 _SATURATION: Final = 3.0
 # A tool's score grows by so much when all words of its name are asked for.
-_COVERAGE: Final = 1.5
+_COVERAGE: Final = 1.2
 # To read is meant where nothing is said of what to do.
 _READING: Final = 0.2
 _ASSUMED: Final = dict.fromkeys(("get", "list", "retriev", "read", "fetch"), _READING)
+# A tool's score grows by so much when the query has a word that is the name of its server and nothing else.
+_HOME: Final = 1.0
 # What counts for a word that no tool has: its beginning, its halves, a word one letter away.
 _COMPLETED: Final = 0.4
 _MISSPELT: Final = 0.5
@@ -85,7 +89,7 @@ class Hit:
 class SearchIndex:
     """An index over the tools of one view, which never changes; another view has another index."""
 
-    __slots__ = ("_expansions", "_named", "_names", "_postings", "_vocabulary")
+    __slots__ = ("_expansions", "_homes", "_named", "_names", "_owned", "_postings", "_vocabulary")
 
     def __init__(
         self,
@@ -109,6 +113,9 @@ class SearchIndex:
         self._names = tuple(name for name, _, _ in read)
         self._named = tuple(tuple(dict.fromkeys(of_name)) for _, of_name, _ in read)
         self._postings = _postings([fields for _, _, fields in read])
+        self._homes = tuple(tuple(fields[_SERVER]) for _, _, fields in read)
+        homes = Counter(chain.from_iterable(self._homes))
+        self._owned = {term: count / len(self._postings[term]) for term, count in homes.items()}
         self._vocabulary = sorted(self._postings)
 
     def __len__(self) -> int:
@@ -143,13 +150,15 @@ class SearchIndex:
         for group in groups:
             for term, weight in group.items():
                 wanted[term] = max(wanted.get(term, 0.0), weight)
-        hits = (Hit(self._names[tool], round(score * self._covered(tool, wanted), 6)) for tool, score in scores.items())
+        hits = (Hit(self._names[tool], round(score * self._meant(tool, wanted), 6)) for tool, score in scores.items())
         return nsmallest(min(limit, _HIT_LIMIT), hits, key=lambda hit: (-hit.score, hit.name))
 
-    def _covered(self, tool: int, wanted: Mapping[str, float]) -> float:
-        """Return what the share of the name's words that were asked for is worth."""
+    def _meant(self, tool: int, wanted: Mapping[str, float]) -> float:
+        """Return what it is worth that the name's words were asked for, and that the server was named."""
         named = self._named[tool]
-        return 1.0 + _COVERAGE * sum(wanted.get(word, 0.0) for word in named) / max(len(named), 1)
+        covered = sum(wanted.get(word, 0.0) for word in named) / max(len(named), 1)
+        at_home = max((self._owned[term] for term in self._homes[tool] if wanted.get(term) == 1.0), default=0.0)
+        return (1.0 + _COVERAGE * covered) * (1.0 + _HOME * at_home)
 
     def _groups(self, query: str) -> list[dict[str, float]]:
         """Return for each word or phrase of a query the terms that may stand for it, and how much each counts."""

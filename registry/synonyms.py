@@ -64,18 +64,25 @@ reply answer respond
 reply > comment
 forward pass_on redirect
 share invite grant allow > permission share add
+allow permit allowed_to > allowed permission
+onboarding introduction beginner get_started tutorial > guide onboarding prompt
 unshare revoke > permission delete
 assign delegate hand_over give > assign member
 subscribe follow watch monitor
 let_me_know keep_an_eye whenever > watch monitor subscribe
 notify tell inform announce alert > send post message notification
+popup toast desktop_alert > notification
+try try_out > test check
 remind nudge bother ping > reminder
-snooze postpone delay
+snooze postpone delay put_off push_back
+postpone put_off push_back > due update
 count number total how_many
 summarize summary overview digest
 compare diff difference
 change > diff
-many several multiple bulk batch at_once
+many several multiple bulk batch at_once in_one_go
+hits outcome > result
+next_page next_hits more_hits > more result
 all every > list
 one_of > single
 lately latest newest last > recent
@@ -132,6 +139,8 @@ keyword sticker colour_code hashtag > label tag category
 colour color
 draft unsent
 comment remark feedback annotation
+say said wrote > comment message
+bad good rate rating opinion quality complaint > feedback
 
 # time
 calendar agenda diary
@@ -161,6 +170,7 @@ issue ticket bug
 defect problem fault > issue
 pull_request pr merge_request mr
 pull_request > review
+approve propose proposed_change > review pull request
 ci build_status pipeline check green > status
 commit revision changeset
 check_in > commit
@@ -195,7 +205,9 @@ zip compress gzip archive_file
 picture image photo img
 picture > media screenshot
 pdf doc > document
-text plain_text > text
+note > document file
+document article entry > page
+plain_text > text markdown
 receipt scan > attachment
 lines_of_text paragraph > content text append
 append at_the_end
@@ -204,6 +216,7 @@ append at_the_end
 database db
 database sql > query table
 table sheet
+table database > data source
 row record entry
 row > query
 column field attribute property
@@ -237,14 +250,17 @@ js > evaluate
 popup alert_box confirmation dialog
 password textbox text_box > fill type form input
 form fields > fill
-request http xhr network
+request http xhr ajax network
+response server_answer > request network
 previous go_back back > back
 window viewport
-performance speed slow > performance trace
+performance speed slow fast quick latency > performance
+slow > trace
 leak memory_leak heap > heapsnapshot memory
 seo accessible accessibility a11y > lighthouse audit accessibility
 console devtools > console
 research investigate study
+think reason ponder step_by_step > thinking thought
 paper academic scientific publication literature > paper research search
 watch_for changes_to > monitor
 
@@ -280,7 +296,8 @@ paragraph sentence > block content text
 checklist check_list
 todo_list task_list steps > checklist item
 workspace organization organisation team
-company organisation organization > organisation
+company organisation organization > organisation workspace
+work job_to_do > task project
 milestone goal > project
 priority urgent > task
 overdue late > task filter
@@ -296,6 +313,8 @@ linked connected > synced sync
 balance situation
 balance > account
 transaction spending expense
+cost booking > expense transaction
+subscription every_month monthly regular > recurring
 expense purchase payment spent > transaction
 ledger books bookkeeping > transaction account journal
 payment pay
@@ -349,6 +368,7 @@ dashboard panel
 config configuration setting preference
 environment env variable
 health alive ping
+reach reachable respond still_there still_up connection > ping health check
 documentation docs handbook
 mean meaning definition > explain describe documentation
 

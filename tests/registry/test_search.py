@@ -132,6 +132,17 @@ def test_the_words_of_a_server_and_of_its_alias_find_its_tools() -> None:
     assert first("list in the forge", index) == "gl__list"
 
 
+def test_a_server_that_is_named_goes_before_others_that_do_the_same() -> None:
+    index = SearchIndex(
+        [
+            shown("papers", "retrieve_sheet", "Retrieve a sheet."),
+            shown("base", "read_document", "Read a document with the text of its paragraphs."),
+        ]
+    )
+    assert first("read the text of a document", index) == "base__read_document"
+    assert first("read a sheet's text in papers", index) == "papers__retrieve_sheet"
+
+
 def test_a_renamed_tool_is_found_by_the_name_that_its_upstream_gave_it() -> None:
     index = SearchIndex([Shown("bank__money", "bank", "fetch_ledger", {}), shown("bank", "other")])
     assert first("ledger", index) == "bank__money"
