@@ -3,23 +3,24 @@
 The index is plain Python values, so that it can be shared by threads, needs nothing compiled into an interpreter, and
 lets a synonym count less than the word itself. A word of the query and all that may stand for it count once for
 each tool, by what fits best. In the end a tool whose name is wholly in the query goes before one whose name says
-more than was asked for: siblings differ in one word.
+more than was asked for, since siblings differ in one word; and so do the tools of a server that the query names.
 """
 
 from __future__ import annotations
 
 import re
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import nsmallest
-from itertools import islice, pairwise
+from itertools import chain, islice, pairwise
 from math import log
 from typing import Any, Final, Protocol
 
 from registry.names import SEPARATOR
 from registry.stemming import stem
-from registry.terms import STOP_WORDS, terms, words
+from registry.terms import STOP_WORDS, folded, terms, words
 from registry.thesaurus import Expansions, configured, general, merged
 
 _QUERY_CHARS: Final = 4_096
@@ -33,16 +34,20 @@ _VALUE_CHARS: Final = 40
 _FIELD_TERMS: Final = 400
 _HIT_LIMIT: Final = 1_000
 
-# How much one mention in each field counts, and how much a long field lessens it.
-_NAME, _TITLE, _SERVER, _LEAD, _REST, _ARGUMENT, _ARGUMENT_TEXT = range(7)
-_WEIGHTS: Final = (4.5, 1.5, 4.0, 4.0, 0.4, 1.0, 0.4)
+# How much one mention in each field counts, and how much a long field lessens it: the name, the title, the server,
+# the beginning of the description, its rest, the names of arguments, what is said about them. Tuned over half of
+# the queries of `tests/bench/bench_search.py`, where none of them matters much.
+_WEIGHTS: Final = (4.0, 1.5, 4.0, 6.0, 0.3, 1.0, 0.7)
 _LENGTHS: Final = (0.7, 0.3, 0.5, 0.7, 0.3, 0.5, 0.5)
-_SATURATION: Final = 4.0
+_SERVER: Final = 2
+_SATURATION: Final = 3.0
 # A tool's score grows by so much when all words of its name are asked for.
-_COVERAGE: Final = 1.5
+_COVERAGE: Final = 1.2
 # To read is meant where nothing is said of what to do.
-_READING: Final = 0.3
+_READING: Final = 0.2
 _ASSUMED: Final = dict.fromkeys(("get", "list", "retriev", "read", "fetch"), _READING)
+# A tool's score grows by so much when the query has a word that is the name of its server and nothing else.
+_HOME: Final = 1.0
 # What counts for a word that no tool has: its beginning, its halves, a word one letter away.
 _COMPLETED: Final = 0.4
 _MISSPELT: Final = 0.5
@@ -84,7 +89,7 @@ class Hit:
 class SearchIndex:
     """An index over the tools of one view, which never changes; another view has another index."""
 
-    __slots__ = ("_count", "_expansions", "_named", "_names", "_postings", "_vocabulary")
+    __slots__ = ("_expansions", "_homes", "_named", "_names", "_owned", "_postings", "_vocabulary")
 
     def __init__(
         self,
@@ -106,13 +111,15 @@ class SearchIndex:
         self._expansions = merged(table, configured(synonyms)) if synonyms else table
         read = [_fields(tool, aliases or {}) for tool in tools]
         self._names = tuple(name for name, _, _ in read)
-        self._count = len(read)
         self._named = tuple(tuple(dict.fromkeys(of_name)) for _, of_name, _ in read)
         self._postings = _postings([fields for _, _, fields in read])
+        self._homes = tuple(tuple(fields[_SERVER]) for _, _, fields in read)
+        homes = Counter(chain.from_iterable(self._homes))
+        self._owned = {term: count / len(self._postings[term]) for term, count in homes.items()}
         self._vocabulary = sorted(self._postings)
 
     def __len__(self) -> int:
-        return self._count
+        return len(self._names)
 
     def search(self, query: str, limit: int = 10) -> list[Hit]:
         """Return the best tools for a query, best first; no query is wrong, some find nothing.
@@ -124,6 +131,7 @@ class SearchIndex:
         groups = self._groups(query)
         if not groups or limit < 1:
             return []
+        count = len(self._names)
         scores: dict[int, float] = {}
         for group in groups:
             fits: dict[int, float] = {}
@@ -135,20 +143,22 @@ class SearchIndex:
                     value = weight * impact
                     if value > fits.get(tool, 0.0):
                         fits[tool] = value
-            rarity = log(1 + (self._count + 1) / (min(reach, self._count) + 0.5))
+            rarity = log(1 + (count + 1) / (min(reach, count) + 0.5))
             for tool, value in fits.items():
                 scores[tool] = scores.get(tool, 0.0) + rarity * value
         wanted = dict(_ASSUMED)
         for group in groups:
             for term, weight in group.items():
                 wanted[term] = max(wanted.get(term, 0.0), weight)
-        hits = (Hit(self._names[tool], round(score * self._covered(tool, wanted), 6)) for tool, score in scores.items())
+        hits = (Hit(self._names[tool], round(score * self._meant(tool, wanted), 6)) for tool, score in scores.items())
         return nsmallest(min(limit, _HIT_LIMIT), hits, key=lambda hit: (-hit.score, hit.name))
 
-    def _covered(self, tool: int, wanted: Mapping[str, float]) -> float:
-        """Return what the share of the name's words that were asked for is worth."""
+    def _meant(self, tool: int, wanted: Mapping[str, float]) -> float:
+        """Return what it is worth that the name's words were asked for, and that the server was named."""
         named = self._named[tool]
-        return 1.0 + _COVERAGE * sum(wanted.get(word, 0.0) for word in named) / max(len(named), 1)
+        covered = sum(wanted.get(word, 0.0) for word in named) / max(len(named), 1)
+        at_home = max((self._owned[term] for term in self._homes[tool] if wanted.get(term) == 1.0), default=0.0)
+        return (1.0 + _COVERAGE * covered) * (1.0 + _HOME * at_home)
 
     def _groups(self, query: str) -> list[dict[str, float]]:
         """Return for each word or phrase of a query the terms that may stand for it, and how much each counts."""
@@ -176,13 +186,13 @@ class SearchIndex:
 
     def _asked(self, query: str) -> Iterator[str]:
         """Give the words of a query; what was written as one stays one where a tool writes it so too."""
-        for compound in _COMPOUND.findall(query):
+        for compound in _COMPOUND.findall(folded(query)):
             parts = [part for run in words(compound) for part in run]
             whole = "".join(parts)
             term = stem(whole)
             if len(parts) > 1 and term not in self._postings and (term,) not in self._expansions:
                 yield from parts
-            else:
+            elif whole:
                 yield whole
 
     def _guessed(self, word: str, term: str) -> dict[str, float]:

@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import Final
 
 _PLAIN: Final = re.compile("[a-z]+")
+_LONGEST: Final = 40
 _STEP_2: Final = (
     ("ational", "ate"),
     ("tional", "tion"),
@@ -120,11 +121,14 @@ def _mended(word: str) -> str:
     return word + "e" if _measure(word) == 1 and _ends_short(word) else word
 
 
-@lru_cache(maxsize=32_768)
 def stem(word: str) -> str:
-    """Return the stem of a word in lower case; short words and other scripts stay as they are."""
-    if len(word) < 3 or len(word) > 40 or not _PLAIN.fullmatch(word):
-        return word
+    """Return the stem of a word in lower case; short words, very long ones and other scripts stay as they are."""
+    # Only what is short is remembered: words come from strangers.
+    return _stemmed(word) if 3 <= len(word) <= _LONGEST and _PLAIN.fullmatch(word) else word
+
+
+@lru_cache(maxsize=32_768)
+def _stemmed(word: str) -> str:
     word = _step_1(word)
     word = _replaced(word, _STEP_2, 0)
     word = _replaced(word, _STEP_3, 0)

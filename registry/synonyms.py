@@ -40,6 +40,10 @@ copy duplicate clone replicate cp
 download save export
 save store keep record persist remember memorize note_down > create write add save
 write put save
+jot jot_down write_down > append add note write
+take_out take_away take_off leave_out drop_from > remove delete
+post publish
+continue go_on > resume
 upload attach import
 run execute exec launch invoke
 run start > execute process
@@ -50,26 +54,35 @@ undo revert roll_back rollback restore reset unstage
 close finish complete done resolve tick_off mark_done check_off
 finish done > close complete update
 reopen resume unarchive
-approve accept confirm agree
+approve accept confirm agree sign_off
 decline reject refuse deny say_no
 mute silence suppress quiet
 mute > downtime
 schedule plan book arrange
 book plan > create schedule
 reply answer respond
+reply > comment
 forward pass_on redirect
 share invite grant allow > permission share add
+allow permit allowed_to > allowed permission
+onboarding introduction beginner get_started tutorial > guide onboarding prompt
 unshare revoke > permission delete
 assign delegate hand_over give > assign member
 subscribe follow watch monitor
+let_me_know keep_an_eye whenever > watch monitor subscribe
 notify tell inform announce alert > send post message notification
+popup toast desktop_alert > notification
+try try_out > test check
 remind nudge bother ping > reminder
-snooze postpone delay
+snooze postpone delay put_off push_back
+postpone put_off push_back > due update
 count number total how_many
 summarize summary overview digest
 compare diff difference
 change > diff
-many several multiple bulk batch at_once
+many several multiple bulk batch at_once in_one_go
+hits outcome > result
+next_page next_hits more_hits > more result
 all every > list
 one_of > single
 lately latest newest last > recent
@@ -85,6 +98,7 @@ refresh sync reload
 login log_in sign_in authenticate authentication
 logout log_out sign_out
 click press tap push_button
+hit shortcut enter_key > press key
 type enter input > type fill text
 fill complete_form > fill form
 choose pick select
@@ -110,7 +124,8 @@ channel room
 thread conversation discussion
 reaction emoji thumbs_up like_it > reaction
 people person user member colleague coworker teammate employee staff
-people who > user member
+people who everybody everyone anybody > user member
+access > permission user
 recipient addressee > email to
 profile account
 contact address_book > contact
@@ -120,13 +135,18 @@ mailbox inbox folder
 unread new_mail > email list
 attachment enclosure
 label tag category
+keyword sticker colour_code hashtag > label tag category
+colour color
 draft unsent
 comment remark feedback annotation
+say said wrote > comment message
+bad good rate rating opinion quality complaint > feedback
 
 # time
 calendar agenda diary
 calendar schedule > event
 event meeting appointment
+party dinner lunch birthday trip flight conference > event calendar
 appointment call > calendar event
 invitation invite rsvp > event accept
 attendee guest participant
@@ -137,7 +157,10 @@ noon midnight o_clock > time
 timezone time_zone
 deadline due due_date
 holiday vacation leave time_off pto
-timesheet hours_worked
+sick absent absence illness > leave
+hours hours_worked working_hours > timesheet
+hourly daily weekly every_day once_a_day recurring > schedule recurring
+yesterday past previous earlier > history recent
 
 # code
 repo repository codebase
@@ -147,6 +170,7 @@ issue ticket bug
 defect problem fault > issue
 pull_request pr merge_request mr
 pull_request > review
+approve propose proposed_change > review pull request
 ci build_status pipeline check green > status
 commit revision changeset
 check_in > commit
@@ -157,6 +181,7 @@ stage index staging > add staged unstaged
 modified touched uncommitted > status unstaged diff
 version_control vcs > git
 history changelog > log commit
+who_did who_changed audit trail > history activity
 developer programmer login > user
 code source
 fork own_copy > fork
@@ -174,13 +199,15 @@ mkdir > create directory
 rm rmdir > delete
 cat > read
 size big large > info size
-tree hierarchy recursive > tree
+tree hierarchy recursive nested > tree
 line lines > edit
 zip compress gzip archive_file
 picture image photo img
 picture > media screenshot
 pdf doc > document
-text plain_text > text
+note > document file
+document article entry > page
+plain_text > text markdown
 receipt scan > attachment
 lines_of_text paragraph > content text append
 append at_the_end
@@ -189,6 +216,7 @@ append at_the_end
 database db
 database sql > query table
 table sheet
+table database > data source
 row record entry
 row > query
 column field attribute property
@@ -201,6 +229,7 @@ key value > key
 cache > key
 graph_database knowledge > graph memory entity
 fact facts observation
+learn lesson finding takeaway > insight observation
 remember memory > observation entity memory
 forget > delete memory entity
 entity node
@@ -221,14 +250,17 @@ js > evaluate
 popup alert_box confirmation dialog
 password textbox text_box > fill type form input
 form fields > fill
-request http xhr network
+request http xhr ajax network
+response server_answer > request network
 previous go_back back > back
 window viewport
-performance speed slow > performance trace
+performance speed slow fast quick latency > performance
+slow > trace
 leak memory_leak heap > heapsnapshot memory
 seo accessible accessibility a11y > lighthouse audit accessibility
 console devtools > console
 research investigate study
+think reason ponder step_by_step > thinking thought
 paper academic scientific publication literature > paper research search
 watch_for changes_to > monitor
 
@@ -259,9 +291,13 @@ card ticket
 board kanban
 project initiative
 section lane
+heading header part piece portion chunk > section block
+paragraph sentence > block content text
 checklist check_list
+todo_list task_list steps > checklist item
 workspace organization organisation team
-company organisation organization > organisation
+company organisation organization > organisation workspace
+work job_to_do > task project
 milestone goal > project
 priority urgent > task
 overdue late > task filter
@@ -272,9 +308,13 @@ assigned_to_me mine > my
 money cash fund
 money > balance account
 account wallet
+by_hand manually > manual
+linked connected > synced sync
 balance situation
 balance > account
 transaction spending expense
+cost booking > expense transaction
+subscription every_month monthly regular > recurring
 expense purchase payment spent > transaction
 ledger books bookkeeping > transaction account journal
 payment pay
@@ -296,6 +336,7 @@ credit_note refund
 budget spending_plan
 bank > bank transaction account
 crypto cryptocurrency bitcoin
+coin btc eth ethereum token_balance exchange > crypto cryptocurrency balance
 product item article goods
 sell stuff inventory merchandise > product item
 order purchase
@@ -306,6 +347,8 @@ report statement
 
 # machines
 kubernetes k8s kube
+deployment statefulset daemonset ingress configmap > kubernetes resource
+kind_of_object object_types > resource
 cluster node server
 pod container
 container > pod
@@ -316,7 +359,8 @@ shell > exec process
 process program job
 machine host computer server
 incident outage
-broke broken down failing production > incident monitor
+broke broken is_down failing production > incident monitor
+hang hung stuck frozen unresponsive > terminate kill restart
 metric measurement timeseries
 monitor alarm alert
 maintenance maintenance_window downtime
@@ -324,7 +368,9 @@ dashboard panel
 config configuration setting preference
 environment env variable
 health alive ping
-documentation docs manual
+reach reachable respond still_there still_up connection > ping health check
+documentation docs handbook
+mean meaning definition > explain describe documentation
 
 # pictures of numbers
 chart plot graph diagram

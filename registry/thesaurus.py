@@ -10,9 +10,9 @@ from registry.stemming import stem
 from registry.synonyms import GENERAL
 from registry.terms import words
 
-SAME: Final = 0.8
+SAME: Final = 0.85
 """How much a word counts that stands for the one in a query."""
-NEAR: Final = 0.7
+NEAR: Final = 0.8
 """How much a word counts that one might look for on speaking of another."""
 _PHRASE_WORDS: Final = 3
 

@@ -74,6 +74,7 @@ def first(query: str, index: SearchIndex = INDEX) -> str | None:
         ("PR", "code__createPullRequest"),
         ("directories", "files__create_directory"),
         ("Líst îssues", "code__list_issues"),
+        ("Li\u0301st i\u0302ssues", "code__list_issues"),
         ("transact", "bank__get_transactions"),
         ("isssue list", "code__list_issues"),
     ],
@@ -129,6 +130,17 @@ def test_the_words_of_a_server_and_of_its_alias_find_its_tools() -> None:
     index = SearchIndex([shown("gh", "list", ""), shown("gl", "list", "")], aliases={"gl": "Company Forge"})
     assert first("list gh", index) == "gh__list"
     assert first("list in the forge", index) == "gl__list"
+
+
+def test_a_server_that_is_named_goes_before_others_that_do_the_same() -> None:
+    index = SearchIndex(
+        [
+            shown("papers", "retrieve_sheet", "Retrieve a sheet."),
+            shown("base", "read_document", "Read a document with the text of its paragraphs."),
+        ]
+    )
+    assert first("read the text of a document", index) == "base__read_document"
+    assert first("read a sheet's text in papers", index) == "papers__retrieve_sheet"
 
 
 def test_a_renamed_tool_is_found_by_the_name_that_its_upstream_gave_it() -> None:
