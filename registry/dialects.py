@@ -18,11 +18,15 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from registry.errors import SchemaRejected
+from registry.flattening import UNROLLED
 from registry.hosts import DIALECTS, Dialect
-from registry.lowering import UNROLLED, Lowering, Weakening
+from registry.lowering import Lowering
+from registry.references import Document
 from registry.restoring import restored
+from registry.weakening import Weakening
 
 CUT: Final = " […]"
+_MAX_PASSES: Final = 4
 _NO_KEYS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
@@ -36,6 +40,7 @@ class Lowered:
         keys: Names of properties as they are shown, each with the original; the same name is the same everywhere.
         nulls: Null is asked for where the original leaves out.
         original: The input schema that calls are checked against.
+        document: Where its references lead; None where calls need no way back.
     """
 
     definition: dict[str, Any]
@@ -43,6 +48,7 @@ class Lowered:
     keys: Mapping[str, str] = field(default_factory=lambda: _NO_KEYS)
     nulls: bool = False
     original: dict[str, Any] = field(default_factory=dict, repr=False)
+    document: Document | None = field(default=None, repr=False, compare=False)
 
     @property
     def narrower(self) -> bool:
@@ -66,9 +72,19 @@ def lower(definition: dict[str, Any], dialect: str | Dialect) -> Lowered:
         return Lowered(definition=definition)
     names: Mapping[str, str] = _NO_KEYS
     told: list[str] = []
+    document: Document | None = None
     try:
         names = _names(schema, rules.key_pattern)
-        lowered, weakened, told = _lowered(schema, rules, names)
+        lowered, lowering = _lowered(schema, rules, names)
+        weakened, told = lowering.weakened, list(lowering.told)
+        document = lowering.document if names or rules.strict else None
+        for _again in range(_MAX_PASSES if lowered is not schema else 0):
+            # What was simplified inside may let what is around it be said more simply.
+            before, (lowered, lowering) = lowered, _lowered(lowered, rules, _NO_KEYS)
+            if lowered is before:
+                break
+            weakened += lowering.weakened
+            told += lowering.told
     except (RecursionError, SchemaRejected, ValueError, TypeError) as error:
         # Boundary: a schema that cannot be put in these words costs its tool nothing but the words.
         lowered, weakened = {"type": "object"}, [Weakening((), "inputSchema", f"not shown: {type(error).__name__}")]
@@ -81,6 +97,7 @@ def lower(definition: dict[str, Any], dialect: str | Dialect) -> Lowered:
         keys=MappingProxyType({new: old for old, new in names.items()}) if names else _NO_KEYS,
         nulls=rules.strict,
         original=schema,
+        document=document,
     )
 
 
@@ -90,19 +107,19 @@ def restore(arguments: dict[str, Any], lowered: Lowered) -> dict[str, Any]:
     Original names come back. A null goes where the dialect made it stand for an argument that is left out,
     and only where the original does not accept it.
     """
-    return restored(arguments, lowered.original, lowered.keys, nulls=lowered.nulls)
+    if lowered.document is None:
+        return arguments
+    return restored(arguments, lowered.original, lowered.document, lowered.keys, nulls=lowered.nulls)
 
 
-def _lowered(
-    schema: dict[str, Any], rules: Dialect, names: Mapping[str, str]
-) -> tuple[dict[str, Any], list[Weakening], list[str]]:
-    unrolled = UNROLLED
-    while True:
-        attempt = Lowering(schema, rules, names, unrolled)
-        lowered = attempt.root(schema)
-        if not attempt.exhausted or unrolled == 1:
-            return lowered, list(dict.fromkeys(attempt.weakened)), attempt.told
-        unrolled -= 1
+def _lowered(schema: dict[str, Any], rules: Dialect, names: Mapping[str, str]) -> tuple[dict[str, Any], Lowering]:
+    for unrolled in range(UNROLLED, 1, -1):
+        lowering = Lowering(schema, rules, names, unrolled)
+        lowered = lowering.root(schema)
+        if not lowering.exhausted:
+            return lowered, lowering
+    lowering = Lowering(schema, rules, names, 1)
+    return lowering.root(schema), lowering
 
 
 def _described(

@@ -12,6 +12,7 @@ MAX_HINT: Final = 160
 _MAX_VALUE: Final = 60
 _MAX_MEMBERS: Final = 6
 _MAX_ALTERNATIVES: Final = 12
+_NO_BOUND: Final = 2**53 - 1
 _PAIRS: Final = {
     "minLength": ("minLength", "maxLength", " characters"),
     "minItems": ("minItems", "maxItems", " items"),
@@ -105,6 +106,8 @@ def hint(keyword: str, schema: Mapping[str, Any]) -> str | None:
 
 def _words(keyword: str, value: Any, schema: Mapping[str, Any]) -> str | None:
     match keyword:
+        case "default" if value is None:
+            return None
         case "format" | "pattern" | "default":
             return f"{keyword}: {value if isinstance(value, str) and value else shown(value)}"
         case "multipleOf":
@@ -161,6 +164,8 @@ def _range(keyword: str, schema: Mapping[str, Any]) -> str | None:
     order = ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum")
     # Draft 4 has booleans beside the bounds.
     there = [one for one in order if one in schema and not isinstance(schema[one], bool)]
+    # Generators write the limits of their language's numbers.
+    there = [one for one in there if abs(schema[one]) < _NO_BOUND]
     if not there or keyword != there[0]:
         return None
     if there == ["minimum", "maximum"] and not any(isinstance(schema.get(one), bool) for one in order):

@@ -17,7 +17,7 @@ _BRANCHES: Final = ("allOf", "anyOf", "oneOf")
 
 
 def restored(
-    arguments: dict[str, Any], original: dict[str, Any], keys: Mapping[str, str], *, nulls: bool
+    arguments: dict[str, Any], original: dict[str, Any], document: Document, keys: Mapping[str, str], *, nulls: bool
 ) -> dict[str, Any]:
     """Return the arguments with original names, and without nulls that stand for what was left out.
 
@@ -26,13 +26,14 @@ def restored(
     Args:
         arguments: What was sent.
         original: The input schema of the tool.
+        document: Where its references lead.
         keys: Lowered names of properties, each with its original.
         nulls: Whether the lowered schema asks for nulls that the original may refuse.
     """
     nulls = nulls and _has_null(arguments)
     if not keys and not nulls:
         return arguments
-    way = _Way(original, keys)
+    way = _Way(document, keys)
     if keys:
         arguments = way.walk(arguments, [original], 0, drop=False)
     if not nulls:
@@ -51,8 +52,8 @@ class _Way:
 
     __slots__ = ("_document", "_keys")
 
-    def __init__(self, original: dict[str, Any], keys: Mapping[str, str]) -> None:
-        self._document = Document(original)
+    def __init__(self, document: Document, keys: Mapping[str, str]) -> None:
+        self._document = document
         self._keys = keys
 
     def walk(self, value: Any, about: list[Any], depth: int, *, drop: bool) -> Any:

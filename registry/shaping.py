@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from registry import hints
 from registry.hosts import Dialect
 from registry.joining import ANNOTATIONS
 from registry.places import Path
+from registry.weakening import Report, Spot
 
 _SCALARS: Final = ["string", "number", "boolean", "null"]
 _OF_TYPE: Final = {
@@ -39,14 +40,7 @@ _IMPLIES: Final = {
 _ALIEN: Final = frozenset({"type", "$ref", "anyOf", "oneOf", "enum", "const"})
 
 
-class Note(Protocol):
-    """Notes what was weakened."""
-
-    def __call__(self, path: Path, keyword: str, how: str, *, narrower: bool = False) -> None:
-        """Note one thing."""
-
-
-def inferred(node: dict[str, Any], path: Path, note: Note) -> dict[str, Any]:
+def inferred(node: dict[str, Any], path: Path, report: Report) -> dict[str, Any]:
     """Return the schema with the type that its author surely meant, where it has none."""
     if "type" in node or "$ref" in node:
         return node
@@ -57,7 +51,7 @@ def inferred(node: dict[str, Any], path: Path, note: Note) -> dict[str, Any]:
     kind = next((_IMPLIES[key] for key in node if key in _IMPLIES), None)
     if kind is None:
         return node
-    note(path, "type", f"taken for {'an' if kind[0] in 'ao' else 'a'} {kind}", narrower=True)
+    report.note(path, "type", f"taken for {'an' if kind[0] in 'ao' else 'a'} {kind}", narrower=True)
     return {**node, "type": kind}
 
 
@@ -69,17 +63,17 @@ def _kind(value: Any) -> str:
     return "string" if isinstance(value, str) else "array" if isinstance(value, list) else "object"
 
 
-def spelt(node: dict[str, Any], rules: Dialect, path: Path, told: list[str], note: Note) -> dict[str, Any]:
+def spelt(node: dict[str, Any], rules: Dialect, spot: Spot, report: Report) -> dict[str, Any]:
     """Return the schema without formats and enumerations that the dialect does not take."""
     changed = node
     if rules.formats is not None and "format" in changed:
         kind = changed.get("type")
         kinds = [kind] if isinstance(kind, str) else kind if isinstance(kind, list) else []
         if not any(changed["format"] in rules.formats.get(one, ()) for one in kinds):
-            changed = _without(changed, "format", path, told, note)
+            changed = _without(changed, "format", spot, report)
     if rules.text_enums_only:
         if "const" in changed and "enum" in changed:
-            changed = _without(changed, "enum", path, told, note)
+            changed = _without(changed, "enum", spot, report)
         if isinstance(changed.get("const"), str) and changed["const"]:
             changed = {"enum" if key == "const" else key: value for key, value in changed.items()}
             changed["enum"] = [changed["enum"]]
@@ -87,33 +81,30 @@ def spelt(node: dict[str, Any], rules: Dialect, path: Path, told: list[str], not
         if isinstance(options, list):
             texts = [option for option in options if isinstance(option, str) and option]
             if len(texts) < sum(option is not None for option in options) or not texts:
-                changed = _without(changed, "enum", path, told, note)
+                changed = _without(changed, "enum", spot, report)
             elif len(texts) < len(options):
                 changed = {**changed, "enum": texts}
     return changed
 
 
-def _without(node: dict[str, Any], keyword: str, path: Path, told: list[str], note: Note) -> dict[str, Any]:
-    words = hints.hint(keyword, node)
-    told += [words] if words else []
-    note(path, keyword, f"told: {words}" if words else "removed")
+def _without(node: dict[str, Any], keyword: str, spot: Spot, report: Report) -> dict[str, Any]:
+    report.tell(keyword, node, spot)
     return {key: value for key, value in node.items() if key != keyword}
 
 
-def shaped(node: dict[str, Any], rules: Dialect, path: Path, told: list[str], note: Note) -> dict[str, Any]:
+def shaped(node: dict[str, Any], rules: Dialect, spot: Spot, report: Report) -> dict[str, Any]:
     """Return the schema, whose subschemas have their form already, in the form of the dialect."""
     if rules.typed and isinstance(required := node.get("required"), list):
         properties = node.get("properties") or {}
         undeclared = [name for name in required if name not in properties]
         if undeclared:
-            note(path, "required", f"told: {(words := hints.hint('required', {'required': undeclared}) or '')}")
-            told.append(words)
+            report.tell("required", {"required": undeclared}, spot)
             node = {**node, "required": [name for name in required if name in properties]}
     if not rules.type_lists:
         node = _with_nullable(node)
     if rules.arrays_need_items and node.get("type") == "array" and "items" not in node:
         node = {**node, "items": {}}
-    return _strict(node, path, told, note) if rules.strict else node
+    return _strict(node, spot, report) if rules.strict else node
 
 
 def _with_nullable(node: dict[str, Any]) -> dict[str, Any]:
@@ -150,40 +141,43 @@ def _by_type(node: dict[str, Any], kinds: list[str]) -> dict[str, Any]:
     return {**common, "anyOf": alternatives}
 
 
-def _strict(node: dict[str, Any], path: Path, told: list[str], note: Note) -> dict[str, Any]:
+def _strict(node: dict[str, Any], spot: Spot, report: Report) -> dict[str, Any]:
     if "$ref" in node:
         rest = {key: value for key, value in node.items() if key in ANNOTATIONS}
         return {**rest, "anyOf": [{"$ref": node["$ref"]}]} if rest else node
     kind = node.get("type")
     if kind is None:
-        if not path or node.keys() & _ALIEN:
+        if not spot.path or node.keys() & _ALIEN:
             return node
-        note(path, "type", "only texts, numbers, booleans and null", narrower=True)
+        report.note(spot.path, "type", "only texts, numbers, booleans and null", narrower=True)
         return {**node, "type": _SCALARS}
     kinds = [kind] if isinstance(kind, str) else kind
     if "array" in kinds and "items" not in node:
-        note((*path, "items"), "type", "only texts, numbers, booleans and null", narrower=True)
+        report.note((*spot.path, "items"), "type", "only texts, numbers, booleans and null", narrower=True)
         node = {**node, "items": {"type": _SCALARS}}
-    return _closed(node, path, told, note) if "object" in kinds else node
+    return _closed(node, spot, report) if "object" in kinds else node
 
 
-def _closed(node: dict[str, Any], path: Path, told: list[str], note: Note) -> dict[str, Any]:
+def _closed(node: dict[str, Any], spot: Spot, report: Report) -> dict[str, Any]:
     properties = node.get("properties")
     properties = properties if isinstance(properties, dict) else {}
     required = node.get("required")
     required = required if isinstance(required, list) else []
     shut = node.get("additionalProperties") is False
+    demanded = set(required)
     written: dict[str, Any] = {}
     changed = not shut or not {"properties", "required"} <= node.keys() or required != list(properties)
     for name, below in properties.items():
-        written[name] = below if name in required else _nullable(below)
+        written[name] = below if name in demanded else _nullable(below)
         if written[name] is not below:
             changed = True
-            note((*path, "properties", name), "required", "null stands for what is left out")
+            report.note((*spot.path, "properties", name), "required", "null stands for what is left out")
     if not shut:
-        note(path, "additionalProperties", "closed", narrower=True)
+        stated = "additionalProperties" in node
+        how = "members of any name cannot be given" if stated else "members that are not declared cannot be given"
+        report.note(spot.path, "additionalProperties", how, narrower=True)
         if isinstance(node.get("additionalProperties"), dict) and (words := hints.hint("additionalProperties", node)):
-            told.append(f"{words}, which cannot be given here")
+            spot.told.append(f"{words}, which cannot be given here")
     if not changed:
         return node
     return {**node, "properties": written, "required": list(properties), "additionalProperties": False}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -139,7 +140,94 @@ def test_a_lowered_schema_accepts_what_the_original_does_keeps_the_rules_and_sta
         if original.is_valid(sent):
             assert lowered.narrower or readable.is_valid(there)
             assert json.dumps(restore(there, lowered)) == json.dumps(sent)
+    assert (lowered.definition == {"name": "t", "description": "Does it.", "inputSchema": schema}) == (shown is schema)
     again = lower(lowered.definition, dialect)
     assert again.definition is lowered.definition or again.definition == lowered.definition
     if lowered.definition["inputSchema"] is schema:
         assert lowered.definition["description"] == "Does it."
+
+
+def deep(levels: int, keyword: str) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "integer", "minimum": 1, "default": 5}
+    for _ in range(levels):
+        below = {"a": schema} if keyword == "properties" else [schema] if keyword in ("allOf", "oneOf") else schema
+        schema = {"type": "array" if keyword == "items" else "object", keyword: below}
+    return {"type": "object", "properties": {"a": schema}}
+
+
+def chain(length: int) -> dict[str, Any]:
+    defs: dict[str, Any] = {f"d{n}": {"anyOf": [{"$ref": f"#/$defs/d{n + 1}"}]} for n in range(length)}
+    return {"type": "object", "$ref": "#/$defs/d0", "$defs": {**defs, f"d{length}": {"type": "object"}}}
+
+
+CROWD = {
+    f"d{n}": {"type": "object", "properties": {f"p{m}": {"$ref": f"#/$defs/d{m}"} for m in range(9)}} for n in range(9)
+}
+HOSTILE: dict[str, dict[str, Any]] = {
+    "95 levels of properties": deep(95, "properties"),
+    "190 levels of items": deep(190, "items"),
+    "190 levels of not": deep(190, "not"),
+    "95 levels of allOf": deep(95, "allOf"),
+    "95 levels of oneOf": deep(95, "oneOf"),
+    "a chain of 3,000 references": chain(3_000),
+    "everybody refers to everybody": {"type": "object", "$ref": "#/$defs/d0", "$defs": CROWD},
+    "everybody is everybody": {
+        "type": "object",
+        "anyOf": [{"$ref": f"#/$defs/d{n}"} for n in range(6)],
+        "$defs": {f"d{n}": {"anyOf": [{"$ref": f"#/$defs/d{m}"} for m in range(6)]} for n in range(6)},
+    },
+    "a large definition used 500 times": {
+        "type": "object",
+        "properties": {f"p{n}": {"$ref": "#/$defs/large"} for n in range(500)},
+        "$defs": {"large": {"enum": [f"option {n}" for n in range(10_000)]}},
+    },
+    "doubling, just within bounds": {
+        "type": "object",
+        "$ref": "#/$defs/d0",
+        "$defs": {
+            **{
+                f"d{n}": {"properties": {"a": {"$ref": f"#/$defs/d{n + 1}"}, "b": {"$ref": f"#/$defs/d{n + 1}"}}}
+                for n in range(12)
+            },
+            "d12": {},
+        },
+    },
+    "999 alternatives": {
+        "type": "object",
+        "anyOf": [{"properties": {f"b{n}": {"const": n}}, "required": [f"b{n}"]} for n in range(999)],
+    },
+    "5,000 parts": {"type": "object", "allOf": [{"properties": {f"p{n}": {"minimum": n}}} for n in range(5_000)]},
+    "10,000 properties with odd names": {
+        "type": "object",
+        "properties": {f"odd key {n}": {"type": "string", "format": "uri"} for n in range(10_000)},
+        "required": [f"odd key {n}" for n in range(10_000)],
+    },
+    "huge numbers": {
+        "type": "object",
+        "properties": {
+            "x y": {"maximum": 2**70, "enum": [2**70, 1e300]},
+            "n": {"const": 2**80},
+        },
+        "anyOf": [{"required": ["x y"]}, {"properties": {"x y": {"minimum": 2**70}}}],
+    },
+    "names that look like renamed ones": {
+        "type": "object",
+        "properties": {"odd key": {}, "odd_key_ae4cfb85": {}, "odd_key_ae4cfb851d10a4ad": {}},
+    },
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_no_schema_stalls_a_lowering_or_grows_out_of_bounds(dialect: str, name: str) -> None:
+    schema = HOSTILE[name]
+    assert admitted(schema) is not None
+    started = time.perf_counter()
+    lowered = lowered_to(dialect, schema)
+    assert time.perf_counter() - started < 1.5
+    assert len(json.dumps(lowered.definition)) < 400_000 + 5 * len(json.dumps(schema))
+    assert not [one for one in lowered.weakened if one.keyword == "inputSchema"]
+    assert offences(lowered.definition, dialect) == []
+    assert lower(lowered.definition, dialect).definition == lowered.definition
+    assert len(set(lowered.keys.values())) == len(lowered.keys)
+    assert schema["properties"].keys().isdisjoint(lowered.keys) if "properties" in schema else True
