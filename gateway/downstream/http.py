@@ -5,6 +5,7 @@ Source: MCP 2026-07-28 and 2025-11-25, "Transports", "Streamable HTTP".
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
@@ -217,7 +218,9 @@ class McpEndpoint:
                     headers.append((b"mcp-session-id", answer.session.id.encode()))
                 status = _STATUS.get(answer.error_code or 0, 200) if modern or answer.error_code == PARSE_ERROR else 200
                 await exchange.finish(status, answer.body)
-                group.cancel_scope.cancel()
+                # From the loop and not from this task: a scope writes down which task cancelled it, and to describe
+                # one costs more than to check its arguments.
+                asyncio.get_running_loop().call_soon(group.cancel_scope.cancel)
                 return
         finally:
             self._running.discard(group.cancel_scope)
