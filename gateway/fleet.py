@@ -32,7 +32,6 @@ from registry.store import Registry
 log = logging.getLogger(__name__)
 
 _SAVE_AFTER_S: Final = 0.2
-_LOOK_S: Final = 0.05
 
 NotesOf = Callable[[str], Mapping[str, tuple[Note, ...]]]
 
@@ -140,6 +139,23 @@ class Fleet:
         length = self._registry.shape.max_length if max_length is None else max_length
         self._registry.reshape(Shape(max_length=length, servers=shapes))
 
+    def check(self, servers: Iterable[str], replaced: Iterable[str]) -> None:
+        """Refuse aliases that cannot stand beside those which were added while running.
+
+        Args:
+            servers: The aliases of a configuration.
+            replaced: Those of the one before it.
+
+        Raises:
+            ConfigError: Two of them are one to a host.
+        """
+        wanted = list(servers)
+        added = [alias for alias in self.servers if alias not in set(replaced) and alias not in wanted]
+        try:
+            check_aliases([*wanted, *added])
+        except AliasError as error:
+            raise ConfigError(str(error), file="reload") from None
+
     # what became of them
 
     def retired(self, alias: str) -> bool:
@@ -217,16 +233,11 @@ class Fleet:
         self.on_gone(alias)
         link.retire()
 
-        async def drain() -> None:
-            with anyio.move_on_after(link.config.call_timeout):
-                while link.in_flight:
-                    await anyio.sleep(_LOOK_S)
+        async def end() -> None:
+            await link.drained()
             scope.cancel()
 
-        if link.in_flight:
-            self._group.start_soon(drain)
-        else:
-            scope.cancel()
+        self._group.start_soon(end)
         return link.epoch
 
     async def _listed(self, link: UpstreamLink, raw: RawListing) -> None:

@@ -63,6 +63,7 @@ class Reloader:
         try:
             config = await anyio.to_thread.run_sync(load, path)
             self._check(config)
+            self._gateway.fleet.check(config.servers, self._gateway.config.servers)
         except ConfigError as error:
             self.error = str(error)
             log.error("the changed configuration is not used: %s", error)

@@ -30,9 +30,10 @@ from gateway.upstream.breaker import Breaker
 from gateway.upstream.channels import HttpChannel
 from gateway.upstream.connector import McpConnector
 from gateway.upstream.hearing import OnUpdate
-from gateway.upstream.http import HttpClient, split_url
+from gateway.upstream.http import HttpClient
 from gateway.upstream.session import ALL_KINDS, RawListing, UpstreamCall, UpstreamSession
 from gateway.upstream.sideband import Host
+from gateway.upstream.waiting import answers, either
 from gateway.upstream.watching import Wanted, follow, watch
 
 log = logging.getLogger(__name__)
@@ -47,6 +48,7 @@ SOUND_S: Final = 10.0
 WAIT_READY_S: Final = 10.0
 WAIT_FAILING_S: Final = 2.0
 _STORM_S: Final = 0.05
+_LOOK_S: Final = 0.05
 _KNOCK_S: Final = 0.4
 _HEADER_MISMATCH: Final = -32020
 
@@ -147,6 +149,12 @@ class UpstreamLink:
         self._on_listing, self._on_lost, self._on_update = _unlisted, _unheard, None
         if self._session is not None:
             self._session.hearing.on_update = None
+
+    async def drained(self) -> None:
+        """Wait until no call is in flight any more, within the time that a call may take."""
+        with anyio.move_on_after(self.config.call_timeout):
+            while self.in_flight:
+                await anyio.sleep(_LOOK_S)
 
     def refresh(self) -> None:
         """List again soon; connect at once where the link waits."""
@@ -327,7 +335,7 @@ class UpstreamLink:
             hint_s = ttl_ms / 1000 if ttl_ms else POLL_S
             poll_s = max(1.0, hint_s) * (0.8 + 0.4 * self._chance())
             with anyio.move_on_after(None if session.watched and ttl_ms is None else poll_s):
-                await _either(session.hearing.changed, self._relist)
+                await either(session.hearing.changed, self._relist)
             # A storm of changes is one change: what comes while we list is listed once more.
             await anyio.sleep(_STORM_S)
             named = session.hearing.changed.is_set() and not self._relist.is_set()
@@ -361,31 +369,9 @@ class UpstreamLink:
             until_s = time.monotonic() + seconds
             while (left_s := until_s - time.monotonic()) > 0:
                 await anyio.sleep(min(_KNOCK_S, left_s))
-                if knock and self.config.url is not None and await _answers(self.config.url):
+                if knock and self.config.url is not None and await answers(self.config.url):
                     break
         self._hurry = None
-
-
-async def _either(first: anyio.Event, second: anyio.Event) -> None:
-    async with anyio.create_task_group() as group:
-
-        async def wait(event: anyio.Event) -> None:
-            await event.wait()
-            group.cancel_scope.cancel()
-
-        group.start_soon(wait, first)
-        group.start_soon(wait, second)
-
-
-async def _answers(url: str) -> bool:
-    origin, _ = split_url(url)
-    try:
-        with anyio.fail_after(1):
-            stream = await anyio.connect_tcp(origin.host, origin.port)
-        await stream.aclose()
-    except (OSError, TimeoutError):
-        return False
-    return True
 
 
 async def _unlisted(link: UpstreamLink, listing: RawListing) -> None:

@@ -68,9 +68,9 @@ class PrivateLinks:
             self._links.pop(key)[1].cancel()
 
     def drop_server(self, alias: str, *, forget: bool = True) -> None:
-        """End every connection to an upstream."""
+        """End every connection to an upstream, each when its calls are done."""
         for key in [key for key in self._links if key[1] == alias]:
-            self._links.pop(key)[1].cancel()
+            self._group.start_soon(_ended, *self._links.pop(key))
         if forget:
             self._unwilling.discard(alias)
 
@@ -89,6 +89,11 @@ class PrivateLinks:
 
         self._group.start_soon(own)
         return link
+
+
+async def _ended(link: UpstreamLink, scope: anyio.CancelScope) -> None:
+    await link.drained()
+    scope.cancel()
 
 
 async def _unlisted(link: UpstreamLink, listing: RawListing) -> None:
