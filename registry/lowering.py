@@ -59,7 +59,9 @@ class Lowering:
     def root(self, schema: dict[str, Any]) -> dict[str, Any]:
         """Return the root of an input schema; the same object where nothing had to change."""
         lowered: dict[str, Any] = self._lower(schema, (), 0, whole=bool(self._rules.root_refused))
-        return lowered if lowered.get("type") == "object" else {**lowered, "type": "object"}
+        if lowered is schema:
+            return schema
+        return _without_unused_definitions({**lowered, "type": "object"} if "type" not in lowered else lowered)
 
     def _lower(self, node: Any, path: Path, depth: int, *, whole: bool = False, name: str | None = None) -> Any:
         """Lower one schema; `name` is what the original calls the property that has another name here."""
@@ -230,3 +232,27 @@ class Lowering:
         for keyword in sorted(gone):
             self._report.tell(keyword, plain, spot)
         return {key: child for key, child in lowered.items() if key not in gone} if gone else lowered
+
+
+def _without_unused_definitions(schema: dict[str, Any]) -> dict[str, Any]:
+    """Drop what only references that are gone led to; what stays refers to definitions of the root by name."""
+    for keyword in ("$defs", "definitions"):
+        definitions = schema.get(keyword)
+        if not isinstance(definitions, dict):
+            continue
+        named = {f"#/{keyword}/{name.replace('~', '~0').replace('/', '~1')}": name for name in definitions}
+        used: set[str] = set()
+        pending: list[Any] = [{key: child for key, child in schema.items() if key != keyword}]
+        while pending:
+            node = pending.pop()
+            name = named.get(node["$ref"]) if isinstance(node, dict) and isinstance(node.get("$ref"), str) else None
+            if name is not None and name not in used:
+                used.add(name)
+                pending.append(definitions[name])
+            children = node.values() if isinstance(node, dict) else node
+            pending += [child for child in children if isinstance(child, dict | list)]
+        if len(used) < len(definitions):
+            schema = {key: child for key, child in schema.items() if key != keyword or used}
+            if used:
+                schema[keyword] = {name: child for name, child in definitions.items() if name in used}
+    return schema

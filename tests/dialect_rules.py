@@ -113,3 +113,10 @@ def renamed(value: Any, keys: Mapping[str, str], understood: Any = None) -> Any:
         else:
             written[name] = renamed(one, keys, understood and understood[key])
     return written
+
+
+def without_nulls(value: Any) -> Any:
+    """Return a value without the members that are null."""
+    if isinstance(value, dict):
+        return {key: without_nulls(one) for key, one in value.items() if one is not None}
+    return [without_nulls(one) for one in value] if isinstance(value, list) else value

@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 import pytest
-from dialect_rules import as_json_schema, offences, renamed
+from dialect_rules import as_json_schema, offences, renamed, without_nulls
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -145,6 +145,136 @@ def test_a_lowered_schema_accepts_what_the_original_does_keeps_the_rules_and_sta
     assert again.definition is lowered.definition or again.definition == lowered.definition
     if lowered.definition["inputSchema"] is schema:
         assert lowered.definition["description"] == "Does it."
+
+
+KEYS = st.sampled_from(["a", "b", "c", "d"])
+LEAVES: list[tuple[Any, Any]] = [
+    ({"type": "string"}, "x"),
+    ({"type": "integer", "minimum": 2}, 5),
+    ({"enum": ["x", 5]}, 5),
+    ({"const": True}, True),
+    ({"type": ["string", "null"]}, None),
+    ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, 7),
+    ({"$ref": "#/$defs/leaf"}, "leaf"),
+    ({"$ref": "#/$defs/leaf", "description": "A leaf."}, "leaf"),
+    ({"allOf": [{"$ref": "#/$defs/leaf"}]}, "leaf"),
+]
+
+
+@st.composite
+def closed(draw: st.DrawFn, depth: int = 0) -> tuple[Any, Any, Any]:
+    """A closed schema, a value that fits, and the same as a model writes it that has to give everything."""
+    kind = draw(st.sampled_from(["leaf", "leaf", "list", "object"])) if 0 < depth < 3 else "object" * (depth < 3)
+    if kind == "object":
+        parts = {name: draw(closed(depth + 1)) for name in draw(st.lists(KEYS, unique=True, max_size=3))}
+        given_names = [name for name in parts if draw(st.booleans())]
+        required = [name for name in given_names if draw(st.booleans())]
+        schema = {
+            "type": "object",
+            "properties": {name: part[0] for name, part in parts.items()},
+            "required": required,
+            "additionalProperties": False,
+        }
+        if draw(st.booleans()):
+            schema = {"anyOf": [schema, {"type": "integer"}]} if depth else schema
+        written = {name: part[2] if name in given_names else None for name, part in parts.items()}
+        return schema, {name: parts[name][1] for name in given_names}, written
+    if kind == "list":
+        schema, value, written = draw(closed(depth + 1))
+        return {"type": "array", "items": schema}, [value], [written]
+    schema, value = draw(st.sampled_from(LEAVES))
+    return schema, value, value
+
+
+@LAWS
+@given(closed())
+def test_a_strict_schema_takes_every_call_with_nulls_for_what_is_left_out_and_they_go_on_the_way_back(
+    call: tuple[Any, Any, Any],
+) -> None:
+    schema, value, written = call
+    schema = {**schema, "$defs": {"leaf": {"type": "string", "minLength": 1}}}
+    original = schemas.compile_schema(schema)
+    assert original.is_valid(value)
+    lowered = lowered_to("openai-strict", schema)
+    assert not lowered.narrower
+    assert schemas.compile_schema(lowered.definition["inputSchema"]).is_valid(written)
+    back = restore(written, lowered)
+    assert original.is_valid(back)
+    assert without_nulls(back) == without_nulls(value)
+    if original.is_valid(written):
+        assert back is written
+    assert restore(back, lowered) is back
+
+
+def test_nulls_that_the_original_accepts_are_the_callers_own() -> None:
+    schema = {
+        "type": "object",
+        "properties": {"clear": {"type": ["string", "null"]}, "plain": {"type": "string"}, "must": {"type": "integer"}},
+        "required": ["must"],
+        "additionalProperties": False,
+    }
+    lowered = lowered_to("openai-strict", schema)
+    assert restore({"must": 1, "clear": None, "plain": None}, lowered) == {"must": 1, "clear": None}
+    assert restore({"must": 1, "clear": None}, lowered) == {"must": 1, "clear": None}
+
+
+def test_names_that_an_api_refuses_come_back_wherever_the_schema_speaks_of_them_and_only_there() -> None:
+    schema = {
+        "type": "object",
+        "properties": {
+            "order by": {"$ref": "#/$defs/order"},
+            "all of them": {"type": "array", "items": {"$ref": "#/$defs/order"}},
+            "data": {"type": "object"},
+        },
+        "$defs": {"order": {"type": "object", "properties": {"$top": {}, "then by": {"$ref": "#/$defs/order"}}}},
+    }
+    lowered = lowered_to("anthropic", schema)
+    name = {original: key for key, original in lowered.keys.items()}
+    sent = {
+        name["order by"]: {name["$top"]: 1, name["then by"]: {name["$top"]: 2}},
+        name["all of them"]: [{name["$top"]: 3}, {"$top": 4}],
+        "data": {name["$top"]: "a name like any other"},
+    }
+    assert restore(sent, lowered) == {
+        "order by": {"$top": 1, "then by": {"$top": 2}},
+        "all of them": [{"$top": 3}, {"$top": 4}],
+        "data": {name["$top"]: "a name like any other"},
+    }
+    # The name depends on nothing but what it stands for.
+    other = lowered_to("anthropic", {"type": "object", "properties": {"$top": {}, "z": {}}})
+    assert other.keys == {name["$top"]: "$top"}
+
+
+def test_words_about_a_schema_leave_the_description_before_any_of_it_is_cut() -> None:
+    schema = {"type": "object", "properties": {"a": {}, "b": {}}, "anyOf": [{"required": ["a"]}, {"required": ["b"]}]}
+    told = "One of: 1) needs a; 2) needs b"
+    short = lowered_to("claude-code", schema, "Short.").definition
+    assert short["description"] == f"Short.\n\n{told}"
+    full = lowered_to("claude-code", schema, "x" * 2_040).definition
+    assert full["description"] == "x" * 2_040
+    assert full["inputSchema"]["description"] == told
+    long = lowered_to("claude-code", schema, "x" * 3_000)
+    assert len(long.definition["description"]) == 2_048
+    assert long.definition["description"].endswith("x […]")
+    assert long.definition["inputSchema"]["description"] == told
+    assert [one.how for one in long.weakened if one.keyword == "description"] == ["cut after 2048 characters"]
+
+
+def test_everything_about_a_tool_but_its_description_and_input_schema_stays() -> None:
+    definition = {
+        "name": "t",
+        "title": "T",
+        "description": "Does it.",
+        "inputSchema": {"type": "object", "properties": {"a": {"type": "string", "format": "uri"}}},
+        "outputSchema": {"type": "object", "anyOf": [{"required": ["a"]}], "format": "uri"},
+        "annotations": {"readOnlyHint": True},
+        "_meta": {"x": 1},
+    }
+    for dialect in DIALECTS:
+        lowered = lower(definition, dialect).definition
+        assert {key: lowered[key] for key in lowered if key != "inputSchema"} == {
+            key: definition[key] for key in definition if key != "inputSchema"
+        }
 
 
 def deep(levels: int, keyword: str) -> dict[str, Any]:
