@@ -5,6 +5,8 @@ The map, in the direction in which imports run:
     cli, commands       the command line
     serving             a running Gateway behind HTTP or a pipe, until a signal
     app                 composition root: Config in, running Gateway out
+    fleet               every upstream with its link, listing and shape
+    reloading           a changed configuration, applied to a running gateway
     downstream          what callers connect to: HTTP and stdio, both protocol eras
     admin               /admin/*, the probes and metrics
     config              the file: model, reading, checking

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import anyio
-import anyio.to_thread
 from anyio.abc import TaskGroup
 
-from gateway import snapshot
 from gateway.access.principal import LOCAL
 from gateway.access.seals import Seals
 from gateway.calls.context import Caller
@@ -28,21 +24,17 @@ from gateway.calls.pipeline import CallPipeline
 from gateway.calls.subscriptions import Subscriptions
 from gateway.calls.views import Views
 from gateway.config.model import Config, ServerConfig
-from gateway.config.shapes import profile_of, shape_of
-from gateway.discovery import INLINE_TOOLS, listing_of
+from gateway.config.plan import Plan
+from gateway.config.shapes import profile_of
 from gateway.downstream.changes import Announcer
 from gateway.downstream.listening import Listening
 from gateway.downstream.server import McpServer
-from gateway.errors import ConfigError
+from gateway.fleet import Fleet
 from gateway.notebook import Notebook
-from gateway.snapshot import Saved
+from gateway.reloading import Reloader
 from gateway.upstream.http import HttpClient
-from gateway.upstream.link import UpstreamLink
 from gateway.upstream.private import PrivateLinks
-from gateway.upstream.session import RawListing
-from registry.enrichment import rows
-from registry.errors import AliasError
-from registry.names import ServerName, check_aliases
+from registry.profile import Profile
 from registry.shape import Shape
 from registry.store import Registry
 
@@ -50,39 +42,50 @@ log = logging.getLogger(__name__)
 
 # A first list waits this long for upstreams that nothing is known of: hosts wait one second.
 FIRST_LIST_S: Final = 0.7
-_SAVE_AFTER_S: Final = 0.2
 
 
 class Gateway:
-    """Everything that runs: one link for each upstream, one registry, one server."""
+    """Everything that runs: one fleet of upstreams, one registry, one server."""
 
     def __init__(self, config: Config, state_dir: Path | None, group: TaskGroup) -> None:
         self.config = config
-        self._state_dir = state_dir
         self._group = group
         self._client = HttpClient()
-        self._scopes: dict[str, anyio.CancelScope] = {}
-        self._saved: dict[str, Saved] = {}
-        self._unsaved = anyio.Event()
-        self._former: dict[str, str] = {}
         self._began_s = anyio.current_time()
-        self.links: dict[str, UpstreamLink] = {}
-        self.servers: dict[str, ServerConfig] = {}
         self.registry = Registry(Shape(max_length=config.gateway.names.max_length))
+        self.notebook = Notebook(self.registry, state_dir)
+        self.fleet = Fleet(
+            self.registry,
+            group,
+            self._client,
+            state_dir,
+            prefix=config.gateway.names.prefix,
+            notes_of=self.notebook.of,
+        )
         self.private = PrivateLinks(group, self._client)
+        self.subscriptions = Subscriptions(self.fleet.links)
+        self.fleet.on_update = lambda alias: partial(self.subscriptions.note, alias)
+        self.fleet.on_started = self.subscriptions.restore
+        self.fleet.on_gone = self.private.drop_server
+        self.outcomes = Outcomes(on_success=self.notebook.succeeded)
+        self.views = Views(self.registry, _profiles(config))
+        self.finder = Finder(self.registry, self.fleet.links, config.gateway.search.synonyms)
+        self.announcer = Announcer(self.registry, self.views)
+        self.reloader: Reloader | None = None
         seals = Seals(state_dir)
         tasks = TaskNames(seals)
-        forwarder = Forwarder(self.links, self.private, seals)
-        self.subscriptions = Subscriptions(self.links)
-        self.notebook = Notebook(self.registry, state_dir)
-        self.outcomes = Outcomes(on_success=self.notebook.succeeded)
-        directions = Directions(self.registry, self.links, retired=self.retired, successor=self.successor)
-        self.views = Views(
-            self.registry, {name: profile_of(name, one, config) for name, one in config.gateway.profiles.items()}
-        )
-        finder = Finder(self.registry, self.links, config.gateway.search.synonyms)
-        self.pipeline = CallPipeline(self.registry, self.links, forwarder, tasks, directions, self.outcomes, finder)
-        self.announcer = Announcer(self.registry, self.views)
+        forwarder = Forwarder(self.fleet.links, self.private, seals)
+        self.pipeline = CallPipeline(
+            self.registry,
+            self.fleet.links,
+            forwarder,
+            tasks,
+            Directions(
+                self.registry, self.fleet.links, retired=self.fleet.retired, successor=self.fleet.successor
+            ),
+            self.outcomes,
+            self.finder,
+        )  # fmt: skip
         self.server = McpServer(
             self.views,
             self.pipeline,
@@ -95,153 +98,43 @@ class Gateway:
             private=self.private,
         )
 
-    async def start(self) -> None:
-        """Take what the snapshot knows, then start every link at once."""
-        if self._state_dir is not None:
-            self._saved = snapshot.load(self._state_dir)
-            self._former = {alias: one.fingerprint for alias, one in self._saved.items()}
-        for alias, config in self.config.servers.items():
-            if config.type != "graphql":
-                self._shape(alias, config)
-        for alias, config in self.config.servers.items():
-            if config.type != "graphql":
-                self._start_link(alias, config)
+    def start(self) -> None:
+        """Start every link at once; lists answer from the snapshot until then."""
+        self.fleet.start(_reachable(self.config))
         self._group.start_soon(self.announcer.run)
         self._group.start_soon(self.notebook.run)
-        if self._state_dir is not None:
-            self._group.start_soon(self._keep_saving)
 
     def close(self) -> None:
         """Drop what no task owns."""
         self._client.close()
 
-    # upstreams
-
-    def add_server(self, alias: str, config: ServerConfig) -> None:
-        """Begin to serve one more upstream.
-
-        Raises:
-            ConfigError: The alias is unsound or taken.
-        """
-        try:
-            check_aliases([*self.servers, alias])
-        except AliasError as error:
-            raise ConfigError(str(error), file="request", key=alias) from None
-        self._shape(alias, config)
-        self._start_link(alias, config)
-
-    def remove_server(self, alias: str) -> None:
-        """Stop serving an upstream.
-
-        Raises:
-            KeyError: There is none of this name.
-        """
-        config = self.servers.pop(alias)
-        self._former[alias] = snapshot.fingerprint(config)
-        self._scopes.pop(alias).cancel()
-        self.private.drop_server(alias)
-        del self.links[alias]
-        shape = self.registry.shape
-        self.registry.drop(ServerName(alias))
-        rest = {server: one for server, one in shape.servers.items() if server != alias}
-        self.registry.reshape(Shape(max_length=shape.max_length, servers=rest))
-        self._saved.pop(alias, None)
-        self._unsaved.set()
-
-    def retired(self, alias: str) -> bool:
-        """Whether a server had this alias, and none has it today."""
-        return alias in self._former and alias not in self.servers
-
-    def successor(self, alias: str) -> str | None:
-        """The alias under which a server of this former alias is reached today."""
-        former = self._former.get(alias)
-        if former is None or not self.retired(alias):
-            return None
-        for current, config in self.servers.items():
-            if snapshot.fingerprint(config) == former:
-                return current
-        return None
-
-    def _shape(self, alias: str, config: ServerConfig) -> None:
-        shape = shape_of(config, self.config.gateway.names.prefix, self.notebook.of(alias))
-        old = self.registry.shape
-        self.registry.reshape(Shape(max_length=old.max_length, servers={**old.servers, ServerName(alias): shape}))
-        saved = self._saved.get(alias)
-        if saved is not None and saved.fingerprint == snapshot.fingerprint(config):
-            self.registry.put(saved.listing)
-
-    def _start_link(self, alias: str, config: ServerConfig) -> None:
-        link = UpstreamLink(
-            alias,
-            config,
-            self._client,
-            on_listing=self._listed,
-            on_lost=self._lost,
-            on_update=partial(self.subscriptions.note, alias),
-        )
-        self.subscriptions.restore(alias, link)
-        self.servers[alias] = config
-        self.links[alias] = link
-        scope = self._scopes[alias] = anyio.CancelScope()
-
-        async def own() -> None:
-            with scope:
-                await link.run()
-
-        self._group.start_soon(own)
-
-    async def _listed(self, alias: str, epoch: int, raw: RawListing) -> None:
-        config = self.servers[alias]
-        take = partial(
-            listing_of,
-            raw,
-            server=ServerName(alias),
-            epoch=epoch,
-            transport="stdio" if config.type == "stdio" else "http",
-            before=self.registry.catalog.servers.get(ServerName(alias)),
-        )
-        inline = raw.tools is None or len(raw.tools) <= INLINE_TOOLS
-        listing = take() if inline else await anyio.to_thread.run_sync(take)
-        if self.servers.get(alias) is not config:
-            return
-        self.registry.put(listing)
-        self._saved[alias] = Saved(fingerprint=snapshot.fingerprint(config), at_s=time.time(), listing=listing)
-        self._unsaved.set()
-
-    def _lost(self, alias: str, epoch: int) -> None:
-        self.registry.mark_stale(ServerName(alias), epoch)
-
-    async def _keep_saving(self) -> None:
-        assert self._state_dir is not None
-        state_dir = self._state_dir
-        while True:
-            await self._unsaved.wait()
-            await anyio.sleep(_SAVE_AFTER_S)
-            self._unsaved = anyio.Event()
-            saved = dict(self._saved)
-            with anyio.CancelScope(shield=True):
-                await anyio.to_thread.run_sync(snapshot.save, state_dir, saved)
-
-    # what others ask
-
-    @property
-    def tried(self) -> bool:
-        """Whether every upstream was tried once, or answers from the snapshot."""
-        known = self.registry.catalog.servers
-        return all(link.tried.is_set() or alias in known for alias, link in self.links.items())
-
-    async def settled(self, timeout_s: float) -> None:
-        """Wait until every upstream was tried once, within the bound."""
-        with anyio.move_on_after(timeout_s):
-            for link in list(self.links.values()):
-                await link.tried.wait()
+    def apply(self, config: Config, steps: Plan) -> None:
+        """Take another configuration; only what the steps name is touched, and running calls end as they began."""
+        servers = _reachable(config)
+        self.config = config
+        self.fleet.prefix = config.gateway.names.prefix
+        for alias in steps.remove:
+            if alias in self.fleet.servers:
+                self.fleet.remove(alias)
+        for alias, one in servers.items():
+            if alias in steps.adjust and alias in self.fleet.servers:
+                self.fleet.adjust(alias, one)
+            elif alias in self.fleet.servers and alias in (*steps.replace, *steps.add):
+                self.fleet.replace(alias, one)
+            elif alias not in self.fleet.servers:
+                self.fleet.add(alias, one)
+        self.fleet.reshape(servers, max_length=config.gateway.names.max_length)
+        self.views.replace(_profiles(config))
+        self.finder.replace(config.gateway.search.synonyms)
+        self.server.shared = not config.gateway.auth.api_keys
+        self.announcer.stir()
 
     def _pending(self) -> bool:
-        return any(alias not in self.registry.catalog.servers for alias in self.links)
+        return self.fleet.pending
 
     async def _settle_first(self) -> None:
-        if not self.tried:
-            await self.settled(self._began_s + FIRST_LIST_S - anyio.current_time())
+        if not self.fleet.tried:
+            await self.fleet.settled(self._began_s + FIRST_LIST_S - anyio.current_time())
 
     async def call(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
         """Call one wrapper as a local caller.
@@ -252,84 +145,13 @@ class Gateway:
         caller = Caller(principal=LOCAL, view=self.views.view())
         return await self.pipeline.call({"name": name, "arguments": arguments}, caller)
 
-    def server_rows(self) -> list[dict[str, Any]]:
-        """One row for each upstream, as `/admin/servers` shows it."""
-        return [self.server_row(alias) for alias in self.servers]
 
-    def server_row(self, alias: str) -> dict[str, Any]:
-        """One upstream's row; no value in it is a secret."""
-        config, link = self.servers[alias], self.links[alias]
-        listing = self.registry.catalog.servers.get(ServerName(alias))
-        session = link.session
-        quarantined = [one for server, one in self.registry.catalog.quarantined if server == alias]
-        saved = self._saved.get(alias)
-        age_s = time.time() - saved.at_s if saved is not None and listing is not None else None
-        return {
-            "name": alias,
-            "displayName": config.display_name or alias,
-            "type": config.type,
-            "state": link.state,
-            "epoch": link.epoch,
-            "protocol": session.version if session is not None else None,
-            "serverInfo": session.server_info if session is not None else None,
-            "capabilities": session.capabilities if session is not None else None,
-            "lastError": link.last_error,
-            "tools": len(self.registry.catalog.of(alias)),
-            "prompts": len(listing.prompts) if listing is not None else 0,
-            "resources": len(listing.resources) if listing is not None else 0,
-            "resourceTemplates": len(listing.templates) if listing is not None else 0,
-            "quarantined": len(quarantined),
-            "repaired": len(listing.repaired) if listing is not None else 0,
-            "origin": listing.origin if listing is not None else None,
-            "stale": listing.stale if listing is not None else None,
-            "ageSeconds": round(age_s, 1) if age_s is not None else None,
-            "inFlight": link.in_flight,
-            "auth": any(name.lower() in ("authorization", "x-api-key") for name in config.headers),
-            "tags": list(config.tags),
-        }
+def _reachable(config: Config) -> Mapping[str, ServerConfig]:
+    return {alias: one for alias, one in config.servers.items() if one.type != "graphql"}
 
-    def wrapper_rows(self) -> list[dict[str, Any]]:
-        """One row for each wrapper, as `/admin/wrappers` shows it."""
-        from gateway import wire
 
-        return [
-            {
-                "name": wrapper.name,
-                "server": wrapper.server,
-                "tool": wrapper.tool,
-                "epoch": wrapper.epoch,
-                "digest": wrapper.digest,
-                "status": "stale" if wrapper.stale else "ready",
-                "origin": wrapper.origin,
-                "listed": True,
-                # About four bytes of JSON make a token in the tokenizers of today's models.
-                "tokens": (len(wire.dumps(wrapper.definition)) + 3) // 4,
-                "reason": wrapper.name_reason,
-                "arguments": [asdict(row) for row in rows(wrapper.definition, wrapper.documented)],
-            }
-            for wrapper in self.registry.catalog.wrappers
-        ]
-
-    def quarantine_rows(self) -> list[dict[str, Any]]:
-        """One row for each item that is not shown, was repaired before it was, or is configured in vain."""
-        catalog = self.registry.catalog
-        repaired = [(server, one) for server, listing in catalog.servers.items() for one in listing.repaired]
-        return [
-            {
-                "server": server,
-                "kind": one.kind,
-                "tool": one.tool,
-                "status": status,
-                "code": one.code,
-                "detail": one.detail,
-            }
-            for status, found in (
-                ("quarantined", catalog.quarantined),
-                ("repaired", repaired),
-                ("warning", catalog.warnings),
-            )
-            for server, one in found
-        ]
+def _profiles(config: Config) -> Mapping[str, Profile]:
+    return {name: profile_of(name, one, config) for name, one in config.gateway.profiles.items()}
 
 
 @asynccontextmanager
@@ -337,7 +159,7 @@ async def open_gateway(config: Config, *, state_dir: Path | None) -> AsyncIterat
     """Start every link and yield at once; leaving ends every connection and child."""
     async with anyio.create_task_group() as group:
         gateway = Gateway(config, state_dir, group)
-        await gateway.start()
+        gateway.start()
         try:
             yield gateway
         finally:

@@ -124,6 +124,7 @@ def parser() -> argparse.ArgumentParser:
     serve.add_argument("--host", help="address to listen on (default: the configuration's, 127.0.0.1)")
     serve.add_argument("--port", type=_port, help="port to listen on, 0 for any (default: 8765)")
     _state(serve)
+    _verbose(serve)
     serve.add_argument("--insecure", action="store_true", help="allow other machines to call without an API key")
 
     stdio = command("stdio", _STDIO, "serving:stdio")
@@ -131,6 +132,7 @@ def parser() -> argparse.ArgumentParser:
     _config(source)
     source.add_argument("--url", help="the /mcp address of a running gateway")
     stdio.add_argument("--header", action="append", default=[], metavar="'K: V'", help="sent to --url; may be repeated")
+    _verbose(stdio)
     stdio.add_argument("--profile", metavar="P", help="the profile to serve")
     _state(stdio)
 
@@ -152,6 +154,7 @@ def parser() -> argparse.ArgumentParser:
     _config(tools)
     _running(tools)
     tools.add_argument("--profile", metavar="P", help="as this profile sees them")
+    tools.add_argument("--explain", action="store_true", help="why each wrapper is listed, or left to search")
     tools.add_argument("--format", choices=("table", "json", "prompt"), default="table", help="default: table")
     tools.add_argument("--json", action="store_const", const="json", dest="format", help="--format json")
 
@@ -257,6 +260,11 @@ def _config(group: argparse._ActionsContainer, *, required: bool = False) -> Non
 def _state(command: argparse.ArgumentParser) -> None:
     about = "where tokens and snapshots are kept (default: TYPEGATE_STATE_DIR, ~/.local/state/typegate)"
     command.add_argument("--state-dir", type=Path, metavar="DIR", help=about)
+
+
+def _verbose(command: argparse.ArgumentParser) -> None:
+    about = "log one line for each call: who, what, which way, how it ended; never what was in it"
+    command.add_argument("-v", "--verbose", action="store_true", help=about)
 
 
 def _running(command: argparse.ArgumentParser) -> None:

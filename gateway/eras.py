@@ -46,6 +46,21 @@ def envelope(client: dict[str, Any]) -> dict[str, Any]:
     return {VERSION_KEY: MODERN_VERSIONS[-1], CLIENT_INFO_KEY: client, CAPABILITIES_KEY: {}}
 
 
+def can_be_asked(capabilities: Mapping[str, Any], method: str, params: object) -> bool:
+    """Whether a client that declared these capabilities may be asked this.
+
+    Source: MCP 2025-11-25, "Elicitation", "Capabilities": an empty object means forms only.
+    """
+    needed = QUESTIONS.get(method)
+    if needed is None or needed not in capabilities:
+        return False
+    if needed != "elicitation":
+        return True
+    modes = capabilities[needed]
+    mode = params.get("mode", "form") if isinstance(params, dict) else "form"
+    return mode in modes if isinstance(modes, dict) and modes else mode == "form"
+
+
 def negotiate(requested: object) -> str:
     """The handshake-era version to answer `initialize` with.
 

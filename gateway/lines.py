@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 MAX_LINE_BYTES: Final = 8 * 1024 * 1024
+_ENDS_BYTES: Final = 512
 
 
 class LineSplitter:
-    """Chunks in, lines out; linear in the bytes; a line over the bound is skipped to its end."""
+    """Chunks in, lines out; linear in the bytes; a line over the bound is skipped to its end.
 
-    def __init__(self, limit_bytes: int = MAX_LINE_BYTES) -> None:
+    Args:
+        on_skipped: Is given the two ends of each line that was skipped, once it is over.
+    """
+
+    def __init__(
+        self, limit_bytes: int = MAX_LINE_BYTES, on_skipped: Callable[[bytes], None] = lambda ends: None
+    ) -> None:
         self._limit_bytes = limit_bytes
+        self._on_skipped = on_skipped
+        self._head = b""
+        self._tail = b""
         self._parts: list[bytes] = []
         self._size = 0
         self._skipping = False
@@ -26,16 +37,23 @@ class LineSplitter:
         tail = rest.pop()
         self._hold(first)
         lines = [] if self._skipping else [b"".join(self._parts)]
+        if self._skipping:
+            self._on_skipped(self._head + b"\n" + self._tail)
         self._parts, self._size, self._skipping = [], 0, False
         lines += rest
         self._hold(tail)
         return lines
 
     def _hold(self, part: bytes) -> None:
-        if self._skipping or not part:
+        if self._skipping:
+            self._tail = (self._tail + part[-_ENDS_BYTES:])[-_ENDS_BYTES:]
+            return
+        if not part:
             return
         self._size += len(part)
         if self._size > self._limit_bytes:
+            line = b"".join((*self._parts, part))
+            self._head, self._tail = line[:_ENDS_BYTES], line[-_ENDS_BYTES:]
             self._parts, self._size, self._skipping = [], 0, True
             self.skipped += 1
         else:

@@ -9,9 +9,11 @@ from typing import Final, Literal
 
 from registry.catalog import ToolWrapper
 from registry.names import SEPARATOR
-from registry.shape import ServerShape
+from registry.shape import Level, ServerShape
 
 DEFAULT: Final = "default"
+PROTOCOL: Final = "mcp"
+"""The dialect in which nothing is changed."""
 Disclosure = Literal["eager", "auto", "lazy"]
 
 
@@ -48,6 +50,7 @@ class Profile:
         supplements: Appended to descriptions, by wrapper name.
         guidance: Appended to descriptions of every server with that tag.
         instructions: Authored; generated where absent.
+        repair: What may be repaired in its callers' calls, whatever servers and tools say.
     """
 
     name: str = DEFAULT
@@ -56,10 +59,11 @@ class Profile:
     disclosure: Disclosure = "eager"
     max_tools: int = 100
     max_tokens: int = 20_000
-    dialect: str = "mcp"
+    dialect: str = PROTOCOL
     supplements: Mapping[str, str] = field(default_factory=dict)
     guidance: Mapping[str, str] = field(default_factory=dict)
     instructions: str | None = None
+    repair: Level | None = None
 
     def permits(self, wrapper: ToolWrapper, shape: ServerShape) -> bool:
         """Tell whether callers of this profile may know of a wrapper and call it."""

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from registry.catalog import Catalog, ToolWrapper
+from registry.dialects import Lowered, lower
 from registry.disclosure import Candidate, Plan, Reason, plan
+from registry.hosts import DIALECTS, misfits
 from registry.names import ServerName
 from registry.profile import Profile
 from registry.schemas import digest, text_of
 from registry.shape import ServerShape, Shape
-from registry.wording import worded
+from registry.tokens import estimate
+from registry.wording import MAX_DESCRIPTION, worded
 
 _UNSHAPED = ServerShape()
 
@@ -22,17 +25,42 @@ class Entry:
     """One wrapper as a profile shows it.
 
     Attributes:
-        shown: Its definition in the profile's words.
+        lowered: Its definition in the profile's words and dialect, and the way back for arguments.
         tokens: What that costs in a list, estimated.
         listed: Whether it is in the list, or has to be found.
         reason: Why.
     """
 
     wrapper: ToolWrapper
-    shown: dict[str, Any]
+    lowered: Lowered
     tokens: int
     listed: bool
     reason: Reason
+
+    @property
+    def shown(self) -> dict[str, Any]:
+        """Its definition as it is listed."""
+        return self.lowered.definition
+
+    @property
+    def name(self) -> str:
+        """Its wrapper's name."""
+        return self.wrapper.name
+
+    @property
+    def server(self) -> str:
+        """The alias of its server."""
+        return self.wrapper.server
+
+    @property
+    def tool(self) -> str:
+        """The name that its upstream gave it."""
+        return self.wrapper.tool
+
+    @property
+    def definition(self) -> dict[str, Any]:
+        """What is shown of it."""
+        return self.shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +73,7 @@ class View:
         servers: Every configured server that it permits, also one that has said nothing yet.
         defers: Whether some of them are not listed.
         warnings: What the profile says in vain.
+        misfits: Names that the profile's host would lose, mangle or confuse, each with the reason.
         digest: Of what is listed.
     """
 
@@ -54,6 +83,7 @@ class View:
     servers: tuple[ServerName, ...]
     defers: bool
     warnings: tuple[str, ...]
+    misfits: Mapping[str, str]
     digest: str
     _by_name: Mapping[str, Entry] = field(default_factory=dict, repr=False)
 
@@ -69,7 +99,6 @@ def build_view(
     *,
     always: tuple[dict[str, Any], ...] = (),
     finders: tuple[dict[str, Any], ...] = (),
-    tokens_of: Callable[[str], int] = lambda text: (len(text) + 3) // 4,
 ) -> View:
     """Show a catalog to the callers of a profile.
 
@@ -79,11 +108,10 @@ def build_view(
         profile: Who is asking.
         always: Our own tools that every list has.
         finders: Our own tools that a list has which leaves something out.
-        tokens_of: Estimates what a text costs a model.
     """
 
     def cost(definition: Mapping[str, Any]) -> int:
-        return tokens_of(text_of(definition))
+        return estimate(text_of(definition))
 
     def shape_of(server: ServerName) -> ServerShape:
         return shape.servers.get(server, _UNSHAPED)
@@ -93,16 +121,18 @@ def build_view(
         lambda server: profile.permits_server(server, shape_of(server)),
     )
     siblings = {server: _siblings(server, narrowed, shape) for server in narrowed.servers}
-    shown: dict[str, dict[str, Any]] = {}
+    rules = DIALECTS[profile.dialect]
+    limit = MAX_DESCRIPTION if rules.description_limit is None else min(MAX_DESCRIPTION, rules.description_limit)
+    shown: dict[str, Lowered] = {}
     candidates: list[Candidate] = []
     for wrapper in narrowed.wrappers:
         own = shape_of(wrapper.server)
-        definition = worded(wrapper, own, profile, siblings.get(wrapper.server, {}))
-        shown[wrapper.name] = definition
+        definition = worded(wrapper, own, profile, siblings.get(wrapper.server, {}), limit=limit)
+        shown[wrapper.name] = lowered = lower(definition, rules)
         candidates.append(
             Candidate(
                 name=wrapper.name,
-                tokens=cost(definition) if profile.disclosure == "auto" else 0,
+                tokens=cost(lowered.definition) if profile.disclosure == "auto" else 0,
                 pinned=wrapper.tool in own.pinned,
                 priority=own.priorities.get(wrapper.tool, own.priority),
             )
@@ -118,7 +148,7 @@ def build_view(
     entries = tuple(
         Entry(
             wrapper=wrapper,
-            shown=shown[wrapper.name],
+            lowered=shown[wrapper.name],
             tokens=one.tokens,
             listed=wrapper.name in decided.listed,
             reason=decided.reasons[wrapper.name],
@@ -134,6 +164,7 @@ def build_view(
         servers=tuple(server for server, one in shape.servers.items() if profile.permits_server(server, one)),
         defers=decided.defers,
         warnings=tuple(_warnings(profile, narrowed, catalog)),
+        misfits=misfits([entry.name for entry in entries if entry.listed], rules),
         digest=f"{listed} {decided.defers}",
         _by_name={entry.wrapper.name: entry for entry in entries},
     )

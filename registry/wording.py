@@ -10,9 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from registry.catalog import ToolWrapper
-from registry.profile import Profile
+from registry.profile import PROTOCOL, Profile
 from registry.schemas import text_of
 from registry.shape import ServerShape
+from registry.texts import words
 
 MAX_DESCRIPTION: Final = 2_048
 _CUT: Final = " […]"
@@ -50,6 +51,9 @@ def worded(
         if examples and len(text) + 2 + len(examples) <= limit:
             text = f"{text}\n\n{examples}" if text else examples
         shown = {**definition, "description": text}
+    if profile.dialect != PROTOCOL and not isinstance(definition.get("title"), str):
+        # The search of hosts does not split names: the title holds the words of server and tool.
+        shown = {**shown, "title": f"{shape.display_name or words(wrapper.server)}: {words(wrapper.tool)}"}
     return _hinted(shown, wrapper, shape)
 
 

@@ -138,17 +138,23 @@ async def running_gateway(
     gateway: Mapping[str, Any] | None = None,
     arguments: tuple[str, ...] = (),
     environment: Mapping[str, str] | None = None,
+    through: tuple[str, ...] = (),
 ) -> AsyncIterator[RunningGateway]:
-    """Start `typegate serve` on a free port with these servers; yields once it listens."""
+    """Start `typegate serve` on a free port with these servers; yields once it listens.
+
+    Args:
+        through: A command that ends in becoming the one it is given, under other limits.
+    """
     config, state, log = tmp_path / "typegate.json", tmp_path / "state", tmp_path / "gateway.log"
     config.write_text(json.dumps({"mcpServers": dict(servers), "gateway": dict(gateway or {})}))
-    command = [sys.executable, "-m", "gateway", "serve", "--config", str(config), "--port", "0"]
+    command = [*through, sys.executable, "-m", "gateway", "serve", "--config", str(config), "--port", "0"]
     command += ["--state-dir", str(state), *arguments]
     env = {**os.environ, "TYPEGATE_ADMIN_TOKEN": TOKEN, "PYTHONPATH": str(_ROOT), **(environment or {})}
     with log.open("ab") as sink:
+        said_before = sink.tell()
         process = await anyio.open_process(command, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, env=env)
     try:
-        origin = await _listening(process, log)
+        origin = await _listening(process, log, said_before)
         async with httpx2.AsyncClient() as client:
             yield RunningGateway(process=process, origin=origin, state_dir=state, config=config, client=client, log=log)
     finally:
@@ -168,19 +174,19 @@ async def ended(process: Process, *, asked: bool = False) -> None:
         await process.aclose()
 
 
-async def _listening(process: Process, log: Path) -> str:
+async def _listening(process: Process, log: Path, said_before: int) -> str:
     with anyio.move_on_after(15):
         while process.returncode is None:
-            for word in _read(log).split():
+            for word in _said(log, said_before).split():
                 if word.startswith("http://") and word.endswith("/mcp"):
                     return word.removesuffix("/mcp")
             # Its log is all that tells the port; there is no event to wait for.
             await glance_again()
-    raise AssertionError(f"the gateway did not start: {_read(log)[-2000:]}")
+    raise AssertionError(f"the gateway did not start: {_said(log, said_before)[-2000:]}")
 
 
-def _read(log: Path) -> str:
-    return log.read_text(errors="replace")
+def _said(log: Path, before: int) -> str:
+    return log.read_bytes()[before:].decode(errors="replace")
 
 
 async def glance_again() -> None:

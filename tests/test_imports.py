@@ -23,7 +23,8 @@ REGISTRY_MAY_NOT_DO = {"asyncio", "time", "socket", "subprocess", "http", "os", 
 # From the outside to the inside; a room imports its own layer and what is further in.
 LAYERS = (
     {"cli", "commands", "__main__"},
-    {"app", "serving"},
+    {"serving"},
+    {"app", "fleet", "reloading"},
     {"downstream", "admin", "config", "access", "telemetry"},
     {"calls"},
     {"upstream", "snapshot", "discovery", "notebook"},

@@ -14,10 +14,12 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from gateway import wire
+from gateway.admin import rows
 from gateway.config.load import refusal
 from gateway.config.model import NoteRequest, ServerConfig
 from gateway.errors import ConfigError
 from gateway.notebook import NoteRefused
+from registry.profile import DEFAULT
 
 if TYPE_CHECKING:
     from gateway.app import Gateway
@@ -50,11 +52,15 @@ class AdminApi:
             routes=[
                 Route("/healthz", self._healthz),
                 Route("/readyz", self._readyz),
+                Route("/metrics", self._metrics),
                 Route("/admin/wrappers", self._guarded(self._wrappers)),
                 Route("/admin/servers", self._guarded(self._servers), methods=["GET", "POST"]),
                 Route("/admin/servers/{name}", self._guarded(self._one_server), methods=["GET", "DELETE"]),
                 Route("/admin/servers/{name}/refresh", self._guarded(self._refresh), methods=["POST"]),
                 Route("/admin/quarantine", self._guarded(self._quarantine)),
+                Route("/admin/config", self._guarded(self._config)),
+                Route("/admin/profiles", self._guarded(self._profiles)),
+                Route("/admin/budget", self._guarded(self._budget)),
                 Route("/admin/failures", self._guarded(self._failures)),
                 Route("/admin/notes", self._guarded(self._notes), methods=["GET", "POST"]),
                 Route("/admin/notes/{id}", self._guarded(self._one_note), methods=["DELETE"]),
@@ -76,19 +82,35 @@ class AdminApi:
     async def _readyz(self, request: Request) -> Response:
         if self._draining():
             return PlainTextResponse("draining\n", 503)
-        if not self._gateway.tried:
+        if not self._gateway.fleet.tried:
             return PlainTextResponse("connecting\n", 503)
         return PlainTextResponse("ready\n")
 
+    async def _metrics(self, request: Request) -> Response:
+        from gateway.telemetry.metrics import CONTENT_TYPE, render
+
+        return Response(render(self._gateway), headers={"content-type": CONTENT_TYPE})
+
     async def _wrappers(self, request: Request) -> Response:
-        rows = self._gateway.wrapper_rows()
+        profile = request.query_params.get("profile", DEFAULT)
+        if profile not in self._gateway.views.profiles:
+            return JsonAnswer({"error": f"there is no profile {profile[:200]}"}, 404)
+        found = rows.wrapper_rows(self._gateway.views.view(profile))
         server = request.query_params.get("server")
-        if server is not None:
-            rows = [row for row in rows if row["server"] == server]
-        return JsonAnswer({"wrappers": rows})
+        return JsonAnswer({"wrappers": [row for row in found if server is None or row["server"] == server]})
+
+    async def _config(self, request: Request) -> Response:
+        reloader = self._gateway.reloader
+        return JsonAnswer(reloader.row() if reloader is not None else {"file": None})
+
+    async def _profiles(self, request: Request) -> Response:
+        return JsonAnswer({"profiles": rows.profile_rows(self._gateway)})
+
+    async def _budget(self, request: Request) -> Response:
+        return JsonAnswer({"profiles": rows.budget_rows(self._gateway)})
 
     async def _quarantine(self, request: Request) -> Response:
-        return JsonAnswer({"quarantine": self._gateway.quarantine_rows()})
+        return JsonAnswer({"quarantine": rows.quarantine_rows(self._gateway)})
 
     async def _failures(self, request: Request) -> Response:
         outcomes = self._gateway.outcomes
@@ -120,7 +142,7 @@ class AdminApi:
 
     async def _servers(self, request: Request) -> Response:
         if request.method == "GET":
-            return JsonAnswer({"servers": self._gateway.server_rows()})
+            return JsonAnswer({"servers": rows.server_rows(self._gateway)})
         body = await _body(request)
         if not isinstance(body, dict) or not isinstance(body.get("name"), str):
             return _wrong('the body must be an object with "name" and the server\'s configuration')
@@ -129,27 +151,27 @@ class AdminApi:
             config = ServerConfig.model_validate(body.get("config", body))
             if config.type == "graphql":
                 return _wrong("servers of type graphql are not served by this version")
-            self._gateway.add_server(name, config)
+            self._gateway.fleet.add(name, config)
         except ValidationError as error:
             return _wrong(str(refusal(error, "request")))
         except ConfigError as error:
             return _wrong(error.message)
         log.info("server added", extra={"server": name})
-        return JsonAnswer(self._gateway.server_row(name), 201)
+        return JsonAnswer(rows.server_row(self._gateway, name), 201)
 
     async def _one_server(self, request: Request) -> Response:
         name = request.path_params["name"]
-        if name not in self._gateway.servers:
+        if name not in self._gateway.fleet.servers:
             return JsonAnswer({"error": f"there is no server {name!r}"}, 404)
         if request.method == "DELETE":
-            self._gateway.remove_server(name)
+            self._gateway.fleet.remove(name)
             log.info("server removed", extra={"server": name})
             return Response(status_code=204)
-        return JsonAnswer(self._gateway.server_row(name))
+        return JsonAnswer(rows.server_row(self._gateway, name))
 
     async def _refresh(self, request: Request) -> Response:
         name = request.path_params["name"]
-        link = self._gateway.links.get(name)
+        link = self._gateway.fleet.links.get(name)
         if link is None:
             return JsonAnswer({"error": f"there is no server {name!r}"}, 404)
         link.refresh()

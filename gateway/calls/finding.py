@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Final
+
+import anyio.to_thread
 
 from gateway import wire
 from gateway.calls.context import Caller
@@ -22,6 +25,7 @@ DEFAULT_LIMIT: Final = 5
 MAX_LIMIT: Final = 50
 MAX_ANSWER_CHARS: Final = 40_000
 _MAX_LINE: Final = 160
+_INLINE_TOOLS: Final = 50
 
 
 class Finder:
@@ -35,7 +39,12 @@ class Finder:
         self._synonyms = synonyms
         self._indexes: dict[str, tuple[View, SearchIndex]] = {}
 
-    def call(self, name: str, arguments: object, caller: Caller) -> dict[str, Any]:
+    def replace(self, synonyms: Mapping[str, Sequence[str]]) -> None:
+        """Take other synonyms."""
+        self._synonyms = synonyms
+        self._indexes.clear()
+
+    async def call(self, name: str, arguments: object, caller: Caller) -> dict[str, Any]:
         """Answer one call of ours; what is found is also told to the caller's session, if it has one."""
         given = arguments if isinstance(arguments, dict) else {}
         if name == LIST_SERVERS["name"]:
@@ -50,19 +59,31 @@ class Finder:
         limit = given.get("limit", DEFAULT_LIMIT)
         if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= MAX_LIMIT:
             return error_result(f"Not searched: `limit` is a whole number from 1 to {MAX_LIMIT}.")
-        found = self._find(query, limit, caller.view)
+        found = self._find(await self._index(caller.view), query, limit, caller.view)
         if caller.found is not None:
             caller.found([entry.wrapper.name for entry in found])
         return _answer({"tools": [_tool(entry) for entry in found]}, nothing="No tool fits; try other words.")
 
-    def _find(self, query: str, limit: int, view: View) -> list[Entry]:
+    async def _index(self, view: View) -> SearchIndex:
         known = self._indexes.get(view.profile.name)
-        if known is None or known[0] is not view:
-            index = SearchIndex([entry.shown for entry in view.entries], synonyms=self._synonyms)
-            known = self._indexes[view.profile.name] = (view, index)
+        if known is not None and known[0] is view:
+            return known[1]
+        names = {server: self._shape(server).display_name for server in view.servers}
+        build = partial(
+            SearchIndex,
+            view.entries,
+            synonyms=self._synonyms,
+            aliases={server: name for server, name in names.items() if name},
+        )
+        # Reading a thousand definitions is work: the loop has others to serve.
+        index = build() if len(view.entries) <= _INLINE_TOOLS else await anyio.to_thread.run_sync(build)
+        self._indexes[view.profile.name] = (view, index)
+        return index
+
+    def _find(self, index: SearchIndex, query: str, limit: int, view: View) -> list[Entry]:
         found: list[Entry] = []
         room = MAX_ANSWER_CHARS
-        for hit in known[1].search(query, limit):
+        for hit in index.search(query, limit):
             entry = view.entry(hit.name)
             room -= len(json.dumps(_tool(entry))) if entry is not None else 0
             if entry is None or (room < 0 and found):

@@ -10,7 +10,7 @@ import anyio
 
 from gateway.access.seals import BrokenSeal, Seals
 from gateway.calls.context import Caller
-from gateway.eras import META, QUESTIONS
+from gateway.eras import META, QUESTIONS, can_be_asked
 from gateway.errors import INVALID_PARAMS, RpcError, UpstreamError, UpstreamUnavailable
 from gateway.upstream.hearing import ASK_S
 from gateway.upstream.link import UpstreamLink
@@ -158,14 +158,14 @@ class Forwarder:
                 async with anyio.create_task_group() as group:
                     for key, one in requests.items():
                         method = one.get("method") if isinstance(one, dict) else None
-                        if caller.ask is None or QUESTIONS.get(str(method)) not in caller.capabilities:
+                        asked = one.get("params") if isinstance(one, dict) else None
+                        if caller.ask is None or not can_be_asked(caller.capabilities, str(method), asked):
                             raise InputRefused(
                                 server,
                                 f"Server '{server}' asks for input ({str(method)[:100]}) in the middle of this call, "
                                 "which this host does not offer. The call has no result.",
                             )
-                        params = one.get("params")
-                        group.start_soon(ask, key, str(method), params if isinstance(params, dict) else {})
+                        group.start_soon(ask, key, str(method), asked if isinstance(asked, dict) else {})
         except TimeoutError:
             raise InputRefused(server, f"Server '{server}' asked for input and nobody answered.") from None
         except ExceptionGroup as group_error:

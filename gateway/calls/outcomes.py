@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -27,6 +27,7 @@ WINDOW_S: Final = 24 * 60 * 60.0
 FLAG_FAILURES: Final = 3
 FLAG_SESSIONS: Final = 2
 MAX_CLUSTERS: Final = 4_096
+MAX_COUNTED: Final = 20_000
 _MAX_REMEMBERED: Final = 64
 _KINDS: Final[tuple[tuple[type[UpstreamError], str], ...]] = (
     (UpstreamUnavailable, "unavailable"),
@@ -68,6 +69,10 @@ class _Cluster:
 class Outcomes:
     """Counts and clusters; bounded, the least recently seen cluster makes room.
 
+    Attributes:
+        calls: How many by server, tool, way and outcome.
+        seconds: What they took together, by server, tool and way.
+
     Args:
         on_success: Hears of each call that went well.
         clock: Seconds that only go forward.
@@ -82,7 +87,16 @@ class Outcomes:
         self._on_success = on_success
         self._clock = clock
         self._clusters: LRUCache[tuple[str, Failure], _Cluster] = LRUCache(MAX_CLUSTERS)
+        self.calls: Counter[tuple[str, str, str, str]] = Counter()
+        self.seconds: defaultdict[tuple[str, str, str], float] = defaultdict(float)
         self._repairs: LRUCache[str, Counter[str]] = LRUCache(MAX_CLUSTERS)
+
+    def counted(self, wrapper: ToolWrapper, via: str, outcome: str, seconds: float) -> None:
+        """Count one call that reached a wrapper; of more tools than anybody watches nothing new is counted."""
+        key = (wrapper.server, wrapper.tool, via)
+        if key in self.seconds or len(self.seconds) < MAX_COUNTED:
+            self.calls[(*key, outcome)] += 1
+            self.seconds[key] += seconds
 
     def ended(self, wrapper: ToolWrapper, result: dict[str, Any], caller: Caller) -> None:
         """Take note of a result."""

@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from gateway.calls import recovery
@@ -22,8 +23,10 @@ from gateway.upstream.link import UpstreamLink
 from registry import problems
 from registry.arguments import Prepared, prepare
 from registry.catalog import ToolWrapper
+from registry.dialects import restore
 from registry.envelope import Addressed, Repair, addressed, report
 from registry.names import ServerName
+from registry.profile import Profile
 from registry.shape import ServerShape
 from registry.store import Registry
 
@@ -89,12 +92,14 @@ class CallPipeline:
         repairs: tuple[Repair, ...] = ()
         if name == INVOKE_TOOL["name"]:
             via = "invoke_tool"
-            target = addressed(arguments, catalog, caller.view.servers, repairs_for=self._repairs_for)
+            target = addressed(
+                arguments, catalog, caller.view.servers, repairs_for=partial(self._repairs_for, caller.view.profile)
+            )
             if not isinstance(target, Addressed):
                 return self._directions.misaddressed(caller.view, target, arguments)
             wrapper, arguments, repairs = target.wrapper, target.arguments, target.repairs
         elif caller.view.defers and name in FINDER_NAMES:
-            return self._finder.call(name, arguments, caller)
+            return await self._finder.call(name, arguments, caller)
         else:
             found = catalog.get(name) or await self._directions.late(caller.view, name)
             if found is None:
@@ -109,13 +114,15 @@ class CallPipeline:
             outcome = "error_result" if result.get("isError") else "ok"
             return result
         finally:
+            took_s = time.perf_counter() - began_s
+            self._outcomes.counted(wrapper, via, outcome, took_s)
             if log.isEnabledFor(logging.INFO):
                 log.info(
                     "call",
                     extra={
                         "server": wrapper.server, "tool": wrapper.tool, "wrapper": wrapper.name, "via": via,
                         "principal": caller.principal.name, "outcome": outcome,
-                        "duration_ms": round((time.perf_counter() - began_s) * 1000, 1),
+                        "duration_ms": round(took_s * 1000, 1),
                     },
                 )  # fmt: skip
 
@@ -124,7 +131,7 @@ class CallPipeline:
         link = self._links.get(wrapper.server)
         if link is None:
             return error_result(f"Not called: server '{wrapper.server}' is no longer configured.")
-        prepared = self._prepared(wrapper, call.arguments)
+        prepared = self._prepared(wrapper, call)
         if prepared.problems:
             return self._refused(wrapper, prepared, call)
         try:
@@ -136,7 +143,7 @@ class CallPipeline:
                         f"Not called: server '{wrapper.server}' no longer has the tool '{wrapper.tool}'."
                     )
                 if current.digest != wrapper.digest:
-                    prepared = self._prepared(current, call.arguments)
+                    prepared = self._prepared(current, call)
                     if prepared.problems:
                         return self._refused(current, prepared, call)
                 wrapper = current
@@ -164,9 +171,14 @@ class CallPipeline:
             self._outcomes.ended(wrapper, result, call.caller)
         return self._reported(recovery.enrich(result, wrapper, prepared.arguments, via=call.via), prepared, call)
 
-    def _prepared(self, wrapper: ToolWrapper, arguments: Any) -> Prepared:
+    def _prepared(self, wrapper: ToolWrapper, call: _Call) -> Prepared:
         shape = self._registry.shape.servers.get(wrapper.server, _UNSHAPED)
-        return prepare(wrapper, arguments, level=shape.repair_of(wrapper.tool), defaults=shape.defaults)
+        arguments = call.arguments
+        entry = call.caller.view.entry(wrapper.name)
+        if entry is not None and isinstance(arguments, dict):
+            arguments = restore(arguments, entry.lowered)
+        level = call.caller.view.profile.repair or shape.repair_of(wrapper.tool)
+        return prepare(wrapper, arguments, level=level, defaults=shape.defaults)
 
     def _refused(self, wrapper: ToolWrapper, prepared: Prepared, call: _Call) -> dict[str, Any]:
         text = problems.explain(
@@ -185,8 +197,9 @@ class CallPipeline:
             result = {**result, "_meta": {**(meta if isinstance(meta, dict) else {}), REPAIRS_KEY: report(repairs)}}
         return result
 
-    def _repairs_for(self, server: str) -> bool:
-        return self._registry.shape.servers.get(ServerName(server), _UNSHAPED).repair != "off"
+    def _repairs_for(self, profile: Profile, server: str) -> bool:
+        level = profile.repair or self._registry.shape.servers.get(ServerName(server), _UNSHAPED).repair
+        return level != "off"
 
 
 def _repeatable(wrapper: ToolWrapper) -> bool:

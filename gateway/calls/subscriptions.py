@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
+
+import anyio
 
 from gateway.upstream.hearing import WatchedKind
 from gateway.upstream.link import UpstreamLink
 
 log = logging.getLogger(__name__)
+
+SETTLE_S: Final = 3.0
 
 Listener = Callable[[dict[str, Any]], None]
 _Key = tuple[str, WatchedKind, str]
@@ -41,6 +45,13 @@ class Subscriptions:
                 link.wanted.drop(kind, key)
 
         return remove
+
+    async def settled(self, server: str) -> None:
+        """Wait, bounded, until a connected upstream knows what is watched of it."""
+        link = self._links.get(server)
+        if link is not None and link.session is not None:
+            with anyio.move_on_after(SETTLE_S):
+                await link.wanted.settled()
 
     def note(self, server: str, kind: WatchedKind, key: str, params: dict[str, Any]) -> None:
         """Tell everyone who watches it."""

@@ -14,6 +14,7 @@ from gateway.commands import output
 from gateway.commands.places import NotReached, UsageError, admin_token
 from gateway.commands.remote import DEFAULT_URL, admin, request
 from registry.enrichment import manual
+from registry.profile import DEFAULT
 
 _SERVER_COLUMNS = (
     "name",
@@ -100,8 +101,6 @@ def servers(args: Namespace) -> int:
 def tools(args: Namespace) -> int:
     """The wrappers of a running gateway, or of a configuration."""
     if args.config is not None:
-        if args.profile is not None:
-            output.say("warning: --profile has no effect together with --config in this version")
         seen = _look_at_config(args)
         output.warn(seen.warnings)
         rows, definitions = seen.wrappers, seen.definitions
@@ -116,6 +115,9 @@ def tools(args: Namespace) -> int:
     elif args.format == "prompt":
         output.text("\n\n".join(manual(definition) for definition in definitions))
     else:
+        if args.explain:
+            output.table("disclosure", ("name", "listed", "disclosure", "tokens"), rows)
+            return 0
         output.table("wrappers", _WRAPPER_COLUMNS, rows)
         arguments = [
             {"wrapper": row["name"], "argument": one["name"], **one} for row in rows for one in row.get("arguments", ())
@@ -133,17 +135,23 @@ def _look_at_config(args: Namespace) -> Sight:
     config = load(args.config)
 
     async def look() -> Sight:
+        from gateway.admin import rows
         from gateway.app import open_gateway
 
         slowest_s = max((server.connect_timeout for server in config.servers.values()), default=0.0)
         async with open_gateway(config, state_dir=None) as gateway:
             # The links keep their own deadlines; this one only bounds a link that does not.
-            await gateway.settled(slowest_s + 5.0)
+            await gateway.fleet.settled(slowest_s + 5.0)
+            profile = getattr(args, "profile", None) or DEFAULT
+            if profile not in gateway.views.profiles:
+                known = ", ".join(gateway.views.profiles)
+                raise UsageError(f"--profile {profile}: there is no such profile; expected one of: {known}")
+            view = gateway.views.view(profile)
             return Sight(
-                servers=gateway.server_rows(),
-                wrappers=gateway.wrapper_rows(),
-                quarantine=gateway.quarantine_rows(),
-                definitions=[wrapper.definition for wrapper in gateway.registry.catalog.wrappers],
+                servers=rows.server_rows(gateway),
+                wrappers=rows.wrapper_rows(view),
+                quarantine=rows.quarantine_rows(gateway),
+                definitions=[entry.shown for entry in view.entries],
                 warnings=list(config.warnings),
             )
 

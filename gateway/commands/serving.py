@@ -53,7 +53,7 @@ def serve(args: Namespace) -> int:
             on_ready=announce,
         )
 
-    logs.start()
+    logs.start(calls=args.verbose)
     return _run(run)
 
 
@@ -74,7 +74,7 @@ def stdio(args: Namespace) -> int:
 
             return await bridge(url, headers)
 
-        logs.start()
+        logs.start(calls=args.verbose)
         return _run(run_bridge)
     if args.header:
         raise UsageError("--header goes with --url; expected headers of upstreams in the configuration")
@@ -91,7 +91,7 @@ def stdio(args: Namespace) -> int:
 
         return await serve_stdio(config, state_dir=state_dir(args), profile=args.profile or DEFAULT)
 
-    logs.start()
+    logs.start(calls=args.verbose)
     return _run(run_stdio)
 
 
@@ -111,7 +111,7 @@ def demo(args: Namespace) -> int:
         from gateway.serving.http import serve
 
         async def announce(gateway: Gateway, url: str) -> None:
-            await gateway.settled(_DEMO_START_S)
+            await gateway.fleet.settled(_DEMO_START_S)
             show_demo(url if url.rstrip("/").endswith("/mcp") else f"{url.rstrip('/')}/mcp", gateway, state)
 
         return await serve(config, host=_LOOPBACK, port=port, state_dir=state, on_ready=announce)
@@ -139,11 +139,13 @@ def show_demo(url: str, gateway: Gateway, state: Path) -> None:
     """What the person at the terminal needs: the address, the wrappers, a line to try."""
     import shlex
 
+    from gateway.admin import rows
+
     program = how_to_run()
     print(f"typegate demo: two small MCP servers behind one address\n\n  {url}\n\nwrappers:")
-    for row in gateway.wrapper_rows():
+    for row in rows.wrapper_rows(gateway.views.view()):
         print(f"  {row['name']}")
-    for row in gateway.server_rows():
+    for row in rows.server_rows(gateway):
         if row.get("lastError"):
             print(f"  {row['name']} is not connected: {row['lastError']}")
     print("\ntry it in a second terminal:\n")

@@ -20,6 +20,8 @@ from pydantic import (
 from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
+from registry.hosts import DIALECTS
+
 ServerType = Literal["stdio", "http", "sse", "graphql"]
 _PROFILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 Prefix = Literal["always", "none"]
@@ -250,6 +252,7 @@ class ProfileConfig(GroupConfig):
     supplements: dict[str, str] = Field(default_factory=dict, description="Appended to descriptions, by wrapper.")
     guidance: dict[str, str] = Field(default_factory=dict, description="Appended for every server with that tag.")
     instructions: str | None = Field(default=None, description="Replaces the generated ones.")
+    repair: Repair | None = Field(default=None, description="What may be repaired in calls, whatever servers say.")
 
 
 class SearchConfig(_Section):
@@ -274,6 +277,8 @@ class GatewayConfig(_Section):
         for name, profile in self.profiles.items():
             if not _PROFILE_NAME.fullmatch(name):
                 raise fault("is no name of a profile", "letters, digits, - and _", key=f"profiles.{name}")
+            if profile.dialect not in DIALECTS:
+                raise fault("is no dialect", near(profile.dialect, list(DIALECTS)), key=f"profiles.{name}.dialect")
             for group in profile.groups or ():
                 if group not in self.groups:
                     known = ", ".join(self.groups) or "none"

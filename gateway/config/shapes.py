@@ -63,6 +63,7 @@ def profile_of(name: str, config: ProfileConfig, whole: Config) -> Profile:
         supplements=config.supplements,
         guidance=config.guidance,
         instructions=config.instructions,
+        repair=config.repair,
     )
 
 

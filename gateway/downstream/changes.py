@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 import anyio
@@ -21,31 +22,38 @@ _GATHER_S: Final = 0.03
 Listener = Callable[[list[ListKind]], None]
 
 
+@dataclass(slots=True)
+class _Ear:
+    """One listener, and the lists as it knows them."""
+
+    profile: str
+    listener: Listener
+    known: Mapping[ListKind, object]
+
+
 class Announcer:
-    """Tells every listener once for each burst of changes which lists of its profile have changed."""
+    """Tells every listener once for each burst of changes which lists of its profile differ from those it knows."""
 
     def __init__(self, registry: Registry, views: Views) -> None:
         self._views = views
         self._changed = anyio.Event()
-        self._listeners: dict[int, tuple[str, Listener]] = {}
-        self._due: set[int] = set()
-        self._told: dict[str, Mapping[ListKind, object]] = {}
+        self._ears: dict[int, _Ear] = {}
         self._next = 0
         self._unsubscribe = registry.subscribe(lambda change: self.stir(), always=True)
 
     def listen(self, listener: Listener, profile: str = DEFAULT) -> Callable[[], None]:
-        """Call `listener`, synchronous and quick, at each change; returns what ends that."""
+        """Call `listener`, synchronous and quick, at each change from now on; returns what ends that."""
         self._next += 1
         key = self._next
-        self._listeners[key] = (profile, listener)
-        if profile not in self._told or not self._changed.is_set():
-            self._told[profile] = _lists(self._views, profile)
-        return lambda: self._listeners.pop(key, None) and None
+        self._ears[key] = _Ear(profile, listener, _lists(self._views, profile))
+
+        def end() -> None:
+            self._ears.pop(key, None)
+
+        return end
 
     def stir(self) -> None:
         """Something that lists are made of may have changed."""
-        # Who comes after a change finds it in the list already.
-        self._due.update(self._listeners)
         self._changed.set()
 
     async def run(self) -> None:
@@ -55,25 +63,21 @@ class Announcer:
                 await self._changed.wait()
                 await anyio.sleep(_GATHER_S)
                 self._changed = anyio.Event()
-                due, self._due = self._due, set()
-                kinds = {profile: self._news(profile) for profile in {one for one, _ in self._listeners.values()}}
-                for key in sorted(due):
-                    profile, listener = self._listeners.get(key, (DEFAULT, _nobody))
-                    if kinds.get(profile):
-                        self._tell(listener, kinds[profile])
+                profiles = {ear.profile for ear in self._ears.values()}
+                now = {profile: _lists(self._views, profile) for profile in profiles}
+                for ear in list(self._ears.values()):
+                    self._tell(ear, now[ear.profile])
         finally:
             self._unsubscribe()
 
-    def _news(self, profile: str) -> list[ListKind]:
-        before, after = self._told.get(profile, {}), _lists(self._views, profile)
-        self._told[profile] = after
-        return sorted(kind for kind in after if before.get(kind) != after[kind])
-
-    def _tell(self, listener: Listener, kinds: list[ListKind]) -> None:
-        try:
-            listener(kinds)
-        except Exception:  # boundary: one listener spoils nothing for the others
-            log.exception("a listener of changes failed")
+    def _tell(self, ear: _Ear, now: Mapping[ListKind, object]) -> None:
+        before, ear.known = ear.known, now
+        kinds: list[ListKind] = sorted(kind for kind in now if before.get(kind) != now[kind])
+        if kinds:
+            try:
+                ear.listener(kinds)
+            except Exception:  # boundary: one listener spoils nothing for the others
+                log.exception("a listener of changes failed")
 
 
 def _lists(views: Views, profile: str) -> Mapping[ListKind, object]:
@@ -87,7 +91,3 @@ def _lists(views: Views, profile: str) -> Mapping[ListKind, object]:
         "prompts": digests.get("prompts"),
         "resources": (digests.get("resources"), digests.get("resourceTemplates")),
     }
-
-
-def _nobody(kinds: list[ListKind]) -> None:
-    """The listener that has left."""

@@ -5,6 +5,7 @@ Source: MCP 2026-07-28 and 2025-11-25, "Transports", "Streamable HTTP".
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
@@ -31,12 +32,12 @@ from gateway.errors import (
     RpcError,
 )
 from registry.profile import DEFAULT
-from registry.store import Registry
 
 log = logging.getLogger(__name__)
 
 MAX_BODY_BYTES: Final = 4 * 1024 * 1024
 BODY_S: Final = 30.0
+_FORGOTTEN_BYTES: Final = 64 * 1024 * 1024
 _CANCELLED: Final = -32800
 _ROUTING: Final = frozenset({"mcp-protocol-version", "mcp-method", "mcp-name", "mcp-session-id"})
 _TRACE: Final[tuple[str, ...]] = ("traceparent", "tracestate", "baggage")
@@ -83,11 +84,10 @@ class _Arrival:
 class McpEndpoint:
     """Serves `/mcp`. Host and Origin were checked before."""
 
-    def __init__(self, server: McpServer, registry: Registry, views: Views, keys: ApiKeys) -> None:
+    def __init__(self, server: McpServer, views: Views, keys: ApiKeys) -> None:
         self._server = server
-        self._registry = registry
         self._views = views
-        self._keys = keys
+        self.keys = keys
         self.sessions = SessionTable(server.announcer)
         self._running: set[anyio.CancelScope] = set()
         self.draining = False
@@ -109,7 +109,7 @@ class McpEndpoint:
             profile = scope["path"].removeprefix("/mcp").removeprefix("/") or DEFAULT
             if profile not in self._views.profiles:
                 raise _Refused(404, "there is no such profile")
-            principal = self._keys.principal(headers.get("authorization"))
+            principal = self.keys.principal(headers.get("authorization"))
             if principal is None:
                 raise _Refused(401, "a valid API key is needed", [(b"www-authenticate", b"Bearer")])
             if self.draining:
@@ -170,7 +170,7 @@ class McpEndpoint:
         session: Session | None = None
         if modern or is_modern(params):
             try:
-                self._check_modern(headers, method, params)
+                self._check_modern(arrival, method, params)
             except RpcError as error:
                 await _send_error(send, request_id, error)
                 return
@@ -218,7 +218,9 @@ class McpEndpoint:
                     headers.append((b"mcp-session-id", answer.session.id.encode()))
                 status = _STATUS.get(answer.error_code or 0, 200) if modern or answer.error_code == PARSE_ERROR else 200
                 await exchange.finish(status, answer.body)
-                group.cancel_scope.cancel()
+                # From the loop and not from this task: a scope writes down which task cancelled it, and to describe
+                # one costs more than to check its arguments.
+                asyncio.get_running_loop().call_soon(group.cancel_scope.cancel)
                 return
         finally:
             self._running.discard(group.cancel_scope)
@@ -277,12 +279,13 @@ class McpEndpoint:
         else:
             await self._server.notified(session, message["method"])
 
-    def _check_modern(self, headers: dict[str, str], method: str, params: dict[str, Any]) -> None:
+    def _check_modern(self, arrival: _Arrival, method: str, params: dict[str, Any]) -> None:
         """Headers against body (MCP 2026-07-28, Streamable HTTP, "Server Validation").
 
         Raises:
             RpcError: They disagree, or the envelope is unsound.
         """
+        headers = arrival.headers
         meta = params.get("_meta")
         claimed = meta.get(VERSION_KEY) if isinstance(meta, dict) else None
         if isinstance(claimed, str) and headers.get("mcp-protocol-version") != claimed:
@@ -295,17 +298,18 @@ class McpEndpoint:
             raise _mismatch(f"Mcp-Name does not match params.{key}")
         check_envelope(params)
         if method == "tools/call":
-            self._check_param_headers(headers, params)
+            self._check_param_headers(arrival, params)
 
-    def _check_param_headers(self, headers: dict[str, str], params: dict[str, Any]) -> None:
+    def _check_param_headers(self, arrival: _Arrival, params: dict[str, Any]) -> None:
         name, arguments = params.get("name"), params.get("arguments")
-        wrapper = self._registry.catalog.get(name) if isinstance(name, str) else None
-        if wrapper is None or not wrapper.headers:
+        entry = self._views.view(arrival.profile).entry(name) if isinstance(name, str) else None
+        if entry is None or not entry.wrapper.headers:
             return
         from mcp.shared.inbound import validate_mcp_param_headers
 
+        # What a caller is shown decides which headers it has to send: a dialect may leave the annotation out.
         arguments = arguments if isinstance(arguments, dict) else {}
-        rejection = validate_mcp_param_headers(wrapper.input_schema, arguments, headers)
+        rejection = validate_mcp_param_headers(entry.shown["inputSchema"], arguments, arrival.headers)
         if rejection is not None:
             raise RpcError(rejection.code, rejection.message, rejection.data)
 
@@ -332,16 +336,18 @@ def _check_post(headers: dict[str, str]) -> None:
             raise _Refused(406, "Accept must contain application/json and text/event-stream")
     length = headers.get("content-length", "")
     if length.isdigit() and int(length) > MAX_BODY_BYTES:
-        raise _Refused(413, f"a request may have {MAX_BODY_BYTES} bytes", [(b"connection", b"close")])
+        # Within reason its rest is read and forgotten: who is cut while writing sees a reset, not this answer.
+        close = [(b"connection", b"close")] if int(length) > _FORGOTTEN_BYTES else None
+        raise _Refused(413, f"a request may have {MAX_BODY_BYTES} bytes", close)
 
 
 async def _read(receive: Receive) -> bytes:
+    deadline = anyio.current_time() + BODY_S
     message = await _receive(receive)
     body: bytes = message.get("body", b"")
     if not message.get("more_body"):
         return body
     parts, size = [body], len(body)
-    deadline = anyio.current_time() + BODY_S
     while message.get("more_body"):
         message = await _receive(receive, deadline - anyio.current_time())
         parts.append(message.get("body", b""))

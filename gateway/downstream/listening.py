@@ -77,9 +77,9 @@ class Listening:
         self._open += 1
         try:
             for uri in uris:
-                endings += self._watch(uri, profile, lambda told: tell("resources/updated", told))
+                endings += await self._watch(uri, profile, lambda told: tell("resources/updated", told))
             for task_id in task_ids:
-                endings.append(self._watch_task(task_id, principal, lambda told: tell("tasks", told)))
+                endings.append(await self._watch_task(task_id, principal, lambda told: tell("tasks", told)))
             if uris:
                 honoured["resourceSubscriptions"] = uris
             if task_ids:
@@ -94,7 +94,7 @@ class Listening:
                 ending()
         return wire.dumps({"resultType": "complete", "_meta": {**meta, SERVER_INFO_KEY: SERVER_INFO}})
 
-    def subscribe(self, session: Session, params: dict[str, Any]) -> bytes:
+    async def subscribe(self, session: Session, params: dict[str, Any]) -> bytes:
         """Answer `resources/subscribe` (MCP 2025-11-25, "Resources", "Subscriptions").
 
         Raises:
@@ -109,7 +109,7 @@ class Listening:
         def updated(told: dict[str, Any]) -> None:
             session.notify({"jsonrpc": "2.0", "method": "notifications/resources/updated", "params": told})
 
-        endings = self._watch(uri, session.profile, updated)
+        endings = await self._watch(uri, session.profile, updated)
         if not endings:
             raise RpcError(RESOURCE_NOT_FOUND, "Resource not found", {"uri": uri})
 
@@ -131,17 +131,17 @@ class Listening:
         said = (one.capabilities for one in self._views.view(profile).catalog.servers.values())
         return kind != "resources" or self._pending() or any(kind in one for one in said)
 
-    def _watch(self, uri: str, profile: str, tell: Callable[[dict[str, Any]], None]) -> list[Callable[[], None]]:
-        owners = self._views.view(profile).catalog.offerings.owners(uri)
-
+    async def _watch(self, uri: str, profile: str, tell: Callable[[dict[str, Any]], None]) -> list[Callable[[], None]]:
         def told(params: dict[str, Any]) -> None:
             tell({**params, "uri": uri})
 
-        return [
-            self._subscriptions.add(server, "resourceSubscriptions", original, told) for server, original in owners[:1]
-        ]
+        for server, original in self._views.view(profile).catalog.offerings.owners(uri)[:1]:
+            ending = self._subscriptions.add(server, "resourceSubscriptions", original, told)
+            await self._subscriptions.settled(server)
+            return [ending]
+        return []
 
-    def _watch_task(
+    async def _watch_task(
         self, exposed: str, principal: Principal, tell: Callable[[dict[str, Any]], None]
     ) -> Callable[[], None]:
         server, original = self._tasks.owner(exposed, principal.name)
@@ -149,7 +149,9 @@ class Listening:
         def told(params: dict[str, Any]) -> None:
             tell(self._tasks.expose(params, server, principal.name))
 
-        return self._subscriptions.add(server, "taskIds", original, told)
+        ending = self._subscriptions.add(server, "taskIds", original, told)
+        await self._subscriptions.settled(server)
+        return ending
 
 
 def _texts(wanted: dict[str, Any], member: str) -> list[str]:

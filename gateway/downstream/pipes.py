@@ -8,7 +8,7 @@ import signal
 import stat
 import sys
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Final, cast
 
 import anyio
@@ -17,6 +17,9 @@ from gateway.lines import LineSplitter
 
 MAX_WAITING: Final = 1024
 MAX_LINE_BYTES: Final = 4 * 1024 * 1024
+# So much may wait for a host to read it before nothing more is taken from it.
+MAX_UNREAD_BYTES: Final = 32 * 1024 * 1024
+_AT_A_STRETCH: Final = 16
 
 
 async def stop_at_signal(scope: anyio.CancelScope) -> None:
@@ -58,11 +61,30 @@ class _Input(asyncio.Protocol):
             self._transport.resume_reading()
 
 
+class _Output(asyncio.Protocol):
+    """Knows whether the host reads what it is sent."""
+
+    def __init__(self, on_change: Callable[[], None]) -> None:
+        self._on_change = on_change
+        self.full = False
+
+    def pause_writing(self) -> None:
+        self.full = True
+
+    def resume_writing(self) -> None:
+        self.full = False
+        self._on_change()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.resume_writing()
+
+
 class StandardPipes:
     """The process's own pipes. While held, whatever prints goes to standard error."""
 
     def __init__(self) -> None:
         self._input = _Input()
+        self._host = _Output(self._input.arrived.set)
         self._reader: asyncio.BaseTransport | None = None
         self._writer: asyncio.WriteTransport | None = None
         self._output = -1
@@ -75,7 +97,8 @@ class StandardPipes:
         self._reader, _ = await loop.connect_read_pipe(lambda: self._input, os.fdopen(os.dup(0), "rb", 0))
         self._output = output.fileno()
         if not stat.S_ISREG(os.fstat(self._output).st_mode):
-            self._writer, _ = await loop.connect_write_pipe(asyncio.Protocol, output)
+            self._writer, _ = await loop.connect_write_pipe(lambda: self._host, output)
+            self._writer.set_write_buffer_limits(high=MAX_UNREAD_BYTES)
         self._file = output
         return self
 
@@ -89,7 +112,7 @@ class StandardPipes:
             self._reader.close()
 
     def write(self, line: bytes) -> None:
-        """Send one message; what a host does not read waits in the pipe's buffer."""
+        """Send one message; what a host does not read waits here, and holds up what it asks next."""
         if self._writer is None:
             data = line + b"\n"
             while data:
@@ -100,11 +123,17 @@ class StandardPipes:
     async def lines(self) -> AsyncIterator[bytes | None]:
         """Lines until standard input ends; None stands for one that was too long."""
         waiting = self._input.waiting
+        given = 0
         while True:
-            while waiting:
+            while waiting and (self._input.ended or not self._host.full):
                 yield waiting.popleft()
-            if self._input.ended:
+                given += 1
+                if given % _AT_A_STRETCH == 0:
+                    # What was asked is to be answered before more is: only so is it seen that nobody reads.
+                    await asyncio.sleep(0)
+            if self._input.ended and not waiting:
                 return
             self._input.arrived.clear()
-            self._input.resume()
+            if len(waiting) <= MAX_WAITING:
+                self._input.resume()
             await self._input.arrived.wait()

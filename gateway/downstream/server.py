@@ -35,6 +35,7 @@ from gateway.eras import (
 from gateway.errors import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, RpcError, error_result
 from gateway.upstream.private import PrivateLinks
 from registry.profile import DEFAULT
+from registry.view import View
 
 log = logging.getLogger(__name__)
 
@@ -98,7 +99,7 @@ class McpServer:
         self._offerings = offerings
         self._listening = listening
         self._announcer = announcer
-        self._shared = shared
+        self.shared = shared
         self._settle = settle
         self._pending = pending
         self._private = private
@@ -149,7 +150,13 @@ class McpServer:
     async def _result(self, request: Request) -> bytes:
         method = request.method
         if method == "tools/call":
-            return _finished(await self._pipeline.call(request.params, self._caller(request)), request)
+            result = await self._pipeline.call(request.params, self._caller(request))
+            try:
+                return _finished(result, request)
+            except wire.MalformedJson:
+                # Not a JSON-RPC error: hosts would call again what has run already.
+                text = "The call ran, but its result is nested too deeply to be passed on."
+                return _finished(error_result(text), request)
         if method in LIST_METHODS:
             return await self._list(request)
         if method == "prompts/get":
@@ -173,7 +180,7 @@ class McpServer:
             if method == "logging/setLevel":
                 return self._set_level(request.session, request.params)
             if method == "resources/subscribe":
-                return self._listening.subscribe(request.session, request.params)
+                return await self._listening.subscribe(request.session, request.params)
             if method == "resources/unsubscribe":
                 return self._listening.unsubscribe(request.session, request.params)
         raise RpcError(METHOD_NOT_FOUND, f"Method not found: {method[:200]}")
@@ -184,19 +191,25 @@ class McpServer:
         await self._settle()
         found = request.session.found if request.session is not None else frozenset()
         return self._views.result(
-            self._calling.view(request.profile),
+            self._view(request),
             LIST_METHODS[request.method],
             modern=request.modern,
-            shared=self._shared,
+            shared=self.shared,
             found=found,
         )
 
     def _read(self, result: dict[str, Any], request: Request) -> bytes:
         if request.modern and result.get("resultType") == "complete":
             result.setdefault("ttlMs", 0)
-            if not self._shared or result.get("cacheScope") != "public":
+            if not self.shared or result.get("cacheScope") != "public":
                 result["cacheScope"] = "private"
         return _finished(result, request)
+
+    def _view(self, request: Request) -> View:
+        try:
+            return self._calling.view(request.profile)
+        except KeyError:
+            raise RpcError(INVALID_REQUEST, f"The profile {request.profile} is no longer configured") from None
 
     def _initialize(self, request: Request) -> Answer:
         params = request.params
@@ -205,9 +218,9 @@ class McpServer:
         version = negotiate(params["protocolVersion"])
         result = {
             "protocolVersion": version,
-            "capabilities": merged(self._calling.view(request.profile).catalog, modern=False, pending=self._pending()),
+            "capabilities": merged(self._view(request).catalog, modern=False, pending=self._pending()),
             "serverInfo": SERVER_INFO,
-            "instructions": instructions(self._calling.view(request.profile)),
+            "instructions": instructions(self._view(request)),
         }
         session = Session(request.principal, version=version, params=params, profile=request.profile)
         session.endings.append(partial(self._private.drop, session.id))
@@ -218,10 +231,10 @@ class McpServer:
         result = {
             "resultType": "complete",
             "supportedVersions": [*MODERN_VERSIONS],
-            "capabilities": merged(self._calling.view(request.profile).catalog, modern=True, pending=pending),
-            "instructions": instructions(self._calling.view(request.profile)),
+            "capabilities": merged(self._view(request).catalog, modern=True, pending=pending),
+            "instructions": instructions(self._view(request)),
             "ttlMs": 0 if pending else _DISCOVERY_TTL_MS,
-            "cacheScope": "public" if self._shared else "private",
+            "cacheScope": "public" if self.shared else "private",
             "_meta": {SERVER_INFO_KEY: SERVER_INFO},
         }
         return wire.dumps(result)
@@ -240,7 +253,7 @@ class McpServer:
         def on_log(params: dict[str, Any]) -> None:
             request.emit(_notification("message", params))
 
-        view = self._calling.view(request.profile)
+        view = self._view(request)
         session = request.session
         if session is not None:
             return Caller(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import secrets
+import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -206,9 +207,9 @@ class _Table(TTLCache[str, Session]):
 class SessionTable:
     """All sessions. The least recently used one makes room for a new one."""
 
-    def __init__(self, announcer: Announcer) -> None:
+    def __init__(self, announcer: Announcer, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._announcer = announcer
-        self._sessions = _Table(MAX_SESSIONS, IDLE_S)
+        self._sessions = _Table(MAX_SESSIONS, IDLE_S, timer=clock)
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -231,10 +232,14 @@ class SessionTable:
         """End idle sessions also while nobody calls; one that streams or runs something is not idle."""
         while True:
             await anyio.sleep(_SWEEP_S)
-            for session in list(self._sessions.values()):
-                if session.running or session.streaming:
-                    self._sessions[session.id] = session
-            self._sessions.expire()
+            self.sweep()
+
+    def sweep(self) -> None:
+        """End what has been idle for too long."""
+        for session in list(self._sessions.values()):
+            if session.running or session.streaming:
+                self._sessions[session.id] = session
+        self._sessions.expire()
 
     def close(self, session: Session) -> None:
         """End a session; its id is unknown from now on."""

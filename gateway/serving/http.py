@@ -9,13 +9,14 @@ import signal
 import socket
 import sys
 from collections.abc import Awaitable, Callable, Iterator, MutableMapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import anyio
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from starlette.requests import ClientDisconnect
 
 from gateway.access.api_keys import ApiKeys
 from gateway.admin.api import AdminApi
@@ -24,44 +25,21 @@ from gateway.config.model import Config
 from gateway.downstream.http import McpEndpoint
 from gateway.downstream.streams import Receive, Send, send_json
 from gateway.errors import ConfigError
+from gateway.reloading import Reloader
+from gateway.serving.connections import Connections
 
 log = logging.getLogger(__name__)
 
-HEADER_S: Final = 15.0
 DRAIN_S: Final = 6.0
 MAX_CONNECTIONS: Final = 9_500
 _BACKLOG: Final = 2048
+_SEND_BUFFER_BYTES: Final = 128 * 1024
+_OWN_DESCRIPTORS: Final = 128
+# A child has three pipes, a server on the network as many connections as it has calls.
+_DESCRIPTORS_PER_SERVER: Final = 16
 _LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1", "[::1]"})
 
 OnReady = Callable[[Gateway, str], Awaitable[None] | None]
-
-
-class _Protocol(HttpToolsProtocol):
-    """uvicorn's protocol with a deadline for the head of a request, which uvicorn lacks."""
-
-    _deadline: Any = None
-
-    def connection_made(self, transport: Any) -> None:
-        super().connection_made(transport)
-        self._deadline = self.loop.call_later(HEADER_S, transport.abort)
-
-    def on_message_begin(self) -> None:
-        super().on_message_begin()
-        if self._deadline is None:
-            self._deadline = self.loop.call_later(HEADER_S, self.transport.abort)
-
-    def on_headers_complete(self) -> None:
-        self._rest()
-        super().on_headers_complete()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._rest()
-        super().connection_lost(exc)
-
-    def _rest(self) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
 
 
 class _Uvicorn(uvicorn.Server):
@@ -101,7 +79,9 @@ class _Front:
         if scope["path"] == "/mcp" or scope["path"].startswith("/mcp/"):
             await self._endpoint(scope, receive, send)
         else:
-            await self._admin(scope, receive, send)
+            # Leaving in the middle of a body is the caller's right, and no error of ours.
+            with suppress(ClientDisconnect):
+                await self._admin(scope, receive, send)
 
     def _host_allowed(self, value: bytes) -> bool:
         if self._hosts is None:
@@ -131,42 +111,52 @@ async def serve(
     Raises:
         ConfigError: The address is taken, or open to others without any API key.
     """
-    keys = ApiKeys(config.gateway.auth.api_keys)
     loopback = host in _LOOPBACK
     source = str(config.path or "command line")
-    if not loopback and not keys.required and not insecure:
-        raise ConfigError(
-            f"listening on {host} lets everyone on the network call every tool; "
-            "set gateway.auth.apiKeys, or say --insecure",
-            file=source,
-            key="gateway.listen.host",
-        )
-    _allow_descriptors()
+
+    def check(config: Config) -> None:
+        if not loopback and not config.gateway.auth.api_keys and not insecure:
+            raise ConfigError(
+                f"listening on {host} lets everyone on the network call every tool; "
+                "set gateway.auth.apiKeys, or say --insecure",
+                file=source,
+                key="gateway.listen.host",
+            )
+
+    check(config)
+    most = _most_connections(len(config.servers))
     listener = _bind(host, port, source)
     token = _admin_token(config, state_dir)
     listen = config.gateway.listen
     hosts = frozenset({*_LOOPBACK, host.lower(), *(name.lower() for name in listen.allowed_hosts)})
     draining = anyio.Event()
     async with open_gateway(config, state_dir=state_dir) as gateway:
-        endpoint = McpEndpoint(gateway.server, gateway.registry, gateway.views, keys)
+        endpoint = McpEndpoint(gateway.server, gateway.views, ApiKeys(config.gateway.auth.api_keys))
+
+        def applied(config: Config) -> None:
+            endpoint.keys = ApiKeys(config.gateway.auth.api_keys)
+
+        gateway.reloader = Reloader(gateway, check=check, applied=applied)
         front = _Front(
             endpoint,
             AdminApi(gateway, token, draining.is_set).app(),
             hosts if loopback or listen.allowed_hosts else None,
             frozenset(origin.lower() for origin in listen.allowed_origins),
         )
+        connections = Connections(most=most)
         server = _Uvicorn(
             uvicorn.Config(
-                front, http=_Protocol, lifespan="off", access_log=False, log_config=None, ws="none",
-                timeout_graceful_shutdown=1, server_header=False, date_header=False,
-                limit_concurrency=MAX_CONNECTIONS,
+                front, http=cast(Any, connections.protocol), ws="none", lifespan="off", access_log=False,
+                log_config=None, timeout_graceful_shutdown=1, server_header=False, date_header=False,
             )
         )  # fmt: skip
         shown = f"[{host}]" if ":" in host else host
         url = f"http://{shown}:{listener.getsockname()[1]}/mcp"
         async with anyio.create_task_group() as group:
-            group.start_soon(_drain_at_signal, gateway, endpoint, server, draining)
+            group.start_soon(connections.watch)
+            group.start_soon(_drain_at_signal, gateway, endpoint, connections, server, draining)
             group.start_soon(endpoint.sessions.keep_swept)
+            group.start_soon(partial(gateway.reloader.run, hangups=True))
             if on_ready is not None:
                 group.start_soon(_tell, on_ready, gateway, url)
             await server.serve(sockets=[listener])
@@ -181,7 +171,7 @@ async def _tell(on_ready: OnReady, gateway: Gateway, url: str) -> None:
 
 
 async def _drain_at_signal(
-    gateway: Gateway, endpoint: McpEndpoint, server: uvicorn.Server, draining: anyio.Event
+    gateway: Gateway, endpoint: McpEndpoint, connections: Connections, server: uvicorn.Server, draining: anyio.Event
 ) -> None:
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async for _ in signals:
@@ -193,21 +183,25 @@ async def _drain_at_signal(
         with anyio.move_on_after(DRAIN_S):
             while endpoint.in_flight:
                 await anyio.sleep(0.02)
+            await connections.read_out()
         endpoint.give_up()
         server.should_exit = True
         await anyio.sleep_forever()
 
 
-def _allow_descriptors() -> None:
-    """Raise the soft limit of open files as far as we may: each idle caller holds one."""
+def _most_connections(servers: int) -> int:
+    """How many callers are served at once: as many as descriptors allow beside those that upstreams need."""
     if sys.platform == "win32":
-        return
+        return MAX_CONNECTIONS
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 2 * MAX_CONNECTIONS if hard == resource.RLIM_INFINITY else min(hard, 2 * MAX_CONNECTIONS)
     if soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    allowed = max(soft, wanted)
+    kept = min(allowed // 2, _OWN_DESCRIPTORS + _DESCRIPTORS_PER_SERVER * servers)
+    return min(MAX_CONNECTIONS, allowed - kept)
 
 
 def _bind(host: str, port: int, source: str) -> socket.socket:
@@ -216,6 +210,8 @@ def _bind(host: str, port: int, source: str) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     # Inherited by each connection: an answer is written in two parts, and Nagle would hold the second 40 ms.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    # So is this: what a caller does not read waits where it is seen and bounded, not in the kernel, 4 MiB for each.
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
     try:
         listener.bind((host.strip("[]"), port))
         # At once: whoever reads our address may come before uvicorn does.

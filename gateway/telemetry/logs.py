@@ -20,11 +20,15 @@ class _Line(logging.Formatter):
         return " ".join((line, *(f"{name}={value!a}" for name, value in given if value is not None)))
 
 
-def start(level: int = logging.INFO) -> None:
-    """Write to standard error from now on: ours from this level, other libraries' warnings."""
+def start(level: int = logging.INFO, *, calls: bool = False) -> None:
+    """Write to standard error from now on: ours from this level, other libraries' warnings.
+
+    Args:
+        level: Of our own messages.
+        calls: One line for each call too: who called what, which way, how it ended. Never what was in it.
+    """
     handler = logging.StreamHandler()
     handler.setFormatter(_Line())
     logging.getLogger().addHandler(handler)
     logging.getLogger("gateway").setLevel(level)
-    # One line for each call is for those who ask for it.
-    logging.getLogger("gateway.calls").setLevel(max(level, logging.WARNING))
+    logging.getLogger("gateway.calls").setLevel(level if calls else max(level, logging.WARNING))

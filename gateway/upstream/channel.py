@@ -10,6 +10,8 @@ from typing import Any, Final, Protocol
 
 from gateway import wire
 from gateway.errors import INTERNAL_ERROR, METHOD_NOT_FOUND, Congested, ConnectionLost, RpcError
+from gateway.lines import MAX_LINE_BYTES
+from gateway.upstream.salvage import answered_id, stand_in
 
 log = logging.getLogger(__name__)
 
@@ -90,7 +92,8 @@ class Correlator:
         self._on_message = on_message
         self._send = send
         self._ids = itertools.count(1)
-        self._pending: dict[int, tuple[asyncio.Future[dict[str, Any]], OnProgress | None]] = {}
+        # An answer that is no strict JSON is handed over as it came.
+        self._pending: dict[int, tuple[asyncio.Future[dict[str, Any] | bytes], OnProgress | None]] = {}
         self._closed: str | None = None
         self.noise = 0
 
@@ -106,11 +109,14 @@ class Correlator:
         if on_progress is not None:
             params = {**params, "_meta": {**params.get("_meta", {}), "progressToken": request_id}}
         line = wire.dumps({"jsonrpc": "2.0", "id": request_id, "method": method, "params": params})
-        future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[dict[str, Any] | bytes] = asyncio.get_running_loop().create_future()
         self._pending[request_id] = (future, on_progress)
         try:
             self._send(line)
-            return answer_of(await future)
+            message = await future
+            if isinstance(message, bytes):
+                message = await stand_in(message, method) or {}
+            return answer_of(message)
         except asyncio.CancelledError:
             # A cancelled waiter takes its future along; one that is done otherwise holds an answer.
             if cancellable and (future.cancelled() or not future.done()):
@@ -133,6 +139,9 @@ class Correlator:
         try:
             message = wire.loads(line)
         except wire.MalformedJson:
+            entry = self._pending.get(answered_id(line) or 0)
+            if entry is not None and not entry[0].done():
+                entry[0].set_result(line)
             message = None
         if not isinstance(message, dict):
             self.noise += 1
@@ -152,6 +161,14 @@ class Correlator:
         entry = self._pending.get(request_id) if type(request_id) is int else None
         if entry is not None and not entry[0].done():
             entry[0].set_result(message)
+
+    def skip(self, ends: bytes) -> None:
+        """Hear the two ends of a message over the bound: whoever waits for it is told."""
+        entry = self._pending.get(answered_id(ends, ends=True) or 0)
+        if entry is not None and not entry[0].done():
+            why = f"The answer has more than {MAX_LINE_BYTES} bytes"
+            text = f"{why}: the request has no result, but may have taken effect."
+            entry[0].set_result({"error": {"code": INTERNAL_ERROR, "message": text}})
 
     def close(self, reason: str) -> None:
         """Fail everything that is waiting."""

@@ -16,6 +16,7 @@ from gateway.errors import ConnectionLost, GatewayError, HttpStatusError, Sessio
 from gateway.upstream.channel import Correlator, OnMessage, OnProgress, answer_of
 from gateway.upstream.events import EventParser
 from gateway.upstream.http import HttpClient, Response
+from gateway.upstream.salvage import stand_in
 from gateway.upstream.stdio import running_child
 
 log = logging.getLogger(__name__)
@@ -81,7 +82,10 @@ async def open_stdio(
     def receive(line: bytes) -> None:
         correlator.receive(line)
 
-    async with running_child(server, command, args, env=env, cwd=cwd, on_line=receive) as child:
+    def skip(ends: bytes) -> None:
+        correlator.skip(ends)
+
+    async with running_child(server, command, args, env=env, cwd=cwd, on_line=receive, on_skipped=skip) as child:
         correlator = Correlator(server, on_message, child.write_line)
         async with anyio.create_task_group() as group:
 
@@ -137,7 +141,7 @@ class HttpChannel:
         finished = False
         try:
             async with self._client.send("POST", self._url, self._head(headers), body) as response:
-                message = await self._answer(response, request_id, on_progress, on_message or self._on_message)
+                message = await self._answer(response, request_id, method, on_progress, on_message or self._on_message)
                 finished = True
                 if method == "initialize":
                     self.session_id = response.headers.get("mcp-session-id")
@@ -207,12 +211,17 @@ class HttpChannel:
         return head
 
     async def _answer(
-        self, response: Response, request_id: int, on_progress: OnProgress | None, on_message: OnMessage
+        self,
+        response: Response,
+        request_id: int,
+        method: str,
+        on_progress: OnProgress | None,
+        on_message: OnMessage,
     ) -> dict[str, Any]:
         if response.status == 404 and self.session_id is not None:
             raise SessionForgotten("the upstream has forgotten the session")
         if response.content_type == "text/event-stream" and response.status == 200:
-            async for message in self._messages(response):
+            async for message in self._messages(response, method):
                 if "method" not in message:
                     if message.get("id") == request_id:
                         return message
@@ -231,7 +240,9 @@ class HttpChannel:
                 parsed = wire.loads(body)
             except wire.MalformedJson as error:
                 if response.status < 400:
-                    raise ConnectionLost(f"the answer is not JSON ({error})", sent=True) from None
+                    parsed = await stand_in(body, method)
+                    if parsed is None:
+                        raise ConnectionLost(f"the answer is not JSON ({error})", sent=True) from None
         message = parsed if isinstance(parsed, dict) else {}
         if "error" in message or "result" in message:
             if response.status < 400:
@@ -244,7 +255,7 @@ class HttpChannel:
             raise HttpStatusError(response.status, _reason_phrase(response.status))
         raise ConnectionLost("the answer is neither JSON nor an event stream", sent=True)
 
-    async def _messages(self, response: Response) -> AsyncIterator[dict[str, Any]]:
+    async def _messages(self, response: Response, method: str = "") -> AsyncIterator[dict[str, Any]]:
         parser = EventParser()
         async for chunk in response.chunks():
             for event in parser.feed(chunk):
@@ -253,8 +264,8 @@ class HttpChannel:
                 try:
                     message = wire.loads(event.data)
                 except wire.MalformedJson:
-                    log.warning("an event is not JSON, ignored", extra={"server": self._server})
-                    continue
+                    log.warning("an event is not JSON", extra={"server": self._server})
+                    message = await stand_in(event.data, method)
                 if isinstance(message, dict):
                     yield message
 

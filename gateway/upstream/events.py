@@ -5,7 +5,7 @@ Source: WHATWG HTML, "Server-sent events", "Interpreting an event stream".
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -29,10 +29,11 @@ class EventParser:
 
     Args:
         skip_large: Leave out what is over the bound, where a stream carries the answers of others too.
+        on_skipped: Is given the two ends of data that were left out.
     """
 
-    def __init__(self, *, skip_large: bool = False) -> None:
-        self._lines = LineSplitter(MAX_EVENT_BYTES)
+    def __init__(self, *, skip_large: bool = False, on_skipped: Callable[[bytes], None] = lambda ends: None) -> None:
+        self._lines = LineSplitter(MAX_EVENT_BYTES, lambda ends: on_skipped(ends.removeprefix(b"data:")))
         self._skip_large = skip_large
         self._dropping = False
         self._data: list[bytes] = []

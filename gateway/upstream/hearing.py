@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 import anyio
 from anyio.abc import TaskGroup
 
-from gateway.eras import QUESTIONS, SUBSCRIPTION_KEY
+from gateway.eras import QUESTIONS, SUBSCRIPTION_KEY, can_be_asked
 from gateway.errors import METHOD_NOT_FOUND, GatewayError, RpcError
 from gateway.upstream.channel import Reply, refusal
 from gateway.upstream.sideband import Host, Sideband
@@ -37,6 +37,7 @@ class Hearing:
     Attributes:
         host: The downstream session whose own connection it is: all that is said on it is for that one.
         group: Runs what a question waits for; None before the owner is there.
+        on_acknowledged: Hears which notifications a subscription of ours will bring.
         changed: Set when a list has changed; `dirty` says which.
     """
 
@@ -45,6 +46,7 @@ class Hearing:
         self.host = host
         self.group: TaskGroup | None = None
         self.on_update: OnUpdate | None = None
+        self.on_acknowledged: Callable[[object], None] = lambda notifications: None
         self.changed = anyio.Event()
         self.dirty: set[ListKind] = set()
         self._modern = modern
@@ -83,6 +85,8 @@ class Hearing:
             scope = self._asked.get(_hashable(params.get("requestId")))
             if scope is not None:
                 scope.cancel()
+        elif method == "notifications/subscriptions/acknowledged":
+            self.on_acknowledged(params.get("notifications"))
         elif method == "notifications/resources/updated":
             self._updated("resourceSubscriptions", params.get("uri"), params)
         elif method == "notifications/tasks":
@@ -111,7 +115,7 @@ class Hearing:
         if method not in QUESTIONS:
             reply(refusal(message))
             return
-        able = self.host is not None and QUESTIONS[method] in self.host.capabilities
+        able = self.host is not None and can_be_asked(self.host.capabilities, method, message.get("params"))
         if able and self.host is not None and self.group is not None and len(self._asked) < _MAX_ASKS:
             if sideband is None:
                 sideband = next((one for one in reversed(self._in_flight) if one.ask is not None), None)

@@ -30,15 +30,17 @@ from gateway.upstream.breaker import Breaker
 from gateway.upstream.channels import HttpChannel
 from gateway.upstream.connector import McpConnector
 from gateway.upstream.hearing import OnUpdate
-from gateway.upstream.http import HttpClient, split_url
+from gateway.upstream.http import HttpClient
 from gateway.upstream.session import ALL_KINDS, RawListing, UpstreamCall, UpstreamSession
 from gateway.upstream.sideband import Host
+from gateway.upstream.waiting import answers, either
 from gateway.upstream.watching import Wanted, follow, watch
 
 log = logging.getLogger(__name__)
 
 State = Literal["connecting", "ready", "waiting", "stopped"]
-OnListing = Callable[[str, int, RawListing], Awaitable[None]]
+OnListing = Callable[["UpstreamLink", RawListing], Awaitable[None]]
+OnLost = Callable[["UpstreamLink"], None]
 
 POLL_S: Final = 60.0
 # A session that lived this long was sound: its end starts the backoff afresh.
@@ -46,6 +48,7 @@ SOUND_S: Final = 10.0
 WAIT_READY_S: Final = 10.0
 WAIT_FAILING_S: Final = 2.0
 _STORM_S: Final = 0.05
+_LOOK_S: Final = 0.05
 _KNOCK_S: Final = 0.4
 _HEADER_MISMATCH: Final = -32020
 
@@ -68,9 +71,10 @@ class UpstreamLink:
         client: HttpClient,
         *,
         on_listing: OnListing,
-        on_lost: Callable[[str, int], None],
+        on_lost: OnLost,
         on_update: OnUpdate | None = None,
         host: Host | None = None,
+        epoch: int = 0,
         chance: Callable[[], float] = random.random,
     ) -> None:
         self.server = server
@@ -92,7 +96,7 @@ class UpstreamLink:
         self.wanted = Wanted()
         self.tried = anyio.Event()
         self.state: State = "connecting"
-        self.epoch = 0
+        self.epoch = epoch
         self.in_flight = 0
         self.last_error: str | None = None
         self.unwilling = False
@@ -120,7 +124,7 @@ class UpstreamLink:
                 cause = innermost(error)
                 refused = isinstance(cause, ConnectionLost)
                 forgotten = isinstance(cause, SessionForgotten)
-                self.unwilling = self.epoch == 0 and isinstance(cause, RpcError)
+                self.unwilling = self._private and self.epoch == 0 and isinstance(cause, RpcError)
                 if isinstance(cause, GatewayError):
                     self.last_error = str(cause)
                 else:
@@ -129,7 +133,7 @@ class UpstreamLink:
             finally:
                 self._session = None
                 self._ready = anyio.Event() if self._ready.is_set() else self._ready
-            self._on_lost(self.server, self.epoch)
+            self._on_lost(self)
             self.tried.set()
             self.state = "waiting"
             log.warning("not connected: %s", self.last_error, extra={"server": self.server})
@@ -139,6 +143,18 @@ class UpstreamLink:
                 continue
             self._failures = 0 if time.monotonic() - began_s >= SOUND_S else self._failures + 1
             await self._pause(delay_s(max(0, self._failures - 1), self._chance()), knock=refused)
+
+    def retire(self) -> None:
+        """Let nothing that it still hears be told: another link has taken its place, or none."""
+        self._on_listing, self._on_lost, self._on_update = _unlisted, _unheard, None
+        if self._session is not None:
+            self._session.hearing.on_update = None
+
+    async def drained(self) -> None:
+        """Wait until no call is in flight any more, within the time that a call may take."""
+        with anyio.move_on_after(self.config.call_timeout):
+            while self.in_flight:
+                await anyio.sleep(_LOOK_S)
 
     def refresh(self) -> None:
         """List again soon; connect at once where the link waits."""
@@ -319,7 +335,7 @@ class UpstreamLink:
             hint_s = ttl_ms / 1000 if ttl_ms else POLL_S
             poll_s = max(1.0, hint_s) * (0.8 + 0.4 * self._chance())
             with anyio.move_on_after(None if session.watched and ttl_ms is None else poll_s):
-                await _either(session.hearing.changed, self._relist)
+                await either(session.hearing.changed, self._relist)
             # A storm of changes is one change: what comes while we list is listed once more.
             await anyio.sleep(_STORM_S)
             named = session.hearing.changed.is_set() and not self._relist.is_set()
@@ -344,7 +360,7 @@ class UpstreamLink:
             await self._publish(listing)
 
     async def _publish(self, listing: RawListing) -> None:
-        await self._on_listing(self.server, self.epoch, listing)
+        await self._on_listing(self, listing)
 
     async def _pause(self, seconds: float, *, knock: bool) -> None:
         """Wait before the next attempt; a port that accepts connections again ends the wait."""
@@ -353,28 +369,14 @@ class UpstreamLink:
             until_s = time.monotonic() + seconds
             while (left_s := until_s - time.monotonic()) > 0:
                 await anyio.sleep(min(_KNOCK_S, left_s))
-                if knock and self.config.url is not None and await _answers(self.config.url):
+                if knock and self.config.url is not None and await answers(self.config.url):
                     break
         self._hurry = None
 
 
-async def _either(first: anyio.Event, second: anyio.Event) -> None:
-    async with anyio.create_task_group() as group:
-
-        async def wait(event: anyio.Event) -> None:
-            await event.wait()
-            group.cancel_scope.cancel()
-
-        group.start_soon(wait, first)
-        group.start_soon(wait, second)
+async def _unlisted(link: UpstreamLink, listing: RawListing) -> None:
+    """A listing that nobody takes."""
 
 
-async def _answers(url: str) -> bool:
-    origin, _ = split_url(url)
-    try:
-        with anyio.fail_after(1):
-            stream = await anyio.connect_tcp(origin.host, origin.port)
-        await stream.aclose()
-    except (OSError, TimeoutError):
-        return False
-    return True
+def _unheard(link: UpstreamLink) -> None:
+    """A loss that nobody is told of."""

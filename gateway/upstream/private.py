@@ -68,9 +68,9 @@ class PrivateLinks:
             self._links.pop(key)[1].cancel()
 
     def drop_server(self, alias: str, *, forget: bool = True) -> None:
-        """End every connection to an upstream."""
+        """End every connection to an upstream, each when its calls are done."""
         for key in [key for key in self._links if key[1] == alias]:
-            self._links.pop(key)[1].cancel()
+            self._group.start_soon(_ended, *self._links.pop(key))
         if forget:
             self._unwilling.discard(alias)
 
@@ -91,9 +91,14 @@ class PrivateLinks:
         return link
 
 
-async def _unlisted(alias: str, epoch: int, listing: RawListing) -> None:
+async def _ended(link: UpstreamLink, scope: anyio.CancelScope) -> None:
+    await link.drained()
+    scope.cancel()
+
+
+async def _unlisted(link: UpstreamLink, listing: RawListing) -> None:
     """A private connection is never listed."""
 
 
-def _unheard(alias: str, epoch: int) -> None:
+def _unheard(link: UpstreamLink) -> None:
     """What a private connection loses, its next call finds out."""

@@ -47,7 +47,7 @@ async def open_sse(
     correlator = Correlator(server, on_message, send)
 
     async def read(response: Response) -> None:
-        parser = EventParser(skip_large=True)
+        parser = EventParser(skip_large=True, on_skipped=correlator.skip)
         async for chunk in response.chunks():
             for event in parser.feed(chunk):
                 if event.event == "endpoint":

@@ -28,6 +28,8 @@ _STDERR_LINE_BYTES: Final = 2000
 _STDERR_LINES_PER_S: Final = 50
 _CLOSE_GRACE_S: Final = 1.0
 _TERM_GRACE_S: Final = 1.0
+# Three pairs of pipes, and one to hear whether the program could be started.
+_SPAWN_DESCRIPTORS: Final = 8
 
 # What a program needs to run at all; everything else a child must be given by name.
 SAFE_ENVIRONMENT: Final = (
@@ -47,10 +49,12 @@ def child_environment(named: Mapping[str, str], ours: Mapping[str, str]) -> dict
 
 
 class _Pipes(asyncio.SubprocessProtocol):
-    def __init__(self, on_line: Callable[[bytes], None], on_stderr: Callable[[bytes], None]) -> None:
+    def __init__(
+        self, on_line: Callable[[bytes], None], on_skipped: Callable[[bytes], None], on_stderr: Callable[[bytes], None]
+    ) -> None:
         self._on_line = on_line
         self._on_stderr = on_stderr
-        self._stdout = LineSplitter()
+        self._stdout = LineSplitter(on_skipped=on_skipped)
         self._stderr = LineSplitter(_STDERR_LINE_BYTES)
         self.exited = asyncio.Event()
         self.ended = asyncio.Event()
@@ -134,6 +138,21 @@ class ChildProcess:
             os.killpg(self.pid, sign)
 
 
+def _require_descriptors() -> None:
+    """Find out in words whether a child's pipes can be made: uvloop has none for it.
+
+    Raises:
+        OSError: Too many files are open.
+    """
+    taken: list[int] = []
+    try:
+        for _ in range(_SPAWN_DESCRIPTORS):
+            taken.append(os.dup(2))
+    finally:
+        for descriptor in taken:
+            os.close(descriptor)
+
+
 def _die_with_parent() -> None:
     if _LIBC is not None:
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
@@ -148,6 +167,7 @@ async def running_child(
     env: Mapping[str, str],
     cwd: str | None,
     on_line: Callable[[bytes], None],
+    on_skipped: Callable[[bytes], None],
 ) -> AsyncIterator[ChildProcess]:
     """Start a child; it has ended, with all its descendants, when this is left.
 
@@ -161,8 +181,9 @@ async def running_child(
     stderr = _StderrLog(server)
     loop = asyncio.get_running_loop()
     try:
+        _require_descriptors()
         transport, pipes = await loop.subprocess_exec(
-            lambda: _Pipes(on_line, stderr.line),
+            lambda: _Pipes(on_line, on_skipped, stderr.line),
             path,
             *args,
             env=environment,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Final
 
 import anyio
@@ -17,6 +18,7 @@ log = logging.getLogger(__name__)
 
 _RELISTEN_S: Final = 0.3
 _FAILURES: Final = 3
+_ACKNOWLEDGED_S: Final = 2.0
 
 
 class Wanted:
@@ -25,6 +27,9 @@ class Wanted:
     def __init__(self) -> None:
         self.keys: dict[WatchedKind, set[str]] = {"resourceSubscriptions": set(), "taskIds": set()}
         self.changed = anyio.Event()
+        self.version = 0
+        self._applied = 0
+        self._reached = anyio.Event()
 
     def put(self, kind: WatchedKind, key: str) -> None:
         """Watch one more."""
@@ -36,10 +41,23 @@ class Wanted:
         self.keys[kind].discard(key)
         self._tell()
 
+    def applied(self, version: int) -> None:
+        """The upstream knows what was wanted at this version."""
+        self._applied = max(self._applied, version)
+        self._reached.set()
+        self._reached = anyio.Event()
+
+    async def settled(self) -> None:
+        """Wait until the upstream knows what is wanted now."""
+        wanted = self.version
+        while self._applied < wanted:
+            await self._reached.wait()
+
     def __bool__(self) -> bool:
         return any(self.keys.values())
 
     def _tell(self) -> None:
+        self.version += 1
         self.changed.set()
         self.changed = anyio.Event()
 
@@ -72,28 +90,51 @@ async def watch(session: UpstreamSession) -> None:
 
 async def follow(session: UpstreamSession, wanted: Wanted) -> None:
     """Watch what somebody wants watched, as long as the connection lives."""
-    subscribed: set[str] = set()
     for uri in sorted(wanted.keys["resourceSubscriptions"]):
         # Nobody knows what happened to it between two connections.
         if session.hearing.on_update is not None:
             session.hearing.on_update("resourceSubscriptions", uri, {"uri": uri})
+    if session.era == "modern":
+        await _follow_streams(session, wanted)
+        return
+    subscribed: set[str] = set()
     while True:
-        changed = wanted.changed
-        if session.era == "modern":
-            async with anyio.create_task_group() as group:
-                if wanted:
-                    group.start_soon(_subscribe_to, session, wanted)
-                await changed.wait()
-                group.cancel_scope.cancel()
-            continue
+        changed, version = wanted.changed, wanted.version
         uris = set(wanted.keys["resourceSubscriptions"])
         for uri in sorted(uris - subscribed):
             await _tell(session, "resources/subscribe", uri)
         for uri in sorted(subscribed - uris):
             await _tell(session, "resources/unsubscribe", uri)
         subscribed = uris
-        if changed is wanted.changed:
+        wanted.applied(version)
+        await changed.wait()
+
+
+async def _follow_streams(session: UpstreamSession, wanted: Wanted) -> None:
+    """Keep one stream open for all that is wanted; the one before ends when the next is acknowledged."""
+    async with anyio.create_task_group() as group:
+        current: anyio.CancelScope | None = None
+        while True:
+            changed, version = wanted.changed, wanted.version
+            before, current = current, None
+            if wanted:
+                current = anyio.CancelScope()
+                keys = {kind: sorted(some) for kind, some in wanted.keys.items() if some}
+                acknowledged = anyio.Event()
+                session.hearing.on_acknowledged = partial(_notice, acknowledged, keys)
+                group.start_soon(_subscribe_to, session, keys, current, acknowledged)
+                with anyio.move_on_after(_ACKNOWLEDGED_S):
+                    await acknowledged.wait()
+            if before is not None:
+                before.cancel()
+            wanted.applied(version)
             await changed.wait()
+
+
+def _notice(acknowledged: anyio.Event, keys: Mapping[WatchedKind, list[str]], notifications: object) -> None:
+    """Tell an acknowledgement of this subscription from that of another one on the same wire."""
+    if isinstance(notifications, dict) and notifications.keys() <= keys.keys():
+        acknowledged.set()
 
 
 async def _tell(session: UpstreamSession, method: str, uri: str) -> None:
@@ -103,17 +144,20 @@ async def _tell(session: UpstreamSession, method: str, uri: str) -> None:
         log.info("%s failed: %s", method, error, extra={"server": session.server})
 
 
-async def _subscribe_to(session: UpstreamSession, wanted: Wanted) -> None:
-    keys = {kind: sorted(some) for kind, some in wanted.keys.items() if some}
-    for _ in range(_FAILURES):
-        try:
-            await session.request("subscriptions/listen", {"notifications": keys})
-        except (RpcError, HttpStatusError) as error:
-            log.info("cannot subscribe: %s", error, extra={"server": session.server})
-            return
-        except ConnectionLost:
-            log.debug("the stream of updates ended", extra={"server": session.server})
-        await anyio.sleep(_RELISTEN_S)
+async def _subscribe_to(
+    session: UpstreamSession, keys: Mapping[WatchedKind, list[str]], scope: anyio.CancelScope, acknowledged: anyio.Event
+) -> None:
+    with scope:
+        for _ in range(_FAILURES):
+            try:
+                await session.request("subscriptions/listen", {"notifications": dict(keys)})
+            except (RpcError, HttpStatusError) as error:
+                log.info("cannot subscribe: %s", error, extra={"server": session.server})
+                break
+            except ConnectionLost:
+                log.debug("the stream of updates ended", extra={"server": session.server})
+            await anyio.sleep(_RELISTEN_S)
+    acknowledged.set()
 
 
 async def _listen(

@@ -92,15 +92,17 @@ def venv(kind: str, packages: tuple[str, ...]) -> Path:
 
 
 @functools.cache
-def npm(kind: str, packages: tuple[str, ...]) -> Path:
-    """Return the `node_modules` that holds these packages."""
+def npm(kind: str, packages: tuple[str, ...], *, scripts: bool = True) -> Path:
+    """Return the `node_modules` that holds these packages; without `scripts` nothing of theirs runs meanwhile."""
     npm_command = shutil.which("npm")
     if npm_command is None:
         missing("npm is not installed")
 
+    quiet = () if scripts else ("--ignore-scripts",)
+
     def install(place: Path) -> None:
         (place / "package.json").write_text('{"private": true, "type": "module"}', encoding="utf-8")
-        _run([npm_command, "install", "--no-audit", "--no-fund", "--no-save", *packages], place)
+        _run([npm_command, "install", "--no-audit", "--no-fund", "--no-save", *quiet, *packages], place)
 
     return kept(kind, packages, install) / "node_modules"
 

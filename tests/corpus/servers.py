@@ -68,7 +68,8 @@ def commands(scratch: Path) -> dict[str, dict[str, Any]]:
     return {server: {**one, "env": _CREDENTIALS, "cwd": str(scratch)} for server, one in described.items()}
 
 
-async def _ask(commands: Mapping[str, Mapping[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+async def ask_all(commands: Mapping[str, Mapping[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """Return what each of these servers lists, asked a few at a time."""
     said: dict[str, list[dict[str, Any]]] = {}
     turns = anyio.CapacityLimiter(4)
 
@@ -90,7 +91,7 @@ def listings() -> dict[str, list[dict[str, Any]]]:
 
     def install(place: Path) -> None:
         with tempfile.TemporaryDirectory() as scratch:
-            said = anyio.run(_ask, commands(Path(scratch)))
+            said = anyio.run(ask_all, commands(Path(scratch)))
         (place / "listings.json").write_text(json.dumps(said), encoding="utf-8")
 
     versions = (*NODE.values(), *PYTHON.values(), *installed.SERVERS, *installed.SDK1)

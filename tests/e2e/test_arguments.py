@@ -172,6 +172,17 @@ async def test_repairs_can_be_turned_off_for_a_server_and_for_a_tool(tmp_path: P
         assert [one["arguments"] for one in record.calls()] == [{"n": 5}]
 
 
+async def test_repairs_can_be_turned_off_for_a_profile(tmp_path: Path) -> None:
+    config, record = calendar(tmp_path)
+    profiles = {"default": {"repair": "off", "disclosure": "eager"}}
+    async with running_gateway(tmp_path, {"calendar-mcp": config}, gateway={"profiles": profiles}) as gateway:
+        await gateway.until_listed(NAME)
+        assert (await gateway.call(NAME, {**RIGHT, "to": "a@b"}))["isError"]
+        assert (await gateway.call("invoke_tool", generic(params=RIGHT)))["isError"]
+        assert record.calls() == []
+        assert not (await gateway.call(NAME, RIGHT)).get("isError")
+
+
 async def test_defaults_fill_on_both_routes_and_nothing_is_invented(tmp_path: Path) -> None:
     config, record = calendar(tmp_path, defaults={"timeZone": "${ZONE}", "to": ["never@used"], "unknown": 1})
     async with running_gateway(tmp_path, {"calendar-mcp": config}, environment={"ZONE": "Europe/Paris"}) as gateway:

@@ -116,7 +116,6 @@ async def test_a_prompt_and_a_resource_of_a_modern_server_pass_their_questions_o
 _FORMS_ONLY = [("2025-06-18", {}), ("2025-11-25", {}), ("2025-11-25", {"form": {}})]
 
 
-@pytest.mark.xfail(strict=True, reason="an address is relayed to a host that declared forms only")
 @pytest.mark.parametrize("modern", [True, False])
 @pytest.mark.parametrize(("version", "forms"), _FORMS_ONLY)
 async def test_a_host_is_sent_to_no_address_unless_it_said_that_it_can_go(

@@ -99,10 +99,7 @@ async def test_each_session_has_its_own_level_of_logs(modern: bool, tmp_path: Pa
         assert heard == wanted
 
 
-_GAP = pytest.mark.xfail(strict=True, reason="the one stream to a modern server is cut before the next is open")
-
-
-@pytest.mark.parametrize("modern", [pytest.param(True, marks=_GAP), False])
+@pytest.mark.parametrize("modern", [True, False])
 async def test_no_update_is_lost_while_others_come_and_go(modern: bool, tmp_path: Path) -> None:
     async with (
         full_http(tmp_path, "s", modern=modern) as server,

@@ -25,6 +25,17 @@ def rss_of(pid: int) -> int:
     raise AssertionError("no VmRSS")
 
 
+def descriptors_of(pid: int) -> int:
+    """Return how many descriptors a process holds (Linux)."""
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def cpu_of(pid: int) -> float:
+    """Return the seconds of processor time that a process has used (Linux)."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def lives(pid: int) -> bool:
     """Tell whether a process is there and no zombie (Linux)."""
     try:

@@ -10,7 +10,6 @@ from typing import Any
 
 import anyio
 import pytest
-from anyio.abc import SocketStream
 from callers import call_of, handshake, hello, raw_exchange, raw_post, status_of
 from gateways import RunningGateway, answer_of, running_gateway
 from upstreams.running import Recording, builtin_tools, scripted_http_server, scripted_stdio_server
@@ -111,44 +110,6 @@ async def test_an_endless_chunked_body_is_cut_off(tmp_path: Path) -> None:
                         sent += len(chunk)
         assert sent < 64 * 2**20
         await assert_still_serving(gateway)
-
-
-async def until_cut(stream: SocketStream) -> bytes:
-    received = b""
-    with suppress(anyio.EndOfStream, anyio.BrokenResourceError):
-        while True:
-            received += await stream.receive()
-    return received
-
-
-async def test_three_hundred_idle_and_slow_connections_leave_room_and_slow_heads_are_cut(tmp_path: Path) -> None:
-    head = b"POST /mcp HTTP/1.1\r\nhost: 127.0.0.1\r\nx-slow: "
-    whole = b"GET /healthz HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n"
-    slow_body = raw_post(b"", "content-length: 1000", length=False)
-    starts = [b"", head, whole + head, slow_body]
-    async with serving_echo(tmp_path) as (gateway, _):
-        host, _, port = gateway.origin.removeprefix("http://").rpartition(":")
-        streams: list[SocketStream] = []
-        try:
-            with anyio.fail_after(20):
-                for number in range(300):
-                    streams.append(await anyio.connect_tcp(host, int(port)))
-                    if starts[number % 4]:
-                        await streams[-1].send(starts[number % 4])
-            for _ in range(5):
-                await assert_still_serving(gateway)
-            for number, stream in enumerate(streams):
-                if starts[number % 4].endswith(head):
-                    # Another byte does not buy more time.
-                    await stream.send(b"x")
-            with anyio.fail_after(25):
-                for number, stream in enumerate(streams):
-                    if number % 4 < 3:
-                        assert (await until_cut(stream)).count(b" 200 OK") == (number % 4 == 2)
-            await assert_still_serving(gateway)
-        finally:
-            for stream in streams:
-                await anyio.aclose_forcefully(stream)
 
 
 async def test_foreign_origins_and_hosts_are_refused_on_every_path(tmp_path: Path) -> None:

@@ -124,7 +124,7 @@ async def test_a_hung_call_is_answered_at_its_deadline_and_cancelled(tmp_path: P
         began_s = anyio.current_time()
         result = await gateway.call("h__hang")
         assert result["isError"]
-        assert 1 <= anyio.current_time() - began_s < 3
+        assert 1 <= anyio.current_time() - began_s < 1.5
         sent = http.recording.calls("hang")[0]["id"]
         await http.recording.until(lambda seen: sent in seen.cancelled())
         assert "isError" not in await gateway.call("h__progress", {"count": 5, "interval_s": 0.4})
@@ -219,11 +219,16 @@ async def test_a_server_that_refuses_connections_delays_nobody_and_joins_when_it
             await gateway.until_listed("fine__echo", within_s=5)
             row = await until_server(gateway, "late", lambda row: row["state"] == "waiting" and row["lastError"])
             assert "cannot connect" in row["lastError"]
-            await late.start()
-            began_s = anyio.current_time()
-            await gateway.until_listed("late__echo")
-            assert anyio.current_time() - began_s < 2
-            assert "isError" not in await gateway.call("late__echo")
+            joined_s: list[float] = []
+            while not joined_s or (len(joined_s) < 3 and joined_s[-1] > 1):
+                await late.stop()
+                await until_server(gateway, "late", lambda row: row["state"] == "waiting")
+                await late.start()
+                began_s = anyio.current_time()
+                await until_server(gateway, "late", lambda row: row["state"] == "ready")
+                joined_s.append(anyio.current_time() - began_s)
+                assert "isError" not in await gateway.call("late__echo")
+            assert joined_s[-1] <= 1, joined_s
 
 
 async def test_a_server_that_never_answers_the_handshake_delays_nobody(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ async def test_a_restart_with_other_tools_is_listed_and_announced_once(tmp_path:
             began_s = anyio.current_time()
             while "title" not in (await gateway.tools())["s__send"]["inputSchema"]["properties"]:
                 await glance_again()
-            assert anyio.current_time() - began_s < 3
+            assert anyio.current_time() - began_s < 2
             assert (await gateway.server("s"))["epoch"] == 2
             assert told.changes <= 1
             await eventually(lambda: told.changes == 1)
@@ -86,16 +86,21 @@ async def test_a_change_without_a_restart_is_listed_within_a_second(tmp_path: Pa
             await new.recording.until(lambda seen: seen.events("stream"))
             await http.recording.until(lambda seen: seen.events("stream"))
             await modern_record.until(lambda seen: seen.requests("subscriptions/listen"))
-            following = {"tools": [tool("two")], "list_changed": True}
-            began_s = anyio.current_time()
-            rescript(stdio, record, announce=True, **following)
-            rescript(modern, modern_record, announce=True, **following, modern=True)
-            http.announce(**following)
-            new.announce(**following, modern=True)
-            old.announce(**following, legacy_sse_only=True)
-            tools = await gateway.until_listed(*(f"{name}__two" for name in servers))
-            assert anyio.current_time() - began_s < 3
-            assert not any(name.endswith("__one") for name in tools)
+            took_s: list[float] = []
+            # On a machine that does other things too, one of three tries is to be as quick as promised.
+            while not took_s or (len(took_s) < 3 and took_s[-1] > 1):
+                name = f"another{len(took_s)}"
+                following = {"tools": [tool(name)], "list_changed": True}
+                began_s = anyio.current_time()
+                rescript(stdio, record, announce=True, **following)
+                rescript(modern, modern_record, announce=True, **following, modern=True)
+                http.announce(**following)
+                new.announce(**following, modern=True)
+                old.announce(**following, legacy_sse_only=True)
+                tools = await gateway.until_listed(*(f"{server}__{name}" for server in servers))
+                took_s.append(anyio.current_time() - began_s)
+                assert not any(name.endswith("__one") for name in tools)
+            assert took_s[-1] <= 1, took_s
 
 
 async def test_a_failed_listing_keeps_the_last_good_one_and_says_why(tmp_path: Path) -> None:

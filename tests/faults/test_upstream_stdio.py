@@ -27,7 +27,7 @@ async def test_a_crash_in_mid_call_is_an_answer_at_once_and_the_next_call_works(
         await gateway.until_listed("s__echo")
         began_s = anyio.current_time()
         result = await gateway.call("s__exit", {"code": 5})
-        assert anyio.current_time() - began_s < 2
+        heard_s = [anyio.current_time() - began_s]
         assert result["isError"]
         assert "outcome is unknown" in text_of(result), result
         assert "code 5" in text_of(result)
@@ -43,6 +43,11 @@ async def test_a_crash_in_mid_call_is_an_answer_at_once_and_the_next_call_works(
                     tasks.start_soon(calling, gateway, "s__hang", {}, answers)
                 await record.until(lambda seen: len(seen.calls("hang")) == 3)
                 os.kill(record.starts()[-1], signal.SIGKILL)
+                began_s = anyio.current_time()
+        heard_s.append(anyio.current_time() - began_s)
+        # Of the two, for a machine that does other things too.
+        assert min(heard_s) <= 0.2, heard_s
+        assert max(heard_s) < 1, heard_s
         assert all(one["isError"] and "outcome is unknown" in text_of(one) for one in answers), answers
         assert all("SIGKILL" in text_of(one) for one in answers)
         assert "isError" not in await gateway.call("s__echo")
@@ -83,24 +88,45 @@ async def test_arguments_that_the_upstream_refuses_are_never_sent_again(tmp_path
         assert len(record.calls()) == 1
 
 
-@pytest.mark.parametrize("name", ["hang", "half_line"])
-async def test_a_hung_call_is_answered_at_its_deadline_and_harms_no_other(tmp_path: Path, name: str) -> None:
-    server, record = scripted_stdio_server(tmp_path, "s", tools=builtin_tools(name, "echo"))
+async def test_a_hung_call_is_answered_at_its_deadline_and_harms_no_other(tmp_path: Path) -> None:
+    server, record = scripted_stdio_server(tmp_path, "s", tools=builtin_tools("hang", "echo"))
     async with running_gateway(tmp_path, {"s": {**server, "callTimeout": 1}}) as gateway:
-        await gateway.until_listed(f"s__{name}")
+        await gateway.until_listed("s__hang")
         answers: list[dict[str, Any]] = []
         began_s = anyio.current_time()
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(calling, gateway, f"s__{name}", {}, answers)
-            await record.until(lambda seen: seen.calls(name))
+            tasks.start_soon(calling, gateway, "s__hang", {}, answers)
+            await record.until(lambda seen: seen.calls("hang"))
             for number in range(20):
-                # Its first one ends the line that was cut, and costs nobody anything else.
                 assert (await gateway.call("s__echo", {"n": number}))["structuredContent"] == {"n": number}
             assert not answers
-        assert 1 <= anyio.current_time() - began_s < 3
+        assert 1 <= anyio.current_time() - began_s < 1.5
         assert answers[0]["isError"]
         assert "within 1 s" in text_of(answers[0])
-        await record.until(lambda seen: seen.cancelled() == [seen.calls(name)[0]["id"]])
+        await record.until(lambda seen: seen.cancelled() == [seen.calls("hang")[0]["id"]])
+        assert (await gateway.server("s"))["inFlight"] == 0
+        assert (await gateway.server("s"))["epoch"] == 1
+
+
+async def test_an_answer_that_stops_in_its_middle_costs_one_call_and_no_more_than_its_deadline(tmp_path: Path) -> None:
+    server, record = scripted_stdio_server(tmp_path, "s", tools=builtin_tools("half_line", "echo"))
+    async with running_gateway(tmp_path, {"s": {**server, "callTimeout": 1}}) as gateway:
+        await gateway.until_listed("s__half_line")
+        for ended in (False, True):
+            answers: list[dict[str, Any]] = []
+            began_s = anyio.current_time()
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(calling, gateway, "s__half_line", {}, answers)
+                await record.until(lambda seen, count=ended + 1: len(seen.calls("half_line")) == count)
+                if ended:
+                    # The next answer ends the line that was cut.
+                    assert (await gateway.call("s__echo", {"a": 1}))["structuredContent"] == {"a": 1}
+            took_s = anyio.current_time() - began_s
+            assert took_s < 0.5 if ended else 1 <= took_s < 1.5
+            assert answers[0]["isError"]
+            assert ("not JSON" if ended else "within 1 s") in text_of(answers[0])
+            for number in range(20):
+                assert (await gateway.call("s__echo", {"n": number}))["structuredContent"] == {"n": number}
         assert (await gateway.server("s"))["inFlight"] == 0
         assert (await gateway.server("s"))["epoch"] == 1
 
@@ -126,8 +152,9 @@ async def test_noise_on_standard_output_is_skipped_and_bounded_in_memory(tmp_pat
         for name in names[:4]:
             assert (await gateway.call(f"s__{name}", {"a": name}))["structuredContent"] == {"a": name}
             assert (await gateway.call("s__echo", {"b": name}))["structuredContent"] == {"b": name}
-        # An answer over the bound is skipped like any such line: its call has none.
-        assert (await gateway.call("s__big", {"bytes": 50_000_000}))["isError"]
+        # An answer over the bound is skipped like any such line, but its call is told so at once.
+        with anyio.fail_after(2.5):
+            assert "more than 8388608 bytes" in text_of(await gateway.call("s__big", {"bytes": 50_000_000}))
         assert "isError" not in await gateway.call("s__echo")
         assert rss_of(gateway.process.pid) - before < 64 * MIB
         assert len(record.starts()) == 1

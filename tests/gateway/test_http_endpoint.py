@@ -203,6 +203,24 @@ async def test_a_session_is_its_principals_alone_and_unknown_once_closed() -> No
     table.close(session)
 
 
+async def test_an_idle_session_ends_after_its_time_and_one_that_is_used_or_streams_does_not() -> None:
+    now_s = 0.0
+    registry = Registry(Shape())
+    table = SessionTable(Announcer(registry, Views(registry, {})), clock=lambda: now_s)
+    idle, used, streaming, running = (opened(table, LOCAL) for _ in range(4))
+    ended: list[str] = []
+    for session in (idle, used, streaming, running):
+        session.endings.append(lambda one=session.id: ended.append(one))
+    streaming.open_stream(lambda message, number: None, lambda: None)
+    running.running[1] = anyio.CancelScope()
+    for _ in range(4):
+        now_s += sessions.IDLE_S * 0.4
+        assert table.get(used.id, LOCAL) is used
+        table.sweep()
+    assert ended == [idle.id]
+    assert [table.get(one.id, LOCAL) for one in (idle, used, streaming, running)] == [None, used, streaming, running]
+
+
 async def test_a_closed_session_hears_of_no_change() -> None:
     registry = Registry(Shape())
     table, announcer = a_table(registry)

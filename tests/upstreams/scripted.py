@@ -287,6 +287,8 @@ class Upstream:
             case "elicit":
                 return await self._elicit(given, params, emit)
             case _ if kind in WRECKS:
+                if "line" in given:
+                    given = {**given, "line": str(given["line"]).replace("@id", json.dumps(message["id"]))}
                 real = {"jsonrpc": "2.0", "id": message["id"], "result": self._stamp(echo, params)}
                 return Wreck(kind=kind, given=given, message=real)
         return self._stamp(echo, params)

@@ -264,6 +264,10 @@ class Site:
         """Commit a fault on one response."""
         whole, given = json.dumps(wreck.message).encode(), wreck.given
         match wreck.kind:
+            case "raw" if as_events:
+                await wire.open_events(**opened)
+                await wire.event(str(given.get("line", "")))
+                await wire.gone()
             case "raw":
                 await wire.respond(200, str(given.get("line", "")).encode(), **opened)
             case "status":

@@ -1,0 +1,162 @@
+"""What a running gateway has, as rows for the admin API and the command line; no value in them is a secret."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from gateway import wire
+from gateway.calls.native import FINDERS, NATIVE_TOOLS
+from registry.enrichment import rows as argument_rows
+from registry.names import ServerName
+from registry.places import show_path
+from registry.schemas import text_of
+from registry.tokens import estimate
+from registry.view import View
+
+if TYPE_CHECKING:
+    from gateway.app import Gateway
+
+
+def tokens_of(definition: dict[str, Any]) -> int:
+    """About what a definition costs a model."""
+    return estimate(text_of(definition))
+
+
+def server_rows(gateway: Gateway) -> list[dict[str, Any]]:
+    """One row for each upstream, as `/admin/servers` shows it."""
+    return [server_row(gateway, alias) for alias in gateway.fleet.servers]
+
+
+def server_row(gateway: Gateway, alias: str) -> dict[str, Any]:
+    """One upstream's row."""
+    config, link, catalog = gateway.fleet.servers[alias], gateway.fleet.links[alias], gateway.registry.catalog
+    listing = catalog.servers.get(ServerName(alias))
+    session = link.session
+    age_s = gateway.fleet.listing_age_s(alias)
+    return {
+        "name": alias,
+        "displayName": config.display_name or alias,
+        "type": config.type,
+        "state": link.state,
+        "epoch": link.epoch,
+        "protocol": session.version if session is not None else None,
+        "serverInfo": session.server_info if session is not None else None,
+        "capabilities": session.capabilities if session is not None else None,
+        "lastError": link.last_error,
+        "tools": len(catalog.of(alias)),
+        "prompts": len(listing.prompts) if listing is not None else 0,
+        "resources": len(listing.resources) if listing is not None else 0,
+        "resourceTemplates": len(listing.templates) if listing is not None else 0,
+        "quarantined": sum(server == alias for server, _ in catalog.quarantined),
+        "repaired": len(listing.repaired) if listing is not None else 0,
+        "origin": listing.origin if listing is not None else None,
+        "stale": listing.stale if listing is not None else None,
+        "ageSeconds": round(age_s, 1) if age_s is not None else None,
+        "inFlight": link.in_flight,
+        "auth": any(name.lower() in ("authorization", "x-api-key") for name in config.headers),
+        "tags": list(config.tags),
+        "siblings": list(config.siblings),
+        "supplement": config.supplement,
+    }
+
+
+def wrapper_rows(view: View) -> list[dict[str, Any]]:
+    """One row for each wrapper that a profile permits, as `/admin/wrappers` shows it."""
+    return [
+        {
+            "name": entry.wrapper.name,
+            "server": entry.wrapper.server,
+            "tool": entry.wrapper.tool,
+            "epoch": entry.wrapper.epoch,
+            "digest": entry.wrapper.digest,
+            "status": "stale" if entry.wrapper.stale else "ready",
+            "origin": entry.wrapper.origin,
+            "listed": entry.listed,
+            "tokens": tokens_of(entry.shown),
+            "reason": entry.wrapper.name_reason,
+            "disclosure": entry.reason,
+            "arguments": [asdict(row) for row in argument_rows(entry.shown, entry.wrapper.documented)],
+        }
+        for entry in view.entries
+    ]
+
+
+def quarantine_rows(gateway: Gateway) -> list[dict[str, Any]]:
+    """One row for each item that is not shown, was repaired before it was, or is configured in vain."""
+    catalog = gateway.registry.catalog
+    repaired = [(server, one) for server, listing in catalog.servers.items() for one in listing.repaired]
+    return [
+        {
+            "server": server,
+            "kind": one.kind,
+            "tool": one.tool,
+            "status": status,
+            "code": one.code,
+            "detail": one.detail,
+        }
+        for status, found in (
+            ("quarantined", catalog.quarantined),
+            ("repaired", repaired),
+            ("warning", catalog.warnings),
+        )
+        for server, one in found
+    ]
+
+
+def profile_rows(gateway: Gateway) -> list[dict[str, Any]]:
+    """One row for each profile with its warnings, as `/admin/profiles` shows it."""
+    return [
+        {
+            "name": view.profile.name,
+            "path": "/mcp" if view.profile.name == "default" else f"/mcp/{view.profile.name}",
+            "disclosure": view.profile.disclosure,
+            "dialect": view.profile.dialect,
+            "servers": list(view.servers),
+            "tools": len(view.entries),
+            "listed": sum(entry.listed for entry in view.entries),
+            "warnings": list(view.warnings),
+            "misfits": dict(view.misfits),
+            "weakened": [
+                {
+                    "wrapper": entry.name,
+                    "path": show_path(one.path) if one.path else "",
+                    "keyword": one.keyword,
+                    "how": one.how,
+                    "narrower": one.narrower,
+                }
+                for entry in view.entries
+                for one in entry.lowered.weakened
+            ],
+        }
+        for view in map(gateway.views.view, gateway.views.profiles)
+    ]
+
+
+def budget_rows(gateway: Gateway) -> list[dict[str, Any]]:
+    """One row for each profile: what its list costs and why each wrapper is in it, as `/admin/budget` shows it."""
+    rows: list[dict[str, Any]] = []
+    for view in map(gateway.views.view, gateway.views.profiles):
+        own = [*NATIVE_TOOLS, *(FINDERS if view.defers else ())]
+        listed = [*own, *(entry.shown for entry in view.entries if entry.listed)]
+        rows.append(
+            {
+                "profile": view.profile.name,
+                "maxTools": view.profile.max_tools if view.profile.disclosure == "auto" else None,
+                "maxTokens": view.profile.max_tokens if view.profile.disclosure == "auto" else None,
+                "tools": len(listed),
+                "bytes": sum(len(wire.dumps(one)) for one in listed),
+                "tokens": sum(map(tokens_of, listed)),
+                "wrappers": [
+                    {
+                        "name": entry.wrapper.name,
+                        "listed": entry.listed,
+                        "reason": entry.reason,
+                        "tokens": tokens_of(entry.shown),
+                        "bytes": len(wire.dumps(entry.shown)),
+                    }
+                    for entry in view.entries
+                ],
+            }
+        )
+    return rows

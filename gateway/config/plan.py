@@ -1,0 +1,54 @@
+"""Two configurations, and the steps from one to the other: pure, and nothing that is the same is touched."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from gateway.config.model import Config, ServerConfig
+
+# What decides how an upstream is reached; everything else is taken over while its connection lives.
+_REACH: Final = ("type", "command", "args", "env", "cwd", "url", "headers", "connect_timeout", "elicitation")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The steps.
+
+    Attributes:
+        add, remove: Servers that are new, and that are gone.
+        replace: Servers that are reached in another way: a new connection, while calls on the old one end.
+        adjust: Servers of which something else is said: limits, names, words.
+        later: Keys that take effect at the next start only.
+    """
+
+    add: tuple[str, ...]
+    remove: tuple[str, ...]
+    replace: tuple[str, ...]
+    adjust: tuple[str, ...]
+    later: tuple[str, ...]
+
+
+def plan(before: Config, after: Config) -> Plan:
+    """Return what changes between two configurations."""
+    old, new = before.servers, after.servers
+    both = [alias for alias in new if alias in old and new[alias] != old[alias]]
+    later = [
+        key
+        for key, was, now in (
+            ("gateway.listen", before.gateway.listen, after.gateway.listen),
+            ("gateway.admin", before.gateway.admin, after.gateway.admin),
+        )
+        if was != now
+    ]
+    return Plan(
+        add=tuple(alias for alias in new if alias not in old),
+        remove=tuple(alias for alias in old if alias not in new),
+        replace=tuple(alias for alias in both if _reach(new[alias]) != _reach(old[alias])),
+        adjust=tuple(alias for alias in both if _reach(new[alias]) == _reach(old[alias])),
+        later=tuple(later),
+    )
+
+
+def _reach(config: ServerConfig) -> tuple[object, ...]:
+    return tuple(getattr(config, field) for field in _REACH)

@@ -1,0 +1,66 @@
+"""`/metrics`: what has been counted, as Prometheus text; nothing is measured that is not known anyway."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from gateway import __version__
+
+if TYPE_CHECKING:
+    from gateway.app import Gateway
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class _Collector(Collector):
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+
+    def collect(self) -> Iterator[Metric]:
+        gateway, outcomes = self._gateway, self._gateway.outcomes
+        info = GaugeMetricFamily("typegate_info", "The running version.", labels=["version"])
+        info.add_metric([__version__], 1)
+        yield info
+        calls = CounterMetricFamily(
+            "typegate_calls", "Calls of tools by the way they came and how they ended.",
+            labels=["server", "tool", "via", "outcome"],
+        )  # fmt: skip
+        seconds = CounterMetricFamily(
+            "typegate_call_seconds", "Time that calls took, all together.", labels=["server", "tool", "via"]
+        )  # fmt: skip
+        for key, count in outcomes.calls.items():
+            calls.add_metric(list(key), count)
+        for key_of_time, total_s in outcomes.seconds.items():
+            seconds.add_metric(list(key_of_time), total_s)
+        yield calls
+        yield seconds
+        repairs = CounterMetricFamily("typegate_repairs", "Repairs of arguments by kind.", labels=["wrapper", "repair"])
+        for row in outcomes.repair_rows():
+            for repair, count in row["repairs"].items():
+                repairs.add_metric([row["wrapper"], repair], count)
+        yield repairs
+        up = GaugeMetricFamily("typegate_upstream_up", "Whether an upstream is connected.", labels=["server"])
+        epochs = GaugeMetricFamily("typegate_upstream_epoch", "The number of its connection.", labels=["server"])
+        flight = GaugeMetricFamily("typegate_upstream_in_flight", "Calls that wait for it.", labels=["server"])
+        tools = GaugeMetricFamily("typegate_upstream_tools", "Wrappers of its tools.", labels=["server"])
+        for alias, link in gateway.fleet.links.items():
+            up.add_metric([alias], float(link.session is not None))
+            epochs.add_metric([alias], link.epoch)
+            flight.add_metric([alias], link.in_flight)
+            tools.add_metric([alias], len(gateway.registry.catalog.of(alias)))
+        yield from (up, epochs, flight, tools)
+        yield GaugeMetricFamily(
+            "typegate_private_links", "Connections that sessions have of their own.", len(gateway.private)
+        )
+
+
+def render(gateway: Gateway) -> bytes:
+    """Everything that is counted, in the text format of Prometheus."""
+    registry = CollectorRegistry()
+    registry.register(_Collector(gateway))
+    return generate_latest(registry)

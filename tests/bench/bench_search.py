@@ -1,0 +1,182 @@
+"""How well and how fast tools are found, over the definitions of real servers; run it as a program.
+
+    python tests/bench/bench_search.py [--tuning] [--misses] [--strict]
+
+Queries with their right answers are in `queries.txt`, and half of them are only ever used for reporting: the search
+is tuned on the other half (`--tuning`), and its misses alone are looked at (`--tuning --misses`). A query is answered
+at k if one of its right tools is among the first k. The same queries go to a plain full-text search (SQLite's FTS5
+over name and description, any word, BM25) and to ours without its thesaurus. `--strict` exits 1 where a figure is
+missed.
+
+The thesaurus and the first queries have one author, so `plain` flatters it. `drawn` asks for tools drawn at random,
+and was written when the thesaurus was there already: of what strangers ask it says the most.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sqlite3
+import statistics
+import sys
+import time
+import tracemalloc
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2])]
+
+from corpus.cases import catalog_of
+from corpus.further import all_listings
+
+from registry.catalog import ToolWrapper
+from registry.search import SearchIndex
+from registry.terms import words
+
+RECALL_AT_5 = 0.80
+BUILD_MS = 150.0
+QUERY_MS = 20.0
+CUTS = (1, 3, 5, 10)
+WHOLE = {"trial": 0, "drawn": 1}
+"""Kinds of which all queries are for tuning (0) or for reporting (1)."""
+_QUERIES = Path(__file__).parent / "queries.txt"
+
+Search = Callable[[str, int], Sequence[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """One query and the tools that answer it, as `server/tool`."""
+
+    kind: str
+    text: str
+    right: frozenset[str]
+
+
+def halves() -> tuple[list[Query], list[Query]]:
+    """Return the queries for tuning and those for reporting, which take turns within most kinds."""
+    split: tuple[list[Query], list[Query]] = ([], [])
+    seen: dict[str, int] = defaultdict(int)
+    for line in _QUERIES.read_text(encoding="utf-8").splitlines():
+        if line and not line.startswith("#"):
+            kind, text, right = (part.strip() for part in line.split("|"))
+            half = WHOLE.get(kind, seen[kind] % 2)
+            split[half].append(Query(kind, text, frozenset(right.split())))
+            seen[kind] += 1
+    return split
+
+
+def plain(wrappers: Iterable[ToolWrapper]) -> Search:
+    """Return a search as anyone would write it first."""
+    base = sqlite3.connect(":memory:")
+    base.execute("create virtual table tools using fts5(id unindexed, name, description)")
+    rows = [(f"{w.server}/{w.tool}", w.name, w.definition.get("description", "")) for w in wrappers]
+    base.executemany("insert into tools values (?, ?, ?)", rows)
+
+    def search(query: str, limit: int) -> list[str]:
+        asked = " OR ".join(f'"{word}"' for parts in words(query) for word in parts)
+        return [row[0] for row in base.execute("select id from tools(?) order by rank limit ?", (asked, limit))]
+
+    return search
+
+
+def ours(wrappers: Sequence[ToolWrapper], *, thesaurus: bool) -> Search:
+    """Return the search of the registry, answering as the plain one does."""
+    index = SearchIndex(wrappers, thesaurus=thesaurus)
+    tools = {wrapper.name: f"{wrapper.server}/{wrapper.tool}" for wrapper in wrappers}
+    return lambda query, limit: [tools[hit.name] for hit in index.search(query, limit)]
+
+
+def rank(search: Search, query: Query) -> int | None:
+    """Return the place of the first right tool, from 1, or None where it is not among the first hundred."""
+    found = search(query.text, 100)
+    return next((place for place, tool in enumerate(found, 1) if tool in query.right), None)
+
+
+def row(ranks: Sequence[int | None]) -> list[float]:
+    """Return the recall at each cut, and the mean reciprocal rank."""
+    at = [sum(place is not None and place <= cut for place in ranks) / len(ranks) for cut in CUTS]
+    return [*at, sum(1 / place for place in ranks if place) / len(ranks)]
+
+
+def table(searches: dict[str, Search], queries: Sequence[Query]) -> dict[str, list[float]]:
+    """Print recall by kind for each search; return the figures over all kinds."""
+    whole: dict[str, list[float]] = {}
+    print(f"{'search':22}{'kind':10}{'queries':>8}" + "".join(f"{f'r@{cut}':>8}" for cut in CUTS) + f"{'MRR':>8}")
+    for name, search in searches.items():
+        ranks = {query: rank(search, query) for query in queries}
+        for kind in dict.fromkeys(query.kind for query in queries):
+            of_kind = [place for query, place in ranks.items() if query.kind == kind]
+            print(f"{name:22}{kind:10}{len(of_kind):>8}" + "".join(f"{figure:>8.2f}" for figure in row(of_kind)))
+        whole[name] = row(list(ranks.values()))
+        print(f"{name:22}{'all':10}{len(ranks):>8}" + "".join(f"{figure:>8.2f}" for figure in whole[name]))
+    return whole
+
+
+def words_of(wrappers: Iterable[ToolWrapper]) -> list[str]:
+    """Return every word of the tools' names, once."""
+    return list(dict.fromkeys(word for wrapper in wrappers for parts in words(wrapper.name) for word in parts))
+
+
+def speed(wrappers: Sequence[ToolWrapper], queries: Sequence[Query]) -> tuple[float, float]:
+    """Print the cost of an index over 1,000 tools; return its time and that of the slowest query, in milliseconds."""
+    many = [wrappers[at % len(wrappers)] for at in range(1_000)]
+    built: list[float] = []
+    for _ in range(5):
+        started = time.perf_counter()
+        SearchIndex(many)
+        built.append((time.perf_counter() - started) * 1e3)
+    tracemalloc.start()
+    held = SearchIndex(many)
+    size = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    taken: list[float] = []
+    unknown = " ".join("".join(chr(97 + (at * step) % 26) for step in (3, 5, 7, 11, 1)) for at in range(1, 400))
+    hostile = ["get list read " * 400, " ".join(words_of(wrappers)), unknown, "zq" * 500_000]
+    for text in [*(query.text for query in queries), *hostile]:
+        started = time.perf_counter()
+        held.search(text, 10)
+        taken.append((time.perf_counter() - started) * 1e3)
+    print(
+        f"1,000 tools: built in {statistics.median(built):.0f} ms ({built[0]:.0f} ms the first time), "
+        f"{size / 2**20:.1f} MiB; a query {statistics.median(taken):.2f} ms, the slowest {max(taken):.2f} ms"
+    )
+    return statistics.median(built), max(taken)
+
+
+def main() -> int:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--tuning", action="store_true", help="use the half of the queries that is for tuning")
+    parser.add_argument("--misses", action="store_true", help="with --tuning: show what is not among the first five")
+    parser.add_argument("--strict", action="store_true", help="exit 1 where a figure is missed")
+    options = parser.parse_args()
+    catalog = catalog_of(all_listings())
+    tuning, reporting = halves()
+    queries = tuning if options.tuning else reporting
+    missing = {tool for query in tuning + reporting for tool in query.right}
+    missing -= {f"{wrapper.server}/{wrapper.tool}" for wrapper in catalog.wrappers}
+    if missing:
+        raise SystemExit(f"no such tools: {sorted(missing)}")
+    print(f"{len(catalog.wrappers)} tools of {len(catalog.servers)} servers, {len(queries)} queries")
+    searches = {
+        "FTS5": plain(catalog.wrappers),
+        "without thesaurus": ours(catalog.wrappers, thesaurus=False),
+        "typegate": ours(catalog.wrappers, thesaurus=True),
+    }
+    figures = table(searches, queries)
+    if options.tuning and options.misses:
+        for query in queries:
+            place = rank(searches["typegate"], query)
+            if place is None or place > 5:
+                print(f"{place or '-':>4} {query.text} -> {sorted(query.right)}")
+                print(f"      {', '.join(searches['typegate'](query.text, 5))}")
+    built, slowest = speed(catalog.wrappers, queries)
+    met = figures["typegate"][CUTS.index(5)] >= RECALL_AT_5 and built <= BUILD_MS and slowest <= QUERY_MS
+    print(f"recall at 5 of {RECALL_AT_5:g}, {BUILD_MS:g} ms, {QUERY_MS:g} ms: {'yes' if met else 'NO'}")
+    return 1 if options.strict and not met else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,73 @@
+"""What lists cost a model: tokens by the number of tools, the disclosure and the dialect; run it as a program.
+
+    python tests/bench/bench_views.py
+
+The tools are those of real servers, in a fixed order; tokens are estimated (`registry.tokens`).
+"""
+
+from __future__ import annotations
+
+import sys
+from itertools import chain, islice
+from pathlib import Path
+
+sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2])]
+
+from corpus.further import all_listings
+
+from gateway.calls.native import FINDERS, NATIVE_TOOLS
+from registry.catalog import ServerListing, build
+from registry.hosts import DIALECTS
+from registry.intake import admit
+from registry.names import ServerName
+from registry.profile import Profile
+from registry.schemas import text_of
+from registry.shape import ServerShape, Shape
+from registry.tokens import estimate
+from registry.view import View, build_view
+
+SIZES = (10, 50, 150, 600)
+DISCLOSURES = ("eager", "auto", "lazy")
+
+
+def view_of(size: int, profile: Profile) -> View:
+    """Return the view of a profile on the first so many tools, server by server in turn."""
+    listings = {name: admit(tools, transport="stdio").tools for name, tools in all_listings().items()}
+    longest = max(map(len, listings.values()))
+    turns = ((name, tools[at]) for at in range(longest) for name, tools in sorted(listings.items()) if at < len(tools))
+    chosen: dict[str, list[dict[str, object]]] = {}
+    for name, tool in islice(turns, size):
+        chosen.setdefault(name, []).append(tool)
+    shape = Shape(servers={ServerName(name): ServerShape() for name in chosen})
+    catalog = build(
+        {ServerName(n): ServerListing(server=ServerName(n), epoch=1, tools=tuple(ts)) for n, ts in chosen.items()},
+        shape,
+        version=1,
+    )
+    return build_view(catalog, shape, profile, always=NATIVE_TOOLS, finders=FINDERS)
+
+
+def tokens(view: View) -> tuple[int, int]:
+    """Return how many tools are listed, and what the list costs."""
+    own = [*NATIVE_TOOLS, *(FINDERS if view.defers else ())]
+    listed = list(chain(own, (entry.shown for entry in view.entries if entry.listed)))
+    return len(listed), sum(estimate(text_of(one)) for one in listed)
+
+
+def main() -> None:
+    """Print one table for disclosures, and one for dialects."""
+    print("tokens of a list (tools in it)" + "".join(f"{size:>18} tools" for size in SIZES))
+    for disclosure in DISCLOSURES:
+        cells = [tokens(view_of(size, Profile(disclosure=disclosure))) for size in SIZES]  # type: ignore[arg-type]
+        print(f"{disclosure:30}" + "".join(f"{cost:>17,} ({count:>3})" for count, cost in cells))
+    print("\neager, by dialect; in brackets the tools whose schema is narrower there")
+    for dialect in DIALECTS:
+        cells = []
+        for size in SIZES:
+            view = view_of(size, Profile(dialect=dialect))
+            cells.append((sum(entry.lowered.narrower for entry in view.entries), tokens(view)[1]))
+        print(f"{dialect:30}" + "".join(f"{cost:>17,} ({count:>3})" for count, cost in cells))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,92 @@
+"""Schemas are advertised in a profile's dialect, and calls are checked against the original (row X4)."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from callers import handshake
+from e2e.test_profiles import asked, called, listed, until_all_ready
+from gateways import running_gateway, text_of
+from upstreams.running import scripted_stdio_server, tool
+
+PLACE = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+HARD: dict[str, Any] = {
+    "name": "book",
+    "description": "Books.",
+    "inputSchema": {
+        "type": "object",
+        "properties": {
+            "where": {"$ref": "#/$defs/place"},
+            "when": {"type": "string", "format": "date", "description": "The day."},
+            "seats": {"type": "integer", "minimum": 1, "maximum": 9},
+            "$weird key": {"type": "string"},
+        },
+        "required": ["where"],
+        "$defs": {"place": PLACE},
+    },
+}
+DIALECTS = (
+    "mcp", "claude-code", "claude-desktop", "cursor", "vscode", "codex", "gemini-cli", "qwen-code", "opencode",
+    "anthropic", "openai", "openai-strict", "gemini",
+)  # fmt: skip
+
+
+async def test_every_dialect_lists_every_tool_and_a_call_in_its_words_arrives_as_the_original(tmp_path: Path) -> None:
+    config, record = scripted_stdio_server(tmp_path, "trips", tools=[HARD, tool("plain", "a")])
+    profiles = {name: {"disclosure": "eager", "dialect": name} for name in DIALECTS}
+    async with running_gateway(tmp_path, {"trips": config}, gateway={"profiles": profiles}) as gateway:
+        await until_all_ready(gateway, "trips")
+        for name in DIALECTS:
+            tools = await listed(gateway, name)
+            assert {"trips__book", "trips__plain"} <= set(tools), name
+            schema = tools["trips__book"]["inputSchema"]
+            assert schema["type"] == "object"
+            if name == "mcp":
+                assert tools["trips__book"] == {**HARD, "name": "trips__book"}
+            else:
+                assert tools["trips__book"]["title"]
+            sent: dict[str, Any] = {"where": {"city": "Rome"}}
+            weird = next(key for key in schema["properties"] if "weird" in key)
+            sent[weird] = "x"
+            if name == "openai-strict":
+                assert set(schema["required"]) == set(schema["properties"])
+                sent |= {"when": None, "seats": None}
+            answer = await called(gateway, "trips__book", sent, name)
+            assert not answer.get("isError"), (name, text_of(answer))
+            assert record.calls("book")[-1]["arguments"] == {"where": {"city": "Rome"}, "$weird key": "x"}, name
+            # Checked against the original, whatever the dialect could say.
+            wrong = await called(gateway, "trips__book", {"where": {"city": "Rome"}, "seats": 10}, name)
+            assert wrong["isError"], name
+        assert len(record.calls("book")) == len(DIALECTS)
+        rows = {row["name"]: row for row in (await gateway.admin("profiles")).json()["profiles"]}
+        assert rows["mcp"]["weakened"] == []
+        assert rows["gemini"]["weakened"] != []
+        assert {"wrapper", "path", "keyword", "how", "narrower"} == set(rows["gemini"]["weakened"][0])
+
+
+async def test_what_a_search_finds_is_in_the_dialect_too_and_in_the_handshake_era(tmp_path: Path) -> None:
+    config, _ = scripted_stdio_server(tmp_path, "trips", tools=[HARD])
+    profiles = {"default": {"disclosure": "lazy", "dialect": "gemini"}}
+    async with running_gateway(tmp_path, {"trips": config}, gateway={"profiles": profiles}) as gateway:
+        await until_all_ready(gateway, "trips")
+        found = (await called(gateway, "find_tools", {"query": "book"}))["structuredContent"]["tools"]
+        assert "$defs" not in str(found)
+        session = await handshake(gateway)
+        await session.call("find_tools", {"query": "book"})
+        response = await session.post({"jsonrpc": "2.0", "id": 3, "method": "tools/list"})
+        tools = {one["name"]: one for one in response.json()["result"]["tools"]}
+        assert tools["trips__book"]["inputSchema"] == found[0]["inputSchema"]
+        assert (await asked(gateway, "tools/list"))["tools"]
+
+
+def test_an_unknown_dialect_stops_the_start_with_the_nearest_one(tmp_path: Path) -> None:
+
+    config = tmp_path / "c.json"
+    config.write_text('{"mcpServers": {}, "gateway": {"profiles": {"p": {"dialect": "openai-strikt"}}}}')
+    command = [sys.executable, "-m", "gateway", "serve", "--config", str(config)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 2
+    assert "openai-strict" in done.stderr

@@ -1,0 +1,235 @@
+"""A changed configuration file is applied while calls run; a bad one changes nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+from callers import get_stream, handshake
+from gateways import RunningGateway, answer_of, glance_again, running_gateway
+from upstreams.running import Recording, scripted_http_server, scripted_stdio_server, tool
+
+ECHO = tool("echo", n={"type": "integer"})
+CHANGED = "notifications/tools/list_changed"
+
+
+def up(tmp_path: Path, name: str = "up", **script: Any) -> tuple[dict[str, Any], Recording]:
+    return scripted_stdio_server(tmp_path, name, **({"tools": [ECHO]} | script))
+
+
+def rewrite(gateway: RunningGateway, change: Callable[[dict[str, Any]], None]) -> None:
+    """Swap the file for another one, as editors do."""
+    document = json.loads(gateway.config.read_text())
+    change(document)
+    fresh = gateway.config.with_suffix(".new")
+    fresh.write_text(json.dumps(document))
+    os.replace(fresh, gateway.config)
+
+
+async def state(gateway: RunningGateway) -> dict[str, Any]:
+    row: dict[str, Any] = (await gateway.admin("config")).json()
+    return row
+
+
+async def until(gateway: RunningGateway, holds: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
+    with anyio.fail_after(10):
+        while not holds(row := await state(gateway)):
+            await glance_again()
+    return row
+
+
+async def until_served(gateway: RunningGateway, *names: str) -> None:
+    with anyio.fail_after(10):
+        while set(await gateway.tools()) != set(names):
+            await glance_again()
+
+
+async def test_a_supplement_is_applied_with_one_announcement_and_nobody_is_asked_again(tmp_path: Path) -> None:
+    config, record = up(tmp_path)
+    async with running_gateway(tmp_path, {"up": config}) as gateway:
+        await gateway.until_listed("up__echo")
+        session = await handshake(gateway)
+        async with get_stream(session) as stream:
+            rewrite(gateway, lambda one: one["mcpServers"]["up"].update(supplement="More."))
+            assert (await stream.next())["method"] == CHANGED
+            assert (await gateway.tools())["up__echo"]["description"] == "Does echo.\n\nMore."
+            # Nothing that is shown has changed: nothing is announced before the next real change is.
+            rewrite(gateway, lambda one: one["mcpServers"]["up"].update(callTimeout=50))
+            await until(gateway, lambda row: row["reloads"] == 2)
+            rewrite(gateway, lambda one: one["mcpServers"]["up"].update(supplement="Less."))
+            assert (await stream.next())["method"] == CHANGED
+            assert (await gateway.tools())["up__echo"]["description"] == "Does echo.\n\nLess."
+        assert len(record.requests("tools/list")) == 1
+        assert len(record.starts()) == 1
+
+
+async def test_a_bad_file_keeps_the_running_configuration_and_says_why(tmp_path: Path) -> None:
+    config, _ = up(tmp_path)
+    async with running_gateway(tmp_path, {"up": config}) as gateway:
+        await gateway.until_listed("up__echo")
+        good = gateway.config.read_text()
+        for bad, why in (
+            ("{", "is not JSON"),
+            ('{"mcpServers": {"up": {}}}', "command"),
+            ('{"mcpServers": {}, "gateway": {"listn": {}}}', "unknown key"),
+            ('{"mcpServers": [], "gateway": {}}', "an object"),
+        ):
+            gateway.config.write_text(bad)
+            row = await until(gateway, lambda row, why=why: row["error"] is not None and why in row["error"])
+            assert row["reloads"] == 0
+            assert set(await gateway.tools()) == {"up__echo"}
+            assert not (await gateway.call("up__echo", {"n": 1})).get("isError")
+        gateway.config.unlink()
+        gateway.config.write_text(good.replace('"args"', '"tags": ["x"], "args"'))
+        await until(gateway, lambda row: row["error"] is None and row["reloads"] == 1)
+        assert "Traceback" not in gateway.logged()
+
+
+async def test_servers_come_go_and_are_reached_anew_and_the_others_notice_nothing(tmp_path: Path) -> None:
+    a, record_a = up(tmp_path, "a")
+    b, record_b = up(tmp_path, "b")
+    async with running_gateway(tmp_path, {"a": a}) as gateway, scripted_http_server(tmp_path, "c", tools=[ECHO]) as c:
+        await gateway.until_listed("a__echo")
+        rewrite(gateway, lambda one: one["mcpServers"].update(b=b))
+        await until_served(gateway, "a__echo", "b__echo")
+        rewrite(gateway, lambda one: one["mcpServers"]["b"].update(env={"X": "1"}))
+        with anyio.fail_after(10):
+            while len(record_b.starts()) < 2:
+                await glance_again()
+            while (await gateway.server("b"))["state"] != "ready":
+                await glance_again()
+        assert (await gateway.server("b"))["epoch"] > 1
+        rewrite(gateway, lambda one: one["mcpServers"].update(b={"url": c.url}))
+        with anyio.fail_after(10):
+            while (await gateway.server("b"))["type"] != "http" or (await gateway.server("b"))["state"] != "ready":
+                await glance_again()
+        assert not (await gateway.call("b__echo", {"n": 1})).get("isError")
+        rewrite(gateway, lambda one: one["mcpServers"].pop("b"))
+        await until_served(gateway, "a__echo")
+        assert (await gateway.call("b__echo", {"n": 1}))["isError"]
+        assert len(record_a.starts()) == 1
+
+
+async def test_a_running_call_ends_as_it_began_when_its_server_is_changed_or_removed(tmp_path: Path) -> None:
+    slow = {"tools": [tool("slow")], "behaviours": {"slow": {"kind": "sleep", "with": {"seconds": 1.5}}}}
+    config, record = up(tmp_path, **slow)
+    async with running_gateway(tmp_path, {"up": config}) as gateway:
+        await gateway.until_listed("up__slow")
+        results: list[dict[str, Any]] = []
+
+        async def call() -> None:
+            results.append(await gateway.call("up__slow"))
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(call)
+            await record.until(lambda one: one.calls("slow"))
+            rewrite(gateway, lambda one: one["mcpServers"]["up"].update(env={"X": "1"}))
+            await until(gateway, lambda row: row["reloads"] == 1)
+            await record.until(lambda one: len(one.starts()) == 2)
+            group.start_soon(call)
+            await record.until(lambda one: len(one.calls("slow")) == 2)
+            rewrite(gateway, lambda one: one["mcpServers"].pop("up"))
+            await until(gateway, lambda row: row["reloads"] == 2)
+            assert await gateway.tools() == {}
+        assert [one.get("isError", False) for one in results] == [False, False]
+        assert len(record.calls("slow")) == 2
+
+
+async def test_five_hundred_calls_in_flight_outlive_ten_changes(tmp_path: Path) -> None:
+    config, record = up(tmp_path, tools=[tool("nap")], behaviours={"nap": {"kind": "sleep", "with": {"seconds": 0.3}}})
+    calm, _ = up(tmp_path, "calm")
+    servers = {"up": {**config, "maxConcurrency": 1_000}, "calm": calm}
+    async with running_gateway(tmp_path, servers) as gateway:
+        await gateway.until_listed("up__nap", "calm__echo")
+        failed: list[Any] = []
+        done = 0
+
+        async def call(number: int) -> None:
+            nonlocal done
+            body = {
+                "jsonrpc": "2.0",
+                "id": number,
+                "method": "tools/call",
+                "params": {"name": "up__nap", "arguments": {}},
+            }
+            body["params"]["_meta"] = {
+                "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+                "io.modelcontextprotocol/clientCapabilities": {},
+            }
+            answer = answer_of(await gateway.post(body, timeout_s=30))
+            if "result" not in answer or answer["result"].get("isError"):
+                failed.append(answer)
+            done += 1
+
+        changes: list[Callable[[dict[str, Any]], None]] = [
+            lambda one: one["mcpServers"]["up"].update(supplement="One."),
+            lambda one: one["mcpServers"]["up"].update(env={"X": "1"}),
+            lambda one: one["mcpServers"].update(more=calm),
+            lambda one: one["mcpServers"]["calm"].update(deny=["echo"]),
+            lambda one: one["mcpServers"]["up"].update(env={"X": "2"}),
+            lambda one: one["mcpServers"].pop("more"),
+            lambda one: one["gateway"].update(profiles={"p": {"servers": ["up"]}}),
+            lambda one: one["mcpServers"]["up"].update(callTimeout=40),
+            lambda one: one["mcpServers"]["calm"].update(deny=[]),
+            lambda one: one["mcpServers"]["up"].pop("env"),
+        ]
+        async with anyio.create_task_group() as group:
+            for count, change in enumerate(changes, 1):
+                for number in range(50):
+                    group.start_soon(call, count * 1_000 + number)
+                await record.until(lambda one, many=count * 10: len(one.calls("nap")) >= many, within_s=20)
+                rewrite(gateway, change)
+                await until(gateway, lambda row, count=count: row["reloads"] >= count)
+        assert (done, failed) == (500, [])
+        assert len(record.calls("nap")) == 500
+
+
+async def test_keys_change_at_once_and_an_open_gateway_never_comes_of_a_reload(tmp_path: Path) -> None:
+    config, _ = up(tmp_path)
+    keys = {"auth": {"apiKeys": [{"name": "ann", "key": "key-of-ann"}]}}
+    async with running_gateway(tmp_path, {"up": config}) as gateway:
+        await gateway.until_listed("up__echo")
+        rewrite(gateway, lambda one: one["gateway"].update(keys))
+        await until(gateway, lambda row: row["reloads"] == 1)
+        ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+        assert (await gateway.post(ping)).status_code == 401
+        assert (await gateway.rpc("tools/list", headers={"authorization": "Bearer key-of-ann"}))["result"]["tools"]
+
+
+async def test_a_hangup_and_a_swapped_link_reload_too(tmp_path: Path) -> None:
+    config, _ = up(tmp_path)
+    async with running_gateway(tmp_path, {"up": config}) as gateway:
+        await gateway.until_listed("up__echo")
+        gateway.process.send_signal(signal.SIGHUP)
+        await until(gateway, lambda row: row["reloads"] == 1)
+        # How a mounted ConfigMap changes: a link to a directory is swapped.
+        one, two = tmp_path / "..one", tmp_path / "..two"
+        document = json.loads(gateway.config.read_text())
+        for folder, text in ((one, "One."), (two, "Two.")):
+            folder.mkdir()
+            document["mcpServers"]["up"]["supplement"] = text
+            (folder / "file.json").write_text(json.dumps(document))
+        data = tmp_path / "..data"
+        data.symlink_to(one)
+        gateway.config.unlink()
+        gateway.config.symlink_to(data / "file.json")
+        await until(gateway, lambda row: row["reloads"] == 2)
+        fresh = tmp_path / "..fresh"
+        fresh.symlink_to(two)
+        os.replace(fresh, data)
+        await until(gateway, lambda row: row["reloads"] == 3)
+        assert (await gateway.tools())["up__echo"]["description"].endswith("Two.")
+
+
+async def test_what_waits_for_the_next_start_is_said(tmp_path: Path) -> None:
+    config, _ = up(tmp_path)
+    async with running_gateway(tmp_path, {"up": config}) as gateway:
+        await gateway.until_listed("up__echo")
+        rewrite(gateway, lambda one: one["gateway"].update(listen={"port": 1}))
+        await until(gateway, lambda row: row["reloads"] == 1)
+        assert "gateway.listen takes effect at the next start" in gateway.logged()

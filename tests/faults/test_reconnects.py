@@ -1,0 +1,78 @@
+"""A child that ends and is started again: those who wait for it share one start, and nothing runs twice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import anyio
+from callers import call_of, hello, running_host
+from faults.observing import calling
+from gateways import running_gateway, text_of
+from upstreams.running import Recording, builtin_tools, rescript, scripted_stdio_server
+
+TOOLS = builtin_tools("exit", "sleep", "echo")
+CROWD = 20
+
+
+def slow_to_start(tmp_path: Path) -> tuple[dict[str, Any], Recording]:
+    server, record = scripted_stdio_server(tmp_path, "up", tools=TOOLS)
+    late = ["-c", 'sleep 0.7 && exec "$@"', "sh", server["command"], *server["args"]]
+    return {"command": "sh", "args": late}, record
+
+
+def assert_one_start_and_one_call_each(record: Recording) -> None:
+    assert len(record.starts()) == 2
+    assert len(record.requests("initialize")) == 2
+    assert sorted(one["arguments"]["n"] for one in record.calls("echo")) == list(range(CROWD))
+
+
+async def test_twenty_calls_while_a_child_is_restarted_wait_for_one_start(tmp_path: Path) -> None:
+    server, record = slow_to_start(tmp_path)
+    async with running_gateway(tmp_path, {"up": server}) as gateway:
+        await gateway.until_listed("up__echo")
+        answers: list[dict[str, Any]] = []
+        async with anyio.create_task_group() as tasks:
+            assert "outcome is unknown" in text_of(await gateway.call("up__exit"))
+            for number in range(CROWD):
+                tasks.start_soon(calling, gateway, "up__echo", {"n": number}, answers)
+                # Nor does anybody lose the list meanwhile.
+                assert "up__echo" in await gateway.tools()
+        assert sorted(one["structuredContent"]["n"] for one in answers) == list(range(CROWD))
+        assert_one_start_and_one_call_each(record)
+
+
+async def test_twenty_calls_of_a_stdio_host_while_a_child_is_restarted_wait_for_one_start(tmp_path: Path) -> None:
+    server, record = slow_to_start(tmp_path)
+    async with running_gateway(tmp_path, {"up": server}) as gateway:
+        await gateway.until_listed("up__echo")
+        # A bridge in between: its calls meet the gateway all at once.
+        async with running_host(tmp_path, "--url", gateway.url) as host:
+            await host.answer(hello())
+            gone = await host.answer(call_of("up__exit", request_id="gone"))
+            assert "outcome is unknown" in text_of(gone["result"])
+            calls = [call_of("up__echo", {"n": number}, request_id=f"call-{number}") for number in range(CROWD)]
+            await host.send(*calls)
+            for number in range(CROWD):
+                answer = await host.until(lambda one, wanted=f"call-{number}": one.get("id") == wanted)
+                assert answer["result"].get("structuredContent") == {"n": number}, answer
+            assert await host.leave() == 0
+        assert_one_start_and_one_call_each(record)
+
+
+async def test_a_slow_call_to_a_child_survives_that_it_is_discovered_again(tmp_path: Path) -> None:
+    server, record = scripted_stdio_server(tmp_path, "up", tools=TOOLS, list_changed=True)
+    async with running_gateway(tmp_path, {"up": server}) as gateway:
+        await gateway.until_listed("up__sleep")
+        answers: list[dict[str, Any]] = []
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(calling, gateway, "up__sleep", {"seconds": 1}, answers)
+            await record.until(lambda seen: seen.calls("sleep"))
+            lists = len(record.requests("tools/list"))
+            assert (await gateway.admin("servers/up/refresh", "POST")).status_code == 202
+            await record.until(lambda seen: len(seen.requests("tools/list")) > lists)
+            rescript(server, record, announce=True, tools=[*TOOLS, *builtin_tools("hang")], list_changed=True)
+            await gateway.until_listed("up__hang")
+            assert not answers
+        assert answers[0].get("structuredContent") == {"seconds": 1}, answers
+        assert len(record.starts()) == 1

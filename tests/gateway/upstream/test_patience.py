@@ -1,0 +1,58 @@
+"""How long to wait before the next attempt, and when to make none at all."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.upstream.backoff import FIRST_S, LONGEST_S, delay_s
+from gateway.upstream.breaker import FAILURES_TO_OPEN, OPEN_S, Breaker
+
+CHANCES = st.floats(min_value=0, max_value=1, exclude_max=True)
+TIMES = st.floats(min_value=0, max_value=1e6)
+
+
+@given(st.integers(min_value=0, max_value=10_000), CHANCES)
+def test_a_wait_is_jittered_grows_and_has_an_end(attempt: int, chance: float) -> None:
+    assert FIRST_S / 2 <= delay_s(attempt, chance) <= LONGEST_S
+    assert delay_s(attempt, chance) <= delay_s(attempt + 1, chance)
+    assert delay_s(attempt, 0) <= delay_s(attempt, chance) <= 2 * delay_s(attempt, 0)
+
+
+@given(st.lists(CHANCES, min_size=8, max_size=8))
+def test_a_crash_loop_has_at_most_eight_starts_in_eight_seconds(chances: list[float]) -> None:
+    assert sum(delay_s(attempt, chance) for attempt, chance in enumerate(chances)) > 8
+
+
+@given(TIMES, st.lists(CHANCES, min_size=FAILURES_TO_OPEN, max_size=FAILURES_TO_OPEN))
+def test_failures_in_a_row_open_the_breaker_for_some_seconds(now_s: float, chances: list[float]) -> None:
+    breaker = Breaker()
+    for chance in chances:
+        assert breaker.admits(now_s)
+        breaker = breaker.failed(now_s, chance)
+    assert not breaker.admits(now_s)
+    assert not breaker.admits(now_s + OPEN_S * 0.49)
+    assert breaker.admits(now_s + OPEN_S)
+    assert breaker.succeeded().admits(now_s)
+
+
+@given(TIMES, CHANCES)
+def test_one_probe_passes_and_the_others_wait_for_its_outcome(now_s: float, chance: float) -> None:
+    breaker = Breaker()
+    for _ in range(FAILURES_TO_OPEN):
+        breaker = breaker.failed(now_s, chance)
+    later_s = now_s + OPEN_S
+    assert breaker.admits(later_s)
+    breaker = breaker.probing(later_s)
+    assert not breaker.admits(later_s)
+    assert not breaker.failed(later_s, chance).admits(later_s)
+    assert breaker.succeeded() == Breaker()
+
+
+@given(TIMES, st.lists(st.booleans(), max_size=30))
+def test_any_answer_in_between_keeps_the_breaker_closed(now_s: float, outcomes: list[bool]) -> None:
+    breaker, in_a_row = Breaker(), 0
+    for failed in outcomes:
+        breaker = breaker.failed(now_s, 0.5) if failed else breaker.succeeded()
+        in_a_row = in_a_row + 1 if failed else 0
+        assert breaker.admits(now_s) == (in_a_row < FAILURES_TO_OPEN)
