@@ -22,6 +22,10 @@ which patterns can be run here. `catalog` is the immutable view, `store` the one
 takes off what is around the arguments, `attempt` answers each error of the validator by an edit, `readings`
 knows what one value may mean, `places` finds the way inside values and schemas. `enrichment` lays what
 configuration says over a definition, `notes` what operators noted; `shape` is all that configuration says.
+`hosts` is what hosts and model APIs accept, as data; `dialects` lowers a definition to it and leads calls back:
+`flattening` takes references and composition apart, `joining` puts them together as one schema, `lowering` walks
+and takes out what is not understood, `shaping` gives types and objects their form, `hints` puts keywords into words,
+`weakening` notes what went, `restoring` is the way back.
 `errors` is all that the room raises.
 
 Pure and synchronous: no clock, no socket, no file. Compilers are imported when first needed, so that

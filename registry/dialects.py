@@ -101,13 +101,13 @@ def lower(definition: dict[str, Any], dialect: str | Dialect) -> Lowered:
     )
 
 
-def restore(arguments: dict[str, Any], lowered: Lowered) -> dict[str, Any]:
+def restore(arguments: Any, lowered: Lowered) -> Any:
     """Return the arguments of a call for the original schema; the same object where nothing had to change.
 
     Original names come back. A null goes where the dialect made it stand for an argument that is left out,
-    and only where the original does not accept it.
+    and only where the original does not accept it. What is no object is left to whoever repairs it.
     """
-    if lowered.document is None:
+    if lowered.document is None or not isinstance(arguments, dict):
         return arguments
     return restored(arguments, lowered.original, lowered.document, lowered.keys, nulls=lowered.nulls)
 

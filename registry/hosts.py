@@ -131,7 +131,7 @@ _GEMINI: Final = Dialect(
     arrays_need_items=True,
 )
 # A host that serves models of several makers meets the narrowest rule of each of them.
-_ANY_MODEL: Final = replace(_ANTHROPIC, tools_limit=None)
+_ANY_MODEL: Final = _ANTHROPIC
 
 DIALECTS: Final[Mapping[str, Dialect]] = {
     dialect.name: dialect

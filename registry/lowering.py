@@ -119,7 +119,7 @@ class Lowering:
         gone = {key for key in node if rules.removes(key) or (whole and key in rules.root_refused)}
         if not gone:
             return node
-        if "patternProperties" in gone and not rules.strict and "additionalProperties" in node:
+        if "patternProperties" in gone and "additionalProperties" in node:
             gone.add("additionalProperties")
         for keyword in node:
             if keyword in gone:

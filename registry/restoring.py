@@ -50,11 +50,13 @@ def restored(
 class _Way:
     """One walk over arguments beside the schema that describes them."""
 
-    __slots__ = ("_document", "_keys")
+    __slots__ = ("_document", "_keys", "_known")
 
     def __init__(self, document: Document, keys: Mapping[str, str]) -> None:
         self._document = document
         self._keys = keys
+        # Items of one array are described by the same schemas, which live as long as the document.
+        self._known: dict[tuple[int, ...], list[dict[str, Any]]] = {}
 
     def walk(self, value: Any, about: list[Any], depth: int, *, drop: bool) -> Any:
         if depth > _MAX_DEPTH or not isinstance(value, dict | list):
@@ -88,6 +90,9 @@ class _Way:
 
     def _described(self, about: list[Any]) -> list[dict[str, Any]]:
         """Return every schema that describes the same value: references, `allOf`, alternatives."""
+        place = tuple(map(id, about))
+        if place in self._known:
+            return self._known[place]
         pending, seen = list(about), set()
         found: list[dict[str, Any]] = []
         while pending and len(found) < _MAX_SCHEMAS:
@@ -99,9 +104,11 @@ class _Way:
             for keyword in _BRANCHES:
                 pending += node[keyword] if isinstance(node.get(keyword), list) else []
             pending += [node[keyword] for keyword in ("then", "else") if keyword in node]
-            dependent = node.get("dependentSchemas")
-            pending += dependent.values() if isinstance(dependent, dict) else []
+            for keyword in ("dependentSchemas", "dependencies"):
+                dependent = node.get(keyword)
+                pending += dependent.values() if isinstance(dependent, dict) else []
             pending += self._document.targets(node)
+        self._known[place] = found
         return found
 
     def _takes_null(self, about: list[Any]) -> bool:

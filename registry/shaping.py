@@ -66,6 +66,8 @@ def _kind(value: Any) -> str:
 def spelt(node: dict[str, Any], rules: Dialect, spot: Spot, report: Report) -> dict[str, Any]:
     """Return the schema without formats and enumerations that the dialect does not take."""
     changed = node
+    if rules.typed:
+        changed = _with_numbers_for_ends(changed)
     if rules.formats is not None and "format" in changed:
         kind = changed.get("type")
         kinds = [kind] if isinstance(kind, str) else kind if isinstance(kind, list) else []
@@ -85,6 +87,16 @@ def spelt(node: dict[str, Any], rules: Dialect, spot: Spot, report: Report) -> d
             elif len(texts) < len(options):
                 changed = {**changed, "enum": texts}
     return changed
+
+
+def _with_numbers_for_ends(node: dict[str, Any]) -> dict[str, Any]:
+    """Write the bounds of draft 4, where a boolean says that the bound itself does not fit, as later drafts do."""
+    for end, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
+        if isinstance(strictly := node.get(exclusive), bool):
+            node = {key: value for key, value in node.items() if key != exclusive}
+            if strictly and end in node:
+                node = {exclusive if key == end else key: value for key, value in node.items()}
+    return node
 
 
 def _without(node: dict[str, Any], keyword: str, spot: Spot, report: Report) -> dict[str, Any]:

@@ -6,6 +6,10 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from registry import schemas
+from registry.dialects import Lowered, lower
+from registry.errors import SchemaRejected
+from registry.hosts import Dialect
 from registry.references import DATA_KEYWORDS, SCHEMA_MAPS
 
 ROOT_COMPOSITION = {"anyOf", "oneOf", "allOf"}
@@ -120,3 +124,17 @@ def without_nulls(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: without_nulls(one) for key, one in value.items() if one is not None}
     return [without_nulls(one) for one in value] if isinstance(value, list) else value
+
+
+def admitted(schema: dict[str, Any]) -> Any:
+    """The compiled form, or None for what intake would not admit."""
+    try:
+        schemas.check_bounds(schema)
+        return schemas.compile_schema(schema)
+    except SchemaRejected:
+        return None
+
+
+def lowered_to(dialect: str | Dialect, schema: dict[str, Any], description: str = "Does it.") -> Lowered:
+    """Lower a schema as that of a tool."""
+    return lower({"name": "t", "description": description, "inputSchema": schema}, dialect)
