@@ -38,6 +38,10 @@ async def test_a_note_is_read_until_the_tool_changes_and_outlives_a_restart(tmp_
     async with running_gateway(again, {"up": config}, arguments=state) as gateway:
         await gateway.until_listed("up__send")
         await until_described(gateway, "Does send.\n\nOnly on weekdays.")
+        with anyio.fail_after(10):
+            # The list came from the snapshot: the server itself may only be starting.
+            while (await gateway.server("up"))["state"] != "ready":
+                await glance_again()
         changed = {**SEND, "description": "Sends."}
         rescript(config, record, announce=True, tools=[changed], list_changed=True)
         await until_described(gateway, "Sends.")
