@@ -62,10 +62,12 @@ class Listening:
         kinds = [kind for kind in _LISTS if wanted.get(f"{kind}ListChanged") is True and self._offers(kind, profile)]
         meta = {SUBSCRIPTION_KEY: request_id}
 
+        # What happens before the acknowledgement is told after it: that one comes first on the stream.
+        early: list[dict[str, Any]] | None = []
+
         def tell(method: str, told: dict[str, Any]) -> None:
-            known = told.get("_meta")
-            marked = {**told, "_meta": {**(known if isinstance(known, dict) else {}), **meta}}
-            emit({"jsonrpc": "2.0", "method": f"notifications/{method}", "params": marked})
+            message = _marked(method, told, meta)
+            emit(message) if early is None else early.append(message)
 
         def changed(changes: list[ListKind]) -> None:
             for kind in changes:
@@ -77,16 +79,19 @@ class Listening:
         self._open += 1
         try:
             for uri in uris:
-                endings += await self._watch(uri, profile, lambda told: tell("resources/updated", told))
+                if watched := await self._watch(uri, profile, lambda told: tell("resources/updated", told)):
+                    endings += watched
+                    honoured.setdefault("resourceSubscriptions", []).append(uri)
             for task_id in task_ids:
                 endings.append(await self._watch_task(task_id, principal, lambda told: tell("tasks", told)))
-            if uris:
-                honoured["resourceSubscriptions"] = uris
             if task_ids:
                 honoured["taskIds"] = task_ids
             if kinds:
                 endings.append(self._announcer.listen(changed, profile))
-            tell("subscriptions/acknowledged", {"notifications": honoured})
+            emit(_marked("subscriptions/acknowledged", {"notifications": honoured}, meta))
+            held, early = early, None
+            for message in held or ():
+                emit(message)
             await self.closing.wait()
         finally:
             self._open -= 1
@@ -152,6 +157,13 @@ class Listening:
         ending = self._subscriptions.add(server, "taskIds", original, told)
         await self._subscriptions.settled(server)
         return ending
+
+
+def _marked(method: str, told: dict[str, Any], meta: dict[str, Any]) -> dict[str, Any]:
+    """A notification of a subscription, with the id that tells whose it is."""
+    known = told.get("_meta")
+    params = {**told, "_meta": {**(known if isinstance(known, dict) else {}), **meta}}
+    return {"jsonrpc": "2.0", "method": f"notifications/{method}", "params": params}
 
 
 def _texts(wanted: dict[str, Any], member: str) -> list[str]:
