@@ -147,11 +147,6 @@ def _scalar_size(node: object) -> int:
     raise SchemaRejected("not_json", f"a {type(node).__name__} is not a JSON value")
 
 
-def has_remote_ref(schema: object) -> bool:
-    """Tell whether a `$ref` or `$dynamicRef` points outside the document."""
-    return bool(Document(schema).remote)
-
-
 _validators: LRUCache[str, Validator | SchemaRejected] = LRUCache(2048)
 _validators_lock = Lock()  # compiling may happen in a worker thread, reading on the loop
 

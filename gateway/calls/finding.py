@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Final
@@ -14,6 +13,7 @@ from gateway.calls.context import Caller
 from gateway.calls.native import FIND_TOOLS, GET_SERVER_DETAILS, LIST_SERVERS
 from gateway.errors import error_result
 from gateway.upstream.link import UpstreamLink
+from registry.names import ServerName
 from registry.search import SearchIndex
 from registry.shape import ServerShape
 from registry.store import Registry
@@ -23,9 +23,10 @@ from registry.view import Entry, View
 FINDER_NAMES: Final = frozenset({FIND_TOOLS["name"], LIST_SERVERS["name"], GET_SERVER_DETAILS["name"]})
 DEFAULT_LIMIT: Final = 5
 MAX_LIMIT: Final = 50
-MAX_ANSWER_CHARS: Final = 40_000
+MAX_ANSWER_BYTES: Final = 40_000
 _MAX_LINE: Final = 160
 _INLINE_TOOLS: Final = 50
+_UNSHAPED: Final = ServerShape()
 
 
 class Finder:
@@ -82,10 +83,10 @@ class Finder:
 
     def _find(self, index: SearchIndex, query: str, limit: int, view: View) -> list[Entry]:
         found: list[Entry] = []
-        room = MAX_ANSWER_CHARS
+        room = MAX_ANSWER_BYTES
         for hit in index.search(query, limit):
             entry = view.entry(hit.name)
-            room -= len(json.dumps(_tool(entry))) if entry is not None else 0
+            room -= len(wire.dumps(_tool(entry))) if entry is not None else 0
             if entry is None or (room < 0 and found):
                 break
             found.append(entry)
@@ -121,8 +122,7 @@ class Finder:
         return _answer({key: value for key, value in details.items() if value not in (None, [], "")})
 
     def _shape(self, server: str) -> ServerShape:
-        shapes: Mapping[str, ServerShape] = {str(name): one for name, one in self._registry.shape.servers.items()}
-        return shapes.get(server, ServerShape())
+        return self._registry.shape.servers.get(ServerName(server), _UNSHAPED)
 
 
 def _tool(entry: Entry) -> dict[str, Any]:

@@ -134,7 +134,7 @@ class Hearing:
             sideband.asking.append(scope)
             sideband.hold()
             try:
-                if sideband.ask is None:
+                if sideband.ask is None or sideband.ended:
                     raise RpcError(METHOD_NOT_FOUND, "this host cannot be asked")
                 answer["result"] = await sideband.ask(message["method"], params if isinstance(params, dict) else {})
             except RpcError as error:

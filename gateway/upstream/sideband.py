@@ -43,9 +43,21 @@ class Sideband:
         on_log: Hears the params of log messages; None where the caller wants none.
         ask: Puts a question to the caller; None where it cannot be asked.
         refused: The methods of questions that were refused while the request was in flight.
+        ended: Nobody waits for the answer any more, so nobody is to be asked anything for it.
     """
 
-    __slots__ = ("_deadline_s", "_held", "_scope", "ask", "asking", "on_log", "on_progress", "owner", "refused")
+    __slots__ = (
+        "_deadline_s",
+        "_held",
+        "_scope",
+        "ask",
+        "asking",
+        "ended",
+        "on_log",
+        "on_progress",
+        "owner",
+        "refused",
+    )
 
     def __init__(
         self,
@@ -61,6 +73,7 @@ class Sideband:
         self.ask = ask
         self.refused: list[str] = []
         self.asking: list[anyio.CancelScope] = []
+        self.ended = False
         self._scope: anyio.CancelScope | None = None
         self._deadline_s = 0.0
         self._held = 0
@@ -94,5 +107,6 @@ class Sideband:
 
     def end(self) -> None:
         """Withdraw whatever is still being asked on behalf of this request."""
+        self.ended = True
         for scope in list(self.asking):
             scope.cancel()

@@ -20,14 +20,14 @@ from registry.catalog import ServerListing, build
 from registry.hosts import DIALECTS
 from registry.intake import admit
 from registry.names import ServerName
-from registry.profile import Profile
+from registry.profile import Disclosure, Profile
 from registry.schemas import text_of
 from registry.shape import ServerShape, Shape
 from registry.tokens import estimate
 from registry.view import View, build_view
 
 SIZES = (10, 50, 150, 600)
-DISCLOSURES = ("eager", "auto", "lazy")
+DISCLOSURES: tuple[Disclosure, ...] = ("eager", "auto", "lazy")
 
 
 def view_of(size: int, profile: Profile) -> View:
@@ -58,7 +58,7 @@ def main() -> None:
     """Print one table for disclosures, and one for dialects."""
     print("tokens of a list (tools in it)" + "".join(f"{size:>18} tools" for size in SIZES))
     for disclosure in DISCLOSURES:
-        cells = [tokens(view_of(size, Profile(disclosure=disclosure))) for size in SIZES]  # type: ignore[arg-type]
+        cells = [tokens(view_of(size, Profile(disclosure=disclosure))) for size in SIZES]
         print(f"{disclosure:30}" + "".join(f"{cost:>17,} ({count:>3})" for count, cost in cells))
     print("\neager, by dialect; in brackets the tools whose schema is narrower there")
     for dialect in DIALECTS:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from registry import schemas
 from registry.errors import SchemaRejected
+from registry.references import Document
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -52,8 +53,8 @@ def test_a_digest_does_not_depend_on_the_order_of_keys(value: Any) -> None:
 
 
 @given(JSON)
-def test_bounds_and_remote_refs_answer_for_any_json(value: Any) -> None:
-    schemas.has_remote_ref(value)
+def test_bounds_and_references_answer_for_any_json(value: Any) -> None:
+    Document(value)
     schemas.check_bounds(value)
 
 
@@ -117,7 +118,7 @@ def test_one_definition_used_often_is_within_bounds() -> None:
     ],
 )
 def test_references_inside_the_document_compile(schema: dict[str, Any]) -> None:
-    assert not schemas.has_remote_ref(schema)
+    assert not Document(schema).remote
     schemas.check_bounds(schema)
     schemas.compile_schema(schema).is_valid({"child": {"child": {}}})
 
@@ -142,7 +143,7 @@ def test_what_cannot_be_compiled_is_refused_with_its_code(schema: object, code: 
 
 
 def test_a_remote_reference_is_seen_without_compiling() -> None:
-    assert schemas.has_remote_ref({"properties": {"a": {"$ref": "https://nowhere.example/x#/y"}}})
+    assert Document({"properties": {"a": {"$ref": "https://nowhere.example/x#/y"}}}).remote
 
 
 @pytest.mark.parametrize("pattern", ["^(a+)+$", "^(?=a)(a+)+$", r"^(a|aa)+\1$"])
