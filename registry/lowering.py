@@ -144,9 +144,11 @@ class Lowering:
         required = node.get("required")
         if (demanded := self._demanded(required)) is not required:
             changes["required"] = demanded
-        if not changes:
+        # A schema that names no property itself may stand beside one that does, and speak of the same object.
+        whole = {word for word in ("enum", "const") if word in node and (changes or _holds_object(node[word]))}
+        gone = whole | ({"propertyNames"} & node.keys())
+        if not changes and not gone and "patternProperties" not in node:
             return node
-        gone = {"propertyNames", "enum", "const"} & node.keys()
         if "patternProperties" in node:
             gone |= {"patternProperties", "additionalProperties"} & node.keys()
         for keyword in sorted(gone):
@@ -232,6 +234,10 @@ class Lowering:
         for keyword in sorted(gone):
             self._report.tell(keyword, plain, spot)
         return {key: child for key, child in lowered.items() if key not in gone} if gone else lowered
+
+
+def _holds_object(value: Any) -> bool:
+    return isinstance(value, dict) or (isinstance(value, list) and any(isinstance(one, dict) for one in value))
 
 
 def _without_unused_definitions(schema: dict[str, Any]) -> dict[str, Any]:

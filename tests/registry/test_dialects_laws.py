@@ -55,6 +55,18 @@ def follows_the_law(dialect: str | Dialect, schema: dict[str, Any], arguments: l
 
 INNER = {"properties": {"odd key": {}}, "propertyNames": {"pattern": "^[a-z ]+$"}}
 SUBTLE: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "names that stand beside a renamed property": (
+        {"properties": {"日付": True}, "anyOf": [{"not": {"propertyNames": {"pattern": "^[a-z]"}}}]},
+        {"日付": None},
+    ),
+    "patterns that stand beside a renamed property": (
+        {"properties": {"日付": {}}, "allOf": [{"patternProperties": {"^[a-z]": {"type": "string"}}}]},
+        {"日付": 1},
+    ),
+    "a whole value that stands beside a renamed property": (
+        {"properties": {"日付": {}}, "allOf": [{"enum": [{"日付": 1}, {}]}]},
+        {"日付": 1},
+    ),
     "what is evaluated by what goes": (
         {
             "properties": {"a": {"type": "string"}},
