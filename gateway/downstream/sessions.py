@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import anyio
 from cachetools import TTLCache
@@ -31,6 +31,13 @@ _SWEEP_S: Final = 60.0
 
 Emit = Callable[[dict[str, Any]], None]
 EmitNumbered = Callable[[dict[str, Any], int], None]
+
+
+class Running(Protocol):
+    """A request in flight, whatever carries it."""
+
+    def cancel(self) -> None:
+        """Stop it; its caller gets an answer that says so."""
 
 
 class Session:
@@ -61,7 +68,7 @@ class Session:
             tell=self.notify,
         )
         self.log_level = "debug"
-        self.running: dict[str | int | float, anyio.CancelScope] = {}
+        self.running: dict[str | int | float, Running] = {}
         self.subscribed: dict[str, Callable[[], None]] = {}
         self.endings: list[Callable[[], None]] = []
         self._ids = itertools.count(1)
@@ -156,14 +163,14 @@ class Session:
 
     def cancel(self, request_id: object) -> None:
         """Cancel one of its requests, if it is still running."""
-        scope = self.running.get(request_id) if isinstance(request_id, str | int | float) else None
-        if scope is not None:
-            scope.cancel()
+        running = self.running.get(request_id) if isinstance(request_id, str | int | float) else None
+        if running is not None:
+            running.cancel()
 
     def end(self) -> None:
         """Stop everything that belongs to it."""
-        for scope in list(self.running.values()):
-            scope.cancel()
+        for running in list(self.running.values()):
+            running.cancel()
         for unsubscribe in list(self.subscribed.values()):
             unsubscribe()
         for ending in self.endings:

@@ -13,16 +13,21 @@ import socket
 import struct
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import anyio
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+from gateway.downstream.fastpath import MAX_BODY_BYTES as MAX_HELD_BYTES
+from gateway.downstream.fastpath import FastPath
+from gateway.serving.direct import DirectCycle
 
 log = logging.getLogger(__name__)
 
 HEADER_S: Final = 15.0
 # The endpoint answers a slow body with words before; this is for whoever is not heard any more.
 BODY_S: Final = 35.0
+HELD_S: Final = 1.0
 STALLED_S: Final = 30.0
 MAX_UNREAD_BYTES: Final = 128 * 1024 * 1024
 # Nobody has asked for more before reading the first answer but to see what happens.
@@ -42,10 +47,12 @@ class Connections:
 
     Args:
         most: How many are served at once. Some more are heard and told so, others told so unheard.
+        fast: Answers the usual requests; None to give every request to the application.
         stalled_s: How long a caller may take nothing of what it is sent.
     """
 
-    def __init__(self, *, most: int, stalled_s: float = STALLED_S) -> None:
+    def __init__(self, *, most: int, fast: FastPath | None = None, stalled_s: float = STALLED_S) -> None:
+        self.fast = fast
         self._most = most
         self._most_heard = most + most // 20
         self._stalled_s = stalled_s
@@ -132,9 +139,12 @@ class CallerProtocol(HttpToolsProtocol):
         super().__init__(**options)
         self._all = all_of_them
         self._deadline: asyncio.TimerHandle | None = None
-        self._answering: RequestResponseCycle | None = None
+        self._answering: RequestResponseCycle | DirectCycle | None = None
         self._body_is_coming = False
         self._unread_before_bytes = 0
+        self._head_is_coming = False
+        self._held: list[bytes] | None = None
+        self._peer = ""
         self.is_cut = False
         self.taken_s = self.loop.time()
 
@@ -145,6 +155,7 @@ class CallerProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
+        self._peer = f"{self.client[0]}:{self.client[1]}" if self.client else ""
         if self._all.admit(self):
             self._expect(HEADER_S)
         else:
@@ -166,30 +177,42 @@ class CallerProtocol(HttpToolsProtocol):
         if self._deadline is not None:
             return
         if self._body_is_coming:
-            self._expect(BODY_S)
+            self._expect(BODY_S if self._held is None else HELD_S)
+        elif self._head_is_coming:
+            self._expect(HEADER_S)
         elif self.timeout_keep_alive_task is None and (self.cycle is None or self.cycle.response_complete):
             # Bytes that begin no request end uvicorn's own wait for one: ours goes on.
             self._expect(HEADER_S)
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        if self._deadline is None:
-            self._expect(HEADER_S)
+        self._head_is_coming = True
 
     def on_headers_complete(self) -> None:
         self._came()
+        self._head_is_coming = False
         if len(self.pipeline) >= MAX_PIPELINED:
             self.cut()
         if self.transport.is_closing():
             # What cannot be answered any more is not run either.
             return
         self._body_is_coming = True
+        if self._all.fast is not None and self._is_plain():
+            self._held = []
+            return
+        self._begin()
+
+    def _begin(self) -> None:
+        """Give the request to the application."""
         super().on_headers_complete()
         if self.pipeline:
             # uvicorn stops reading here, and would not see that the caller has left.
             self.flow.resume_reading()
 
     def on_body(self, body: bytes) -> None:
+        if self._held is not None:
+            self._held.append(body)
+            return
         super().on_body(body)
         if self.pipeline and len(self.cycle.body) > MAX_AHEAD_BYTES:
             self.cut()
@@ -197,6 +220,8 @@ class CallerProtocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         self._came()
         self._body_is_coming = False
+        if self._held is not None and self._answered_directly():
+            return
         super().on_message_complete()
 
     def pause_writing(self) -> None:
@@ -213,6 +238,8 @@ class CallerProtocol(HttpToolsProtocol):
         if not unread_bytes or unread_bytes < self._unread_before_bytes:
             self.taken_s = now_s
         self._unread_before_bytes = unread_bytes
+        if isinstance(self._answering, DirectCycle):
+            self._answering.look(now_s)
 
     def cut(self) -> None:
         """Drop the connection, with all that is unread, the kernel's part too."""
@@ -220,6 +247,51 @@ class CallerProtocol(HttpToolsProtocol):
             self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
         self.is_cut = True
         self.transport.abort()
+
+    def _is_plain(self) -> bool:
+        """Whether this may be a request that is answered without ASGI, as far as its head tells."""
+        if self.parser.get_method() != b"POST" or not self.url.startswith(b"/mcp") or self.expect_100_continue:
+            return False
+        if self.cycle is not None and not self.cycle.response_complete:
+            return False
+        if self.limit_concurrency is not None or self.parser.get_http_version() != "1.1":
+            return False
+        if not self.parser.should_keep_alive() or self.parser.should_upgrade():
+            return False
+        path = self.url[4:]
+        if path and (path[:1] != b"/" or b"?" in path or b"%" in path or b"#" in path):
+            return False
+        length = None
+        for name, value in self.headers:
+            if name == b"content-length":
+                length = value
+            elif name == b"transfer-encoding":
+                return False
+        return length is not None and length.isdigit() and len(length) < 9 and int(length) <= MAX_HELD_BYTES
+
+    def _answered_directly(self) -> bool:
+        """Answer the request that was held back; where that cannot be done it is given to the application."""
+        held, self._held = self._held, None
+        assert held is not None
+        assert self._all.fast is not None
+        body = held[0] if len(held) == 1 else b"".join(held)
+        cycle = DirectCycle(self._all.fast, self.transport, self.loop, self.on_response_complete)
+        request = self._all.fast.take(self.url, self.headers, body, peer=self._peer, emit=cycle.emit)
+        if request is None:
+            self._let_go([body])
+            return False
+        self.cycle = self._answering = cast(Any, cycle)
+        task = cycle.start(request)
+        task.add_done_callback(self.tasks.discard)
+        self.tasks.add(task)
+        return True
+
+    def _let_go(self, held: list[bytes]) -> None:
+        """Give a request that was held back to the application after all."""
+        self._held = None
+        self._begin()
+        for body in held:
+            super().on_body(body)
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._answering = cycle
@@ -234,7 +306,12 @@ class CallerProtocol(HttpToolsProtocol):
             self._deadline = None
 
     def _late(self) -> None:
-        if self.flow.read_paused:
+        self._deadline = None
+        if self._held is not None:
+            # Its body is slow: the application knows how to wait for one.
+            self._let_go(self._held)
+            self._expect(BODY_S)
+        elif self.flow.read_paused:
             # It is we who do not read on: a request before this one is not answered yet.
             self._expect(HEADER_S)
         else:

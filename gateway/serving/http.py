@@ -22,6 +22,7 @@ from gateway.access.api_keys import ApiKeys
 from gateway.admin.api import AdminApi
 from gateway.app import Gateway, open_gateway
 from gateway.config.model import Config
+from gateway.downstream.fastpath import FastPath
 from gateway.downstream.http import McpEndpoint
 from gateway.downstream.streams import Receive, Send, send_json
 from gateway.errors import ConfigError
@@ -83,6 +84,10 @@ class _Front:
             with suppress(ClientDisconnect):
                 await self._admin(scope, receive, send)
 
+    def admits(self, host: bytes, origin: bytes | None) -> bool:
+        """Whether a caller that names this Host and comes from this Origin may come in."""
+        return self._host_allowed(host) and (origin is None or self._origin_allowed(origin))
+
     def _host_allowed(self, value: bytes) -> bool:
         if self._hosts is None:
             return True
@@ -143,7 +148,7 @@ async def serve(
             hosts if loopback or listen.allowed_hosts else None,
             frozenset(origin.lower() for origin in listen.allowed_origins),
         )
-        connections = Connections(most=most)
+        connections = Connections(most=most, fast=FastPath(endpoint, front.admits))
         server = _Uvicorn(
             uvicorn.Config(
                 front, http=cast(Any, connections.protocol), ws="none", lifespan="off", access_log=False,

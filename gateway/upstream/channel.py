@@ -25,8 +25,6 @@ MAX_PENDING: Final = 4096
 class Channel(Protocol):
     """One connection to one upstream, whatever carries it."""
 
-    headers: dict[str, str]
-
     async def request(
         self,
         method: str,

@@ -15,7 +15,7 @@ from gateway import wire
 from gateway.errors import ConnectionLost, GatewayError, HttpStatusError, SessionForgotten
 from gateway.upstream.channel import Correlator, OnMessage, OnProgress, answer_of
 from gateway.upstream.events import EventParser
-from gateway.upstream.http import HttpClient, Response
+from gateway.upstream.http import HttpClient, Response, header_lines
 from gateway.upstream.salvage import stand_in
 from gateway.upstream.stdio import running_child
 
@@ -39,7 +39,6 @@ class StreamChannel:
     def __init__(self, correlator: Correlator, wait_closed: Callable[[], Awaitable[str]]) -> None:
         self._correlator = correlator
         self._wait_closed = wait_closed
-        self.headers: dict[str, str] = {}
 
     async def request(
         self,
@@ -121,8 +120,14 @@ class HttpChannel:
         self._reason = "the connection is closed"
         self._ended = False
         self._abandoned = False
-        self.headers: dict[str, str] = dict(headers)
+        self._headers: dict[str, str] = {**_POST_HEADERS, **headers}
+        self._lines: bytes | None = None
         self.session_id: str | None = None
+
+    def speak(self, version: str) -> None:
+        """Name the negotiated version on every request from now on."""
+        self._headers["mcp-protocol-version"] = version
+        self._lines = None
 
     async def request(
         self,
@@ -140,11 +145,15 @@ class HttpChannel:
         body = wire.dumps({"jsonrpc": "2.0", "id": request_id, "method": method, "params": params})
         finished = False
         try:
-            async with self._client.send("POST", self._url, self._head(headers), body) as response:
+            response = await self._client.exchange("POST", self._url, self._head_lines(headers), body)
+            try:
                 message = await self._answer(response, request_id, method, on_progress, on_message or self._on_message)
                 finished = True
                 if method == "initialize":
                     self.session_id = response.headers.get("mcp-session-id")
+                    self._lines = None
+            finally:
+                self._client.release(response)
             if self.session_id is not None and _tells_forgotten(message):
                 raise SessionForgotten("the upstream has forgotten the session")
             return answer_of(message)
@@ -179,7 +188,7 @@ class HttpChannel:
         Raises:
             HttpStatusError: The server offers none.
         """
-        head = {**self._head(None), "accept": "text/event-stream"}
+        head = {**self._head(), "accept": "text/event-stream"}
         head.pop("content-type", None)
         async with self._client.send("GET", self._url, head) as response:
             if response.status != 200 or response.content_type != "text/event-stream":
@@ -194,7 +203,7 @@ class HttpChannel:
         """End the session, as a good client does; requests on their way go on by themselves."""
         self._ended = True
         if self.session_id is not None and not self._abandoned:
-            async with self._client.send("DELETE", self._url, self._head(None)) as response:
+            async with self._client.send("DELETE", self._url, self._head()) as response:
                 await response.read()
 
     def receive(self, message: dict[str, Any]) -> None:
@@ -202,13 +211,17 @@ class HttpChannel:
         if isinstance(message.get("method"), str):
             self._on_message(message, self._later_message)
 
-    def _head(self, extra: dict[str, str] | None) -> dict[str, str]:
-        head = {**_POST_HEADERS, **self.headers}
-        if self.session_id is not None:
-            head["mcp-session-id"] = self.session_id
-        if extra:
-            head.update(extra)
-        return head
+    def _head(self) -> dict[str, str]:
+        if self.session_id is None:
+            return self._headers
+        return {**self._headers, "mcp-session-id": self.session_id}
+
+    def _head_lines(self, extra: dict[str, str] | None) -> bytes:
+        if extra and not extra.keys().isdisjoint(self._headers):
+            return header_lines({**self._head(), **extra})
+        if self._lines is None:
+            self._lines = header_lines(self._head())
+        return self._lines + header_lines(extra) if extra else self._lines
 
     async def _answer(
         self,
@@ -220,7 +233,8 @@ class HttpChannel:
     ) -> dict[str, Any]:
         if response.status == 404 and self.session_id is not None:
             raise SessionForgotten("the upstream has forgotten the session")
-        if response.content_type == "text/event-stream" and response.status == 200:
+        kind = response.content_type
+        if kind == "text/event-stream" and response.status == 200:
             async for message in self._messages(response, method):
                 if "method" not in message:
                     if message.get("id") == request_id:
@@ -235,7 +249,7 @@ class HttpChannel:
             raise ConnectionLost("the stream of the answer ended before the answer", sent=True)
         body = await response.read()
         parsed: Any = None
-        if response.content_type == "application/json" or body[:1] == b"{":
+        if kind == "application/json" or body[:1] == b"{":
             try:
                 parsed = wire.loads(body)
             except wire.MalformedJson as error:
@@ -271,7 +285,7 @@ class HttpChannel:
 
     async def _post(self, message: dict[str, Any]) -> None:
         with anyio.fail_after(10):
-            async with self._client.send("POST", self._url, self._head(None), wire.dumps(message)) as response:
+            async with self._client.send("POST", self._url, self._head(), wire.dumps(message)) as response:
                 await response.read()
 
     def _later(self, method: str, params: dict[str, Any]) -> None:

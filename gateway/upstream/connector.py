@@ -50,7 +50,7 @@ async def _negotiate(
         raise RpcError(-32603, "the upstream negotiates no protocol version that is known here")
     version = str(result["protocolVersion"])
     if isinstance(channel, HttpChannel) and version >= "2025-06-18":
-        channel.headers["mcp-protocol-version"] = version
+        channel.speak(version)
     await channel.notify("notifications/initialized")
     return _session(server, channel, "handshake", version, result, result.get("serverInfo"), host=host)
 

@@ -29,6 +29,7 @@ from gateway.upstream.backoff import delay_s
 from gateway.upstream.breaker import Breaker
 from gateway.upstream.channels import HttpChannel
 from gateway.upstream.connector import McpConnector
+from gateway.upstream.deadline import Deadline
 from gateway.upstream.hearing import OnUpdate
 from gateway.upstream.http import HttpClient
 from gateway.upstream.session import ALL_KINDS, RawListing, UpstreamCall, UpstreamSession
@@ -261,14 +262,16 @@ class UpstreamLink:
 
     async def _send(self, session: UpstreamSession, call: UpstreamCall) -> Any:
         limit_s = self.config.call_timeout
-        with anyio.CancelScope() as scope:
-            call.sideband.bound_by(scope, limit_s)
-            return await session.send(call)
-        raise UpstreamTimeout(
-            self.server,
-            f"Server '{self.server}' gave no answer within {limit_s:g} s and the call was given up; "
-            "it may still have taken effect there.",
-        )
+        deadline = call.sideband.deadline = Deadline(limit_s)
+        try:
+            with deadline:
+                return await session.send(call)
+        except TimeoutError:
+            raise UpstreamTimeout(
+                self.server,
+                f"Server '{self.server}' gave no answer within {limit_s:g} s and the call was given up; "
+                "it may still have taken effect there.",
+            ) from None
 
     def _lost(self, error: ConnectionLost, *, repeated: bool = False) -> GatewayError:
         if not error.sent:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
 import anyio
+
+from gateway.upstream.deadline import Deadline
 
 OnParams = Callable[[dict[str, Any]], None]
 Ask = Callable[[str, dict[str, Any]], Awaitable[Any]]
@@ -42,16 +43,15 @@ class Sideband:
         on_progress: Hears progress params; None where the caller wants none.
         on_log: Hears the params of log messages; None where the caller wants none.
         ask: Puts a question to the caller; None where it cannot be asked.
+        deadline: Ends the request when nothing is heard of it for too long; None before it is sent.
         refused: The methods of questions that were refused while the request was in flight.
         ended: Nobody waits for the answer any more, so nobody is to be asked anything for it.
     """
 
     __slots__ = (
-        "_deadline_s",
-        "_held",
-        "_scope",
         "ask",
         "asking",
+        "deadline",
         "ended",
         "on_log",
         "on_progress",
@@ -74,36 +74,24 @@ class Sideband:
         self.refused: list[str] = []
         self.asking: list[anyio.CancelScope] = []
         self.ended = False
-        self._scope: anyio.CancelScope | None = None
-        self._deadline_s = 0.0
-        self._held = 0
-
-    def bound_by(self, scope: anyio.CancelScope, limit_s: float) -> None:
-        """Let this scope end the request when nothing is heard of it for so long."""
-        self._scope = scope
-        self._deadline_s = limit_s
-        self.extend()
-
-    def extend(self) -> None:
-        """Start the deadline anew: there was a sign of life."""
-        if self._scope is not None:
-            self._scope.deadline = math.inf if self._held else anyio.current_time() + self._deadline_s
+        self.deadline: Deadline | None = None
 
     def progressed(self, params: dict[str, Any]) -> None:
-        """Take one progress notification."""
-        self.extend()
+        """Take one progress notification, a sign of life."""
+        if self.deadline is not None:
+            self.deadline.extend()
         if self.on_progress is not None:
             self.on_progress(params)
 
     def hold(self) -> None:
         """Stop the clock while a person is asked."""
-        self._held += 1
-        self.extend()
+        if self.deadline is not None:
+            self.deadline.hold()
 
     def release(self) -> None:
         """Let the clock run again."""
-        self._held -= 1
-        self.extend()
+        if self.deadline is not None:
+            self.deadline.release()
 
     def end(self) -> None:
         """Withdraw whatever is still being asked on behalf of this request."""

@@ -1,0 +1,169 @@
+"""One socket to an HTTP/1.1 server: it carries one exchange at a time, within its bounds."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final, cast
+
+import httptools
+
+from gateway.errors import ConnectionLost
+
+MAX_BODY_BYTES: Final = 8 * 1024 * 1024
+MAX_HEAD_BYTES: Final = 64 * 1024
+MAX_HEADERS: Final = 256
+_PAUSE_BYTES: Final = 512 * 1024
+
+
+class HttpConnection(asyncio.Protocol):
+    """One socket.
+
+    Attributes:
+        origin: Whom it leads to, as its owner names it.
+        lost: Why it can carry nothing more; None while it can.
+        idle_since_s: When its last exchange ended, by the loop's clock.
+        status: Of the answer; 0 before its head is there.
+        complete: The whole answer has come.
+        reusable: The server keeps the connection open after it.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, origin: str) -> None:
+        self._loop = loop
+        self._transport: asyncio.Transport | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self.origin = origin
+        self.lost: str | None = None
+        self.idle_since_s = 0.0
+        self.reset()
+
+    def reset(self) -> None:
+        """Be ready for the next exchange."""
+        self._parser = httptools.HttpResponseParser(self)
+        self._body: list[bytes] = []
+        self._buffered_bytes = 0
+        self._head_bytes = 0
+        self._paused = False
+        self._streams = False
+        self.headers: dict[str, str] = {}
+        self.status = 0
+        self.head_done = False
+        self.complete = False
+        self.reusable = False
+
+    # asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports derive from none of asyncio's classes.
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        if not self.head_done:
+            self._head_bytes += len(data)
+            if self._head_bytes > MAX_HEAD_BYTES + MAX_BODY_BYTES:
+                self.fail("the head of the answer is too large")
+                return
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self.fail("the peer switched protocols")
+        except httptools.HttpParserError as error:
+            self.fail(f"the answer is not HTTP ({error})")
+        # Whoever waits for a plain answer waits for all of it, or for so much that it must be taken away.
+        if self.complete or self._streams or self._paused or self.lost is not None:
+            self._wake()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self.head_done and not self.complete and error is None and self._until_close():
+            self.complete = True
+        if self.lost is None:
+            self.lost = f"the connection was lost ({error})" if error else "the peer closed the connection"
+        self._wake()
+
+    # httptools callbacks
+
+    def on_message_begin(self) -> None:
+        if self.complete:
+            raise ValueError("the peer speaks unasked")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if len(self.headers) >= MAX_HEADERS:
+            raise ValueError("too many headers")
+        self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+
+    def on_headers_complete(self) -> None:
+        self.status = self._parser.get_status_code()
+        if self.status < 200:
+            self.headers = {}
+            return
+        self.head_done = True
+        self._streams = self.headers.get("content-type", "").lstrip().lower().startswith("text/event-stream")
+
+    def on_body(self, body: bytes) -> None:
+        self._body.append(body)
+        self._buffered_bytes += len(body)
+        if self._buffered_bytes > _PAUSE_BYTES and not self._paused and self._transport is not None:
+            self._paused = True
+            self._transport.pause_reading()
+
+    def on_message_complete(self) -> None:
+        if self.status < 200:
+            return
+        self.complete = True
+        self.reusable = self._parser.should_keep_alive()
+
+    # what an exchange uses
+
+    def write(self, data: bytes) -> None:
+        """Send bytes.
+
+        Raises:
+            ConnectionLost: The socket is closed already; nothing was sent.
+        """
+        if self._transport is None or self._transport.is_closing() or self.lost is not None:
+            raise ConnectionLost(self.lost or "the connection is closed", sent=False)
+        self._transport.write(data)
+
+    def take(self) -> bytes:
+        """Whatever of the body has come and was not taken yet."""
+        if not self._body:
+            return b""
+        body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
+        self._body.clear()
+        self._buffered_bytes = 0
+        if self._paused and self._transport is not None and not self._transport.is_closing():
+            self._paused = False
+            self._transport.resume_reading()
+        return body
+
+    async def wait(self) -> None:
+        """Return when something has changed."""
+        self._waiter = self._loop.create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    def fail(self, reason: str) -> None:
+        """End the connection for a reason of ours."""
+        self.lost = self.lost or reason
+        self.abort()
+
+    def abort(self) -> None:
+        """Drop the socket at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    @property
+    def alive(self) -> bool:
+        """Whether another exchange may use it."""
+        return self.lost is None and self._transport is not None and not self._transport.is_closing()
+
+    def _until_close(self) -> bool:
+        return "content-length" not in self.headers and "chunked" not in self.headers.get("transfer-encoding", "")
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
