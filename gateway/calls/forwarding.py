@@ -10,6 +10,7 @@ import anyio
 
 from gateway.access.seals import BrokenSeal, Seals
 from gateway.calls.context import Caller
+from gateway.calls.results import whole
 from gateway.eras import META, QUESTIONS, can_be_asked
 from gateway.errors import INVALID_PARAMS, RpcError, UpstreamError, UpstreamUnavailable
 from gateway.upstream.hearing import ASK_S
@@ -101,6 +102,7 @@ class Forwarder:
                     ) from None
                 raise
             if sideband.refused and isinstance(result, dict) and result.get("isError") is True:
+                result = whole(result, server)
                 content = result.get("content")
                 said = {"type": "text", "text": self._why(link, caller, sideband.refused)}
                 result["content"] = [*(content if isinstance(content, list) else []), said]

@@ -14,8 +14,8 @@ _AUDIO_SINCE = "2025-03-26"
 _MODERN_ONLY = ("resultType", "ttlMs", "cacheScope")
 
 
-def adapt(result: Any, *, server: str, version: str) -> dict[str, Any]:
-    """Adapt a result of `tools/call`; `result` is the caller's alone and may be changed.
+def adapt(answer: Any, *, server: str, version: str) -> dict[str, Any]:
+    """Adapt a result of `tools/call`; `answer` is the caller's alone and may be changed.
 
     What a version cannot express is said in its own words: `structuredContent` that is no object goes before
     2026-07-28, any of it before 2025-06-18, and its text form stays; a `resource_link` becomes text before
@@ -27,8 +27,9 @@ def adapt(result: Any, *, server: str, version: str) -> dict[str, Any]:
     Raises:
         UpstreamProtocolError: It is no result of a tool call.
     """
-    if not isinstance(result, dict):
+    if not isinstance(answer, dict):
         raise UpstreamProtocolError(server, f"Server '{server}' answered with something that is no result.")
+    result: dict[str, Any] = answer
     modern = version in MODERN_VERSIONS
     kind = result.get("resultType", "complete")
     _unstamp(result)
@@ -37,6 +38,8 @@ def adapt(result: Any, *, server: str, version: str) -> dict[str, Any]:
             f"Server '{server}' answered with a result of the kind {kind!r}, which this connection's protocol "
             "version cannot carry. The tool has no result here."
         )
+    if kind != "complete" or not _passes_unread(result, version):
+        result = whole(result, server)
     if kind != "complete":
         return result
     _fill_content(result, server)
@@ -45,9 +48,7 @@ def adapt(result: Any, *, server: str, version: str) -> dict[str, Any]:
         return result
     for member in _MODERN_ONLY:
         result.pop(member, None)
-    if "structuredContent" in result and (
-        version < _STRUCTURED_SINCE or not isinstance(result["structuredContent"], dict)
-    ):
+    if "structuredContent" in result and (version < _STRUCTURED_SINCE or not _is_object(result["structuredContent"])):
         # Before 2026-07-28 only objects were allowed; the text form says the same.
         del result["structuredContent"]
     if version < _LINKS_SINCE:
@@ -89,12 +90,38 @@ def adapt_other(result: Any, *, server: str, version: str) -> dict[str, Any]:
 def _fill_content(result: dict[str, Any], server: str) -> None:
     content = result.get("content")
     if "structuredContent" in result:
-        kept = content if isinstance(content, list) else []
-        if not any(isinstance(item, dict) and item.get("type") == "text" for item in kept):
+        if not wire.has_item(content, "text"):
             text = wire.dumps(result["structuredContent"]).decode()
+            content = whole(result, server).get("content")
+            kept = content if isinstance(content, list) else []
             result["content"] = [*kept, {"type": "text", "text": text}]
-    elif not isinstance(content, list):
+    elif not _is_list(content):
         raise UpstreamProtocolError(server, f"Server '{server}' answered without content; the call has no result.")
+
+
+def whole(result: dict[str, Any], server: str) -> dict[str, Any]:
+    """The result with nothing left unparsed.
+
+    Raises:
+        UpstreamProtocolError: It is nested too deeply.
+    """
+    try:
+        return wire.whole(result)
+    except wire.MalformedJson as error:
+        raise UpstreamProtocolError(server, f"Server '{server}' answered with what cannot be read: {error}.") from None
+
+
+def _passes_unread(result: dict[str, Any], version: str) -> bool:
+    """Whether nobody on the way needs to see inside what is large: it is no error, and no item has to be changed."""
+    return result.get("isError") is not True and version >= _LINKS_SINCE
+
+
+def _is_list(value: Any) -> bool:
+    return value.text[:1] == b"[" if type(value) is wire.Unparsed else isinstance(value, list)
+
+
+def _is_object(value: Any) -> bool:
+    return value.text[:1] == b"{" if type(value) is wire.Unparsed else isinstance(value, dict)
 
 
 def _older_item(item: Any, version: str) -> Any:

@@ -109,7 +109,7 @@ class FastPath:
             profile=profile,
         )
 
-    async def answer(self, request: Request, running: Running) -> tuple[int, bytes]:
+    async def answer(self, request: Request, running: Running) -> tuple[int, wire.Pieces]:
         """Run a request that was taken: the status of its answer, and the answer.
 
         Raises:
@@ -121,10 +121,10 @@ class FastPath:
             answer = await endpoint.server.answer(request)
         finally:
             endpoint.end(request, running)
-        return status_of(request, answer), answer.body
+        return status_of(request, answer), answer.pieces
 
     def cut_off(self, request: Request, *, streaming: bool) -> bytes:
-        """What answers a request that was cancelled; empty where its stream just ends."""
+        """What answers a request that was cancelled; nothing where its stream just ends."""
         return b"" if streaming and not self._endpoint.draining else self._endpoint.cut_off(request)
 
     def _agrees(

@@ -71,11 +71,16 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """The response as bytes, the code if it is an error, and the session that `initialize` has opened."""
+    """The response, the code if it is an error, and the session that `initialize` has opened."""
 
-    body: bytes
+    pieces: wire.Pieces
     error_code: int | None = None
     session: Session | None = None
+
+    @property
+    def body(self) -> bytes:
+        """The response in one."""
+        return b"".join(self.pieces)
 
 
 class McpServer:
@@ -124,8 +129,7 @@ class McpServer:
         try:
             if request.method == "initialize" and not request.modern:
                 return self._initialize(request)
-            result = await self._result(request)
-            return Answer(body=_envelope(request.id, b'"result":' + result))
+            return _answer(request.id, await self._result(request))
         except RpcError as error:
             return error_answer(request.id, error)
         except wire.MalformedJson:
@@ -140,14 +144,14 @@ class McpServer:
         if request.method != "tools/call":
             return error_answer(request.id, RpcError(INTERNAL_ERROR, text))
         result = error_result(text)
-        return Answer(body=_envelope(request.id, b'"result":' + _finished(result, request)))
+        return _answer(request.id, _finished(result, request))
 
     async def notified(self, session: Session, method: str) -> None:
         """Hear a notification of a handshake-era host."""
         if method == "notifications/roots/list_changed":
             await self._private.notify(session.id, method)
 
-    async def _result(self, request: Request) -> bytes:
+    async def _result(self, request: Request) -> wire.Pieces:
         method = request.method
         if method == "tools/call":
             result = await self._pipeline.call(request.params, self._caller(request))
@@ -158,7 +162,7 @@ class McpServer:
                 text = "The call ran, but its result is nested too deeply to be passed on."
                 return _finished(error_result(text), request)
         if method in LIST_METHODS:
-            return await self._list(request)
+            return (await self._list(request),)
         if method == "prompts/get":
             return _finished(await self._offerings.get_prompt(request.params, self._caller(request)), request)
         if method == "resources/read":
@@ -167,22 +171,23 @@ class McpServer:
             return _finished(await self._offerings.complete(request.params, self._caller(request)), request)
         if request.modern:
             if method == "server/discover":
-                return self._discover(request)
+                return (self._discover(request),)
             if method == "subscriptions/listen":
-                return await self._listening.listen(
+                listened = await self._listening.listen(
                     request.id, request.params, request.principal, request.profile, request.emit
                 )
+                return (listened,)
             if method in _TASK_METHODS:
                 return _finished(await self._offerings.task(method, request.params, self._caller(request)), request)
         elif method == "ping":
-            return b"{}"
+            return (b"{}",)
         elif request.session is not None:
             if method == "logging/setLevel":
-                return self._set_level(request.session, request.params)
+                return (self._set_level(request.session, request.params),)
             if method == "resources/subscribe":
-                return await self._listening.subscribe(request.session, request.params)
+                return (await self._listening.subscribe(request.session, request.params),)
             if method == "resources/unsubscribe":
-                return self._listening.unsubscribe(request.session, request.params)
+                return (self._listening.unsubscribe(request.session, request.params),)
         raise RpcError(METHOD_NOT_FOUND, f"Method not found: {method[:200]}")
 
     async def _list(self, request: Request) -> bytes:
@@ -198,7 +203,7 @@ class McpServer:
             found=found,
         )
 
-    def _read(self, result: dict[str, Any], request: Request) -> bytes:
+    def _read(self, result: dict[str, Any], request: Request) -> wire.Pieces:
         if request.modern and result.get("resultType") == "complete":
             result.setdefault("ttlMs", 0)
             if not self.shared or result.get("cacheScope") != "public":
@@ -224,7 +229,7 @@ class McpServer:
         }
         session = Session(request.principal, version=version, params=params, profile=request.profile)
         session.endings.append(partial(self._private.drop, session.id))
-        return Answer(body=_envelope(request.id, b'"result":' + wire.dumps(result)), session=session)
+        return _answer(request.id, (wire.dumps(result),), session)
 
     def _discover(self, request: Request) -> bytes:
         pending = self._pending()
@@ -330,17 +335,19 @@ def error_answer(request_id: str | int | float | None, error: RpcError) -> Answe
         body = wire.dumps(error.to_object())
     except wire.MalformedJson:
         body = wire.dumps({"code": error.code, "message": error.message})
-    return Answer(body=_envelope(request_id, b'"error":' + body), error_code=error.code)
+    head = b'{"jsonrpc":"2.0","id":' + wire.dumps(request_id) + b',"error":'
+    return Answer(pieces=(head, body, b"}"), error_code=error.code)
 
 
-def _envelope(request_id: str | int | float | None, rest: bytes) -> bytes:
-    return b'{"jsonrpc":"2.0","id":' + wire.dumps(request_id) + b"," + rest + b"}"
+def _answer(request_id: str | int | float, result: wire.Pieces, session: Session | None = None) -> Answer:
+    head = b'{"jsonrpc":"2.0","id":' + wire.dumps(request_id) + b',"result":'
+    return Answer(pieces=(head, *result, b"}"), session=session)
 
 
-def _finished(result: dict[str, Any], request: Request) -> bytes:
+def _finished(result: dict[str, Any], request: Request) -> wire.Pieces:
     """A result as its caller gets it: in the modern era with its type and our stamp."""
     if request.modern:
         result.setdefault("resultType", "complete")
         meta = result.get("_meta")
         result["_meta"] = {**(meta if isinstance(meta, dict) else {}), SERVER_INFO_KEY: SERVER_INFO}
-    return wire.dumps(result)
+    return wire.pieces(result)

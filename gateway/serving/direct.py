@@ -10,6 +10,7 @@ from gateway import wire
 from gateway.downstream.fastpath import FastPath
 from gateway.downstream.server import Request
 from gateway.downstream.streams import MAX_UNSENT_BYTES, PING_S
+from gateway.wire import Pieces
 
 STATUS_LINES: Final = {
     200: b"HTTP/1.1 200 OK\r\n",
@@ -22,7 +23,7 @@ _STREAM: Final = (
     b"x-accel-buffering: no\r\ntransfer-encoding: chunked\r\n"
 )
 _CLOSE: Final = b"connection: close\r\n"
-# Larger answers are not copied to stand behind their head in one write.
+# Larger answers are not copied to stand in one piece.
 _ONE_WRITE_BYTES: Final = 64 * 1024
 
 
@@ -93,12 +94,12 @@ class DirectCycle:
 
     async def _run(self, request: Request) -> None:
         try:
-            status, body = await self._fast.answer(request, self)
+            status, pieces = await self._fast.answer(request, self)
         except asyncio.CancelledError:
             if self.disconnected:
                 return
-            status, body = 200, self._fast.cut_off(request, streaming=self._streaming)
-        self._finish(status, body)
+            status, pieces = 200, (self._fast.cut_off(request, streaming=self._streaming),)
+        self._finish(status, pieces)
 
     def _stream(self, frame: bytes) -> None:
         if self.response_complete or self.disconnected:
@@ -112,23 +113,24 @@ class DirectCycle:
         if self._transport.get_write_buffer_size() > MAX_UNSENT_BYTES:
             self.cancel()
 
-    def _finish(self, status: int, body: bytes) -> None:
+    def _finish(self, status: int, pieces: Pieces) -> None:
         self._task = None
         if self.disconnected:
             return
         if self._streaming:
+            body = b"".join(pieces)
             frame = b"event: message\ndata: " + body + b"\n\n" if body else b""
             last = b"%x\r\n%b\r\n" % (len(frame), frame) if frame else b""
             self._transport.write(last + b"0\r\n\r\n")
         else:
             line = STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status
             close = b"" if self.keep_alive else _CLOSE
-            head = b"%b%bcontent-length: %d\r\n%b\r\n" % (line, _JSON, len(body), close)
-            if len(body) <= _ONE_WRITE_BYTES:
-                self._transport.write(head + body)
+            size_bytes = sum(map(len, pieces))
+            head = b"%b%bcontent-length: %d\r\n%b\r\n" % (line, _JSON, size_bytes, close)
+            if size_bytes <= _ONE_WRITE_BYTES:
+                self._transport.write(b"".join((head, *pieces)))
             else:
-                self._transport.write(head)
-                self._transport.write(body)
+                self._transport.writelines((head, *pieces))
         self.response_complete = True
         if not self.keep_alive:
             self._transport.close()

@@ -91,7 +91,7 @@ class Correlator:
         self._send = send
         self._ids = itertools.count(1)
         # An answer that is no strict JSON is handed over as it came.
-        self._pending: dict[int, tuple[asyncio.Future[dict[str, Any] | bytes], OnProgress | None]] = {}
+        self._pending: dict[int, tuple[asyncio.Future[dict[str, Any] | bytes], OnProgress | None, str]] = {}
         self._closed: str | None = None
         self.noise = 0
 
@@ -108,7 +108,7 @@ class Correlator:
             params = {**params, "_meta": {**params.get("_meta", {}), "progressToken": request_id}}
         line = wire.dumps({"jsonrpc": "2.0", "id": request_id, "method": method, "params": params})
         future: asyncio.Future[dict[str, Any] | bytes] = asyncio.get_running_loop().create_future()
-        self._pending[request_id] = (future, on_progress)
+        self._pending[request_id] = (future, on_progress, method)
         try:
             self._send(line)
             message = await future
@@ -135,7 +135,7 @@ class Correlator:
         if not line or line.isspace():
             return
         try:
-            message = wire.loads(line)
+            message = wire.loads_answer(line, self._is_passed_on)
         except wire.MalformedJson:
             entry = self._pending.get(answered_id(line) or 0)
             if entry is not None and not entry[0].done():
@@ -171,9 +171,13 @@ class Correlator:
     def close(self, reason: str) -> None:
         """Fail everything that is waiting."""
         self._closed = self._closed or reason
-        for future, _ in list(self._pending.values()):
+        for future, _, _ in list(self._pending.values()):
             if not future.done():
                 future.set_exception(ConnectionLost(reason, sent=True))
+
+    def _is_passed_on(self, request_id: object) -> bool:
+        entry = self._pending.get(request_id) if type(request_id) is int else None
+        return entry is not None and entry[2] == "tools/call"
 
     def _progress(self, params: dict[str, Any]) -> None:
         token = params.get("progressToken")

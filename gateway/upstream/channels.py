@@ -251,7 +251,7 @@ class HttpChannel:
         parsed: Any = None
         if kind == "application/json" or body[:1] == b"{":
             try:
-                parsed = wire.loads(body)
+                parsed = _read(body, method)
             except wire.MalformedJson as error:
                 if response.status < 400:
                     parsed = await stand_in(body, method)
@@ -276,7 +276,7 @@ class HttpChannel:
                 if event.event != "message" or not event.data:
                     continue
                 try:
-                    message = wire.loads(event.data)
+                    message = _read(event.data, method)
                 except wire.MalformedJson:
                     log.warning("an event is not JSON", extra={"server": self._server})
                     message = await stand_in(event.data, method)
@@ -323,6 +323,11 @@ async def open_http(
                 except (GatewayError, ValueError):
                     log.debug("the session could not be ended", extra={"server": server})
             group.cancel_scope.cancel()
+
+
+def _read(data: bytes, method: str) -> Any:
+    # Of what a tool answers most is only passed on.
+    return wire.loads_answer(data) if method == "tools/call" else wire.loads(data)
 
 
 def _tells_forgotten(message: dict[str, Any]) -> bool:

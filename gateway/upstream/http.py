@@ -96,20 +96,17 @@ class Response:
             ConnectionLost: The connection ended first, or the body is over the limit.
         """
         connection = self.connection
-        if connection.complete:
-            body = connection.take()
-        else:
-            parts: list[bytes] = []
-            size = 0
-            async for chunk in self.chunks():
-                size += len(chunk)
-                if size > limit_bytes:
-                    raise ConnectionLost(f"the answer is larger than {limit_bytes} bytes", sent=True)
-                parts.append(chunk)
-            body = b"".join(parts)
-        if len(body) > limit_bytes:
-            raise ConnectionLost(f"the answer is larger than {limit_bytes} bytes", sent=True)
-        return body
+        parts: list[bytes] = []
+        size_bytes = 0
+        while True:
+            size_bytes += connection.take_into(parts)
+            if size_bytes > limit_bytes:
+                raise ConnectionLost(f"the answer is larger than {limit_bytes} bytes", sent=True)
+            if connection.complete:
+                return parts[0] if len(parts) == 1 else b"".join(parts)
+            if connection.lost is not None:
+                raise ConnectionLost(connection.lost, sent=True)
+            await connection.wait()
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """The body, piece by piece: an event stream as the peer sends it, anything else as it fills our buffer.

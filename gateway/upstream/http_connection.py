@@ -128,15 +128,20 @@ class HttpConnection(asyncio.Protocol):
 
     def take(self) -> bytes:
         """Whatever of the body has come and was not taken yet."""
-        if not self._body:
-            return b""
-        body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
-        self._body.clear()
-        self._buffered_bytes = 0
-        if self._paused and self._transport is not None and not self._transport.is_closing():
-            self._paused = False
-            self._transport.resume_reading()
-        return body
+        parts: list[bytes] = []
+        self.take_into(parts)
+        return b"".join(parts)
+
+    def take_into(self, parts: list[bytes]) -> int:
+        """As `take`, into a list; returns how many bytes it was."""
+        taken_bytes, self._buffered_bytes = self._buffered_bytes, 0
+        if taken_bytes:
+            parts += self._body
+            self._body.clear()
+            if self._paused and self._transport is not None and not self._transport.is_closing():
+                self._paused = False
+                self._transport.resume_reading()
+        return taken_bytes
 
     async def wait(self) -> None:
         """Return when something has changed."""

@@ -11,13 +11,13 @@ from typing import Any
 
 import httpx2
 import pytest
-from anyio.from_thread import start_blocking_portal
+from anyio.from_thread import BlockingPortal, start_blocking_portal
 from e2e.lanes import Lane, direct_lane, entries
 from gateways import META, MODERN, running_gateway
 from hosts_connected import http_host
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from upstreams.full_running import full_stdio
+from upstreams.full_running import full_http, full_stdio
 
 OLDER = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
 EXAMPLES = 60
@@ -118,10 +118,15 @@ def assert_equal(got: dict[str, Json], wanted: dict[str, Json], version: str, gi
 
 
 @asynccontextmanager
-async def hosts_of(tmp_path: Path, modern: bool, versions: tuple[str, ...]) -> AsyncIterator[list[Lane]]:
+async def hosts_of(
+    tmp_path: Path, modern: bool, versions: tuple[str, ...], *, over_http: bool = False
+) -> AsyncIterator[list[Lane]]:
     """Hosts of these versions on one gateway before one server, and one connected to it directly."""
-    server = full_stdio(tmp_path, "s", modern=modern)
     async with AsyncExitStack() as stack:
+        if over_http:
+            server = await stack.enter_async_context(full_http(tmp_path, "s", modern=modern))
+        else:
+            server = full_stdio(tmp_path, "s", modern=modern)
         own = MODERN if modern else OLDER[0]
         lanes = [await stack.enter_async_context(direct_lane(tmp_path, server, own))]
         gateway = await stack.enter_async_context(running_gateway(tmp_path, entries([server])))
@@ -143,16 +148,55 @@ def test_any_result_is_equal_on_both_sides_in_every_era(modern: bool, tmp_path: 
         @settings(max_examples=EXAMPLES, deadline=None, database=None, suppress_health_check=list(HealthCheck))
         @given(RESULTS)
         def law(result: dict[str, Json]) -> None:
-            for lane in lanes:
-                got = portal.call(lambda lane=lane: lane.call("result", result=result))
-                if not lane.through:
-                    assert json.dumps(essence(got), sort_keys=True) == json.dumps(essence(result), sort_keys=True)
-                    continue
-                assert got.get("resultType") == ("complete" if lane.host.modern else None)
-                version = lane.host.version
-                assert_equal(got, adapted(result, version), version, result)
+            check(portal, lanes, result)
 
         law()
+
+
+@pytest.mark.parametrize("over_http", [True, False])
+@pytest.mark.parametrize("modern", [True, False])
+def test_a_large_result_is_equal_on_both_sides_although_nobody_reads_it(
+    modern: bool, over_http: bool, tmp_path: Path
+) -> None:
+    with (
+        start_blocking_portal() as portal,
+        portal.wrap_async_context_manager(hosts_of(tmp_path, modern, (MODERN, *OLDER), over_http=over_http)) as lanes,
+    ):
+        words = 'x\u2028é\n"\\' * 15_000
+        text, image = {"type": "text", "text": words}, {"type": "image", "data": "AAAA" * 30_000, "mimeType": "a/b"}
+        link = {"type": "resource_link", "uri": "a:b", "name": words}
+        numbers = {"n": [2**70, 1.0, 1, -0.0, 1e300], "words": words}
+        structured: list[Json] = [numbers, [numbers], words]
+        for result in (
+            *(
+                {"content": content}
+                for content in (
+                    [text],
+                    [image, text],
+                    [link, {"type": "audio", "data": words, "mimeType": "audio/wav"}],
+                )
+            ),
+            *(
+                {"content": content, "structuredContent": one}
+                for content in ([], [text], [image])
+                for one in structured
+            ),
+            {"content": [text], "isError": True, "_meta": {"vendor": words}, "vendor": numbers},
+            {"content": [{"type": "text", "text": "{}"}], "vendor": [numbers]},
+        ):
+            check(portal, lanes, result)
+
+
+def check(portal: BlockingPortal, lanes: list[Lane], result: dict[str, Json]) -> None:
+    """Every lane has this result as its version is promised it."""
+    for lane in lanes:
+        got = portal.call(lambda lane=lane: lane.call("result", result=result))
+        if not lane.through:
+            assert json.dumps(essence(got), sort_keys=True) == json.dumps(essence(result), sort_keys=True)
+            continue
+        assert got.get("resultType") == ("complete" if lane.host.modern else None)
+        version = lane.host.version
+        assert_equal(got, adapted(result, version), version, result)
 
 
 async def test_messages_of_prompts_are_adapted_like_results(tmp_path: Path) -> None:

@@ -140,7 +140,7 @@ def nested_call(depth: int, opening: str = "[", closing: str = "]") -> bytes:
     return call.replace('"@deep"', opening * depth + "1" + closing * depth).encode()
 
 
-NESTED = [nested_call(DEEP), nested_call(DEEP, '{"a":', "}"), nested_call(1_000), nested_call(300, '{"a":', "}")]
+NESTED = [nested_call(DEEP), nested_call(DEEP, '{"a":', "}"), nested_call(900), nested_call(300, '{"a":', "}")]
 
 
 async def assert_refused_and_serving(gateway: RunningGateway, record: Recording) -> None:
