@@ -17,7 +17,8 @@ from gateway.upstream.http_connection import MAX_BODY_BYTES, HttpConnection
 
 # uvicorn and Node close idle connections after 5 s: leave before they do.
 IDLE_S: Final = 4.0
-MAX_IDLE: Final = 64
+# As many as calls come at once, each for a few seconds: a burst that has to connect anew costs thrice as much.
+MAX_IDLE: Final = 256
 _MAX_REDIRECTS: Final = 3
 
 

@@ -1,10 +1,11 @@
-"""The smallest honest 2026-07-28 upstream: plain ASGI, N tools, an echo of fixed size."""
+"""The smallest honest upstream of both eras: plain ASGI, or lines with `--stdio`; N tools, answers of fixed size."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
 import socket
+import sys
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
@@ -35,16 +36,34 @@ def definition(number: int) -> dict[str, Any]:
     }
 
 
-def application(tools: int, size_bytes: int) -> Any:
-    """The ASGI application."""
+def results(tools: int, size_bytes: int) -> dict[str, bytes]:
+    """The result of each method, whatever it is asked."""
     listing = [definition(number) for number in range(tools)]
     envelope = {"resultType": "complete", "ttlMs": 3_600_000, "cacheScope": "public"}
-    results = {
-        "server/discover": {**envelope, "supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}},
+    offered = {"capabilities": {"tools": {}}}
+    server = {"serverInfo": {"name": "bench", "version": "1"}}
+    answers = {
+        "server/discover": {**envelope, "supportedVersions": ["2026-07-28"], **offered},
+        "initialize": {"protocolVersion": "2025-11-25", **offered, **server},
+        "ping": {},
         "tools/list": {**envelope, "tools": listing},
         "tools/call": {"resultType": "complete", "content": [{"type": "text", "text": "x" * size_bytes}]},
     }
-    encoded = {method: orjson.dumps(result) for method, result in results.items()}
+    return {method: orjson.dumps(result) for method, result in answers.items()}
+
+
+def answer_to(message: bytes, encoded: dict[str, bytes]) -> bytes | None:
+    """The answer to one message; None to a notification."""
+    request = orjson.loads(message)
+    if "id" not in request:
+        return None
+    result = encoded.get(request["method"])
+    rest = b'"result":' + result if result is not None else b'"error":{"code":-32601,"message":"Method not found"}'
+    return b'{"jsonrpc":"2.0","id":' + orjson.dumps(request["id"]) + b"," + rest + b"}"
+
+
+def application(encoded: dict[str, bytes]) -> Any:
+    """The ASGI application."""
 
     async def app(scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         body, more = b"", True
@@ -52,27 +71,40 @@ def application(tools: int, size_bytes: int) -> Any:
             message = await receive()
             body += message.get("body", b"")
             more = message.get("more_body", False)
-        request = orjson.loads(body)
-        result = encoded[request["method"]]
-        answer = b'{"jsonrpc":"2.0","id":' + orjson.dumps(request["id"]) + b',"result":' + result + b"}"
+        answer = answer_to(body, encoded) if scope["method"] == "POST" else b""
+        status = 405 if scope["method"] != "POST" else 202 if answer is None else 200
+        answer = answer or b""
         head = [(b"content-type", b"application/json"), (b"content-length", str(len(answer)).encode())]
-        await send({"type": "http.response.start", "status": 200, "headers": head})
+        await send({"type": "http.response.start", "status": status, "headers": head})
         await send({"type": "http.response.body", "body": answer})
 
     return app
 
 
+def lines(encoded: dict[str, bytes]) -> None:
+    """Answer lines until there are no more."""
+    for line in sys.stdin.buffer:
+        answer = answer_to(line, encoded)
+        if answer is not None:
+            sys.stdout.buffer.write(answer + b"\n")
+            sys.stdout.buffer.flush()
+
+
 def main() -> None:
-    """Serve on a free port of 127.0.0.1 and print it."""
+    """Serve on a free port of 127.0.0.1 and print it, or over standard input and output."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--tools", type=int, default=100)
     parser.add_argument("--size-bytes", type=int, default=500)
+    parser.add_argument("--stdio", action="store_true")
     arguments = parser.parse_args()
+    encoded = results(arguments.tools, arguments.size_bytes)
+    if arguments.stdio:
+        lines(encoded)
+        return
     listener = socket.create_server(("127.0.0.1", 0))
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     print(listener.getsockname()[1], flush=True)
-    app = application(arguments.tools, arguments.size_bytes)
-    server = uvicorn.Server(uvicorn.Config(app, lifespan="off", access_log=False, log_level="error"))
+    server = uvicorn.Server(uvicorn.Config(application(encoded), lifespan="off", access_log=False, log_level="error"))
     asyncio.run(server.serve(sockets=[listener]))
 
 
