@@ -128,10 +128,10 @@ def free_port() -> int:
         return port
 
 
-def upstream_command(tools: int, size_bytes: int = 500, *, stdio: bool = False) -> list[str]:
+def upstream_command(tools: int, size_bytes: int = 500, *, words: int = 1, stdio: bool = False) -> list[str]:
     """How to start the bench upstream."""
     command = [sys.executable, str(_HERE / "upstream.py"), "--tools", str(tools), "--size-bytes", str(size_bytes)]
-    return [*command, "--stdio"] if stdio else command
+    return [*command, "--words", str(words), *(["--stdio"] if stdio else [])]
 
 
 @asynccontextmanager
@@ -148,9 +148,9 @@ async def process(command: list[str], environment: Mapping[str, str] | None = No
 
 
 @asynccontextmanager
-async def direct(tools: int, size_bytes: int = 500) -> AsyncIterator[Contender]:
+async def direct(tools: int, size_bytes: int = 500, *, words: int = 1) -> AsyncIterator[Contender]:
     """The bench upstream over HTTP."""
-    async with process(upstream_command(tools, size_bytes)) as running:
+    async with process(upstream_command(tools, size_bytes, words=words)) as running:
         assert running.stdout is not None
         port = (await running.stdout.receive()).strip().decode()
         yield Contender("direct", f"http://127.0.0.1:{port}/mcp", pids=(running.pid,))
@@ -162,7 +162,7 @@ async def typegate(name: str, server: Mapping[str, Any], *arguments: str) -> Asy
     with tempfile.TemporaryDirectory() as tmp:
         server = {"maxConcurrency": 1000, **server}
         async with running_gateway(Path(tmp), {"b": server}, arguments=arguments) as gateway:
-            await gateway.until_listed("b__tool_0001")
+            await gateway.until_listed("b__tool_0001", within_s=60)
             yield Contender(name, gateway.url, tool="b__tool_0001", pids=(gateway.process.pid,))
 
 
@@ -202,11 +202,14 @@ def peer_commands(upstream_url: str, tools: int, size_bytes: int) -> list[tuple[
     ]  # fmt: skip
 
 
-async def load(client: HttpClient, contender: Contender, calls: int, width: int) -> tuple[float, list[float]]:
-    """Send `calls` calls, `width` at a time: the seconds of all together, and of each."""
+async def load(
+    client: HttpClient, contender: Contender, calls: int, width: int, method: str = "tools/call"
+) -> tuple[float, list[float]]:
+    """Send `calls` requests, `width` at a time: the seconds of all together, and of each."""
     took: list[float] = []
     left = calls
-    requests = [contender.call() for _ in range(calls)]
+    one = contender.call if method == "tools/call" else lambda: contender.request(method)
+    requests = [one() for _ in range(calls)]
 
     async def caller() -> None:
         nonlocal left
@@ -217,7 +220,7 @@ async def load(client: HttpClient, contender: Contender, calls: int, width: int)
             async with client.send("POST", contender.url, headers, body) as response:
                 answer = await response.read()
             took.append(time.perf_counter() - began_s)
-            if response.status != 200 or b'"isError":true' in answer or b'"content"' not in answer:
+            if response.status != 200 or b'"isError":true' in answer or b'"result"' not in answer:
                 raise RuntimeError(f"{contender.name}: {response.status} {answer[:300]!r}")
 
     began_s = time.perf_counter()

@@ -16,14 +16,17 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 
-def definition(number: int) -> dict[str, Any]:
-    """A tool of usual size: about 700 bytes, five parameters."""
+PAGE = 2_000
+
+
+def definition(number: int, words: int = 1) -> dict[str, Any]:
+    """A tool of usual size: five parameters, about 900 bytes, and 1,700 with six times the words."""
     names = ("query", "path", "limit", "recursive", "timeZone")
     kinds = ("string", "string", "integer", "boolean", "string")
     return {
         "name": f"tool_{number:04}",
         "title": f"Tool number {number}",
-        "description": f"Does the work of tool {number} on what it is given, and tells what came of it. " * 2,
+        "description": f"Does the work of tool {number} on what it is given, and tells what came of it. " * 2 * words,
         "inputSchema": {
             "type": "object",
             "properties": {
@@ -36,9 +39,9 @@ def definition(number: int) -> dict[str, Any]:
     }
 
 
-def results(tools: int, size_bytes: int) -> dict[str, bytes]:
+def results(tools: int, size_bytes: int, words: int = 1) -> dict[str, bytes]:
     """The result of each method, whatever it is asked."""
-    listing = [definition(number) for number in range(tools)]
+    listing = [definition(number, words) for number in range(tools)]
     envelope = {"resultType": "complete", "ttlMs": 3_600_000, "cacheScope": "public"}
     offered = {"capabilities": {"tools": {}}}
     server = {"serverInfo": {"name": "bench", "version": "1"}}
@@ -46,9 +49,12 @@ def results(tools: int, size_bytes: int) -> dict[str, bytes]:
         "server/discover": {**envelope, "supportedVersions": ["2026-07-28"], **offered},
         "initialize": {"protocolVersion": "2025-11-25", **offered, **server},
         "ping": {},
-        "tools/list": {**envelope, "tools": listing},
         "tools/call": {"resultType": "complete", "content": [{"type": "text", "text": "x" * size_bytes}]},
     }
+    starts = range(0, tools, PAGE)
+    for start in starts:
+        more = {"nextCursor": str(start + PAGE)} if start + PAGE < tools else {}
+        answers[f"tools/list {start}"] = {**envelope, "tools": listing[start : start + PAGE], **more}
     return {method: orjson.dumps(result) for method, result in answers.items()}
 
 
@@ -57,7 +63,10 @@ def answer_to(message: bytes, encoded: dict[str, bytes]) -> bytes | None:
     request = orjson.loads(message)
     if "id" not in request:
         return None
-    result = encoded.get(request["method"])
+    method = request["method"]
+    if method == "tools/list":
+        method = f"tools/list {request.get('params', {}).get('cursor', '0')}"
+    result = encoded.get(method)
     rest = b'"result":' + result if result is not None else b'"error":{"code":-32601,"message":"Method not found"}'
     return b'{"jsonrpc":"2.0","id":' + orjson.dumps(request["id"]) + b"," + rest + b"}"
 
@@ -95,9 +104,10 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--tools", type=int, default=100)
     parser.add_argument("--size-bytes", type=int, default=500)
+    parser.add_argument("--words", type=int, default=1, help="length of descriptions")
     parser.add_argument("--stdio", action="store_true")
     arguments = parser.parse_args()
-    encoded = results(arguments.tools, arguments.size_bytes)
+    encoded = results(arguments.tools, arguments.size_bytes, arguments.words)
     if arguments.stdio:
         lines(encoded)
         return

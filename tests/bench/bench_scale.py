@@ -1,0 +1,209 @@
+"""What many tools, large answers and long runs cost.
+
+    python tests/bench/bench_scale.py [lists] [tools] [large] [start] [soak]
+
+Each part is one interleaved run; without words all but `soak` are run. Read the ratios.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2])]
+
+import anyio
+from bench.contenders import Contender, direct, load, rss_mib, typegate, upstream_command
+from gateways import running_gateway
+
+from gateway.upstream.http import HttpClient
+
+ROUNDS = 5
+
+
+async def cpu_us(client: HttpClient, one: Contender, calls: int, width: int, method: str = "tools/call") -> float:
+    """CPU that one request costs its process."""
+    used_s = one.cpu_s()
+    await load(client, one, calls, width, method)
+    return (one.cpu_s() - used_s) / calls * 1e6
+
+
+async def lists() -> None:
+    """`tools/list` against sending the same bytes from memory."""
+    client = HttpClient()
+    print("tools/list again and again      upstream from memory, CPU µs     typegate, CPU µs     ratio")
+    for tools in (100, 1000):
+        async with AsyncExitStack() as stack:
+            first = await stack.enter_async_context(direct(tools))
+            ours = await stack.enter_async_context(typegate("typegate", {"url": first.url}))
+            await ours.begin(client)
+            pairs = [[await cpu_us(client, one, 400, 4, "tools/list") for one in (first, ours)] for _ in range(ROUNDS)]
+            memory, gateway = (statistics.median(column) for column in zip(*pairs, strict=True))
+            print(f"{tools:6} tools {memory:40.0f} {gateway:20.0f} {gateway / memory:9.2f}", flush=True)
+    client.close()
+
+
+async def tools() -> None:
+    """The cost of a call, and memory, by the number of tools of 1.7 KB."""
+    client = HttpClient()
+    numbers = (10, 1000, 10_000)
+    async with AsyncExitStack() as stack:
+        everybody: list[Contender] = []
+        print("tools     listed after s     memory MiB     CPU µs a call")
+        took: list[float] = []
+        for number in numbers:
+            first = await stack.enter_async_context(direct(number, words=6))
+            began_s = time.perf_counter()
+            one = await stack.enter_async_context(typegate(str(number), {"url": first.url, "connectTimeout": 60}))
+            took.append(time.perf_counter() - began_s)
+            await one.begin(client)
+            everybody.append(one)
+        costs = [[await cpu_us(client, one, 2000, 16) for one in everybody] for _ in range(ROUNDS)]
+        memory = [rss_mib(one.pids[0]) for one in everybody]
+        for number, listed_s, held, column in zip(numbers, took, memory, zip(*costs, strict=True), strict=True):
+            print(f"{number:6} {listed_s:14.2f} {held:15.0f} {statistics.median(column):15.0f}")
+        each_kb = (memory[2] - memory[1]) * 1024 / (numbers[2] - numbers[1])
+        ratio = statistics.median(row[2] / row[0] for row in costs)
+        print(
+            f"a call at 10,000 tools ÷ at 10: {ratio:.2f}; memory for each further tool: {each_kb:.1f} KiB", flush=True
+        )
+    client.close()
+
+
+async def large() -> None:
+    """Answers of 64 KB and 1 MB: CPU against what they cost their own server."""
+    client = HttpClient()
+    print("bytes      upstream, CPU µs     typegate, CPU µs     ratio     → stdio, CPU µs")
+    for size, calls in ((500, 2000), (65_536, 1000), (1_000_000, 200)):
+        async with AsyncExitStack() as stack:
+            first = await stack.enter_async_context(direct(10, size))
+            command, *arguments = upstream_command(10, size, stdio=True)
+            ours = await stack.enter_async_context(typegate("http", {"url": first.url}))
+            lines = await stack.enter_async_context(typegate("stdio", {"command": command, "args": arguments}))
+            for one in (ours, lines):
+                await one.begin(client)
+                await load(client, one, 50, 4)
+            costs = [[await cpu_us(client, one, calls, 8) for one in (first, ours, lines)] for _ in range(ROUNDS)]
+            theirs, http, stdio = (statistics.median(column) for column in zip(*costs, strict=True))
+            print(f"{size:9} {theirs:17.0f} {http:20.0f} {http / theirs:9.2f} {stdio:19.0f}", flush=True)
+    client.close()
+
+
+async def start() -> None:
+    """Process start to the first list: from a snapshot, and from four upstreams against the slowest alone."""
+    root = str(Path(__file__).parents[2])
+    environment = {**os.environ, "PYTHONPATH": root}
+    hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "bench", "version": "1"}}
+    lines = [
+        {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": hello},
+        {"jsonrpc": "2.0", "method": "notifications/initialized"},
+        {"jsonrpc": "2.0", "id": 1, "method": "tools/list"},
+    ]
+
+    def first_list(servers: dict[str, Any], state: str) -> tuple[float, int]:
+        """Seconds until the list is there, and how many tools it has."""
+        config = Path(state) / "config.json"
+        config.write_text(json.dumps({"mcpServers": servers}), encoding="utf-8")
+        command = [sys.executable, "-m", "gateway", "stdio", "--config", str(config), "--state-dir", state]
+        began_s = time.perf_counter()
+        with subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment
+        ) as running:
+            assert running.stdin is not None
+            assert running.stdout is not None
+            running.stdin.write(b"".join(json.dumps(line).encode() + b"\n" for line in lines))
+            running.stdin.flush()
+            for raw in running.stdout:
+                answer = json.loads(raw)
+                if answer.get("id") == 1:
+                    took_s = time.perf_counter() - began_s
+                    running.stdin.close()
+                    return took_s, len(answer["result"]["tools"])
+        raise RuntimeError("no list came")
+
+    def server(number: int) -> dict[str, Any]:
+        command, *arguments = upstream_command(250, stdio=True)
+        return {f"s{number}": {"command": command, "args": arguments}}
+
+    four = {name: entry for number in range(4) for name, entry in server(number).items()}
+    alone_s, all_s, again_s = [], [], []
+    for _ in range(3):
+        with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as more:
+            alone_s.append((await anyio.to_thread.run_sync(first_list, server(0), one))[0])
+            took_s, found = await anyio.to_thread.run_sync(first_list, four, more)
+            all_s.append(took_s)
+            took_s, kept = await anyio.to_thread.run_sync(first_list, four, more)
+            again_s.append(took_s)
+    alone, together, again = map(statistics.median, (alone_s, all_s, again_s))
+    print(
+        f"start to first list: one server of 250 tools {alone:.2f} s; four ({found} tools) {together:.2f} s, ", end=""
+    )
+    print(f"{together / alone:.2f} ×; again, from the snapshot ({kept} tools) {again:.2f} s", flush=True)
+
+
+async def soak() -> None:
+    """100,000 calls and 1,000 reconnects: what the gateway holds before, meanwhile and after."""
+    client = HttpClient()
+    async with AsyncExitStack() as stack:
+        first = await stack.enter_async_context(direct(100))
+        ours = await stack.enter_async_context(typegate("typegate", {"url": first.url}))
+        sessions = Contender("sessions", ours.url, tool=ours.tool, pids=ours.pids, modern=False)
+        for one in (ours, sessions):
+            await one.begin(client)
+        print("calls      memory MiB")
+        for number in range(11):
+            if number:
+                for one in (ours, sessions):
+                    await load(client, one, 5_000, 32)
+            print(f"{number * 10_000:7} {rss_mib(ours.pids[0]):12.1f}", flush=True)
+    client.close()
+    with tempfile.TemporaryDirectory() as tmp:
+        await reconnects(Path(tmp))
+
+
+def children_of(pid: int) -> list[int]:
+    """The processes that it has started."""
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+async def reconnects(tmp: Path) -> None:
+    """Kill a child again and again, and wait until it is back."""
+    command, *arguments = upstream_command(100, stdio=True)
+    async with running_gateway(tmp, {"b": {"command": command, "args": arguments}}) as gateway:
+        await gateway.until_listed("b__tool_0001")
+        pid = gateway.process.pid
+        print("reconnects     memory MiB")
+        for number in range(1001):
+            if number % 100 == 0:
+                print(f"{number:10} {rss_mib(pid):14.1f}", flush=True)
+            epoch = (await gateway.server("b"))["epoch"]
+            await gateway.admin("servers/b/refresh", "POST")
+            for child in children_of(pid):
+                os.kill(child, 9)
+            with anyio.fail_after(60):
+                while (await gateway.server("b"))["epoch"] == epoch:
+                    await anyio.sleep(0.01)
+
+
+PARTS: dict[str, Callable[[], Awaitable[None]]] = {
+    "lists": lists, "tools": tools, "large": large, "start": start, "soak": soak,
+}  # fmt: skip
+
+
+async def main(names: list[str]) -> None:
+    """Run these parts."""
+    for name in names or [name for name in PARTS if name != "soak"]:
+        await PARTS[name]()
+
+
+if __name__ == "__main__":
+    anyio.run(main, sys.argv[1:], backend_options={"use_uvloop": True})
