@@ -24,6 +24,7 @@ sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2])]
 import anyio
 from bench.contenders import Contender, direct, load, rss_mib, typegate, upstream_command
 from gateways import running_gateway
+from upstreams.running import children_of
 
 from gateway.upstream.http import HttpClient
 
@@ -152,6 +153,8 @@ async def start() -> None:
 
 async def soak() -> None:
     """100,000 calls and 1,000 reconnects: what the gateway holds before, meanwhile and after."""
+    with tempfile.TemporaryDirectory() as tmp:
+        await reconnects(Path(tmp))
     client = HttpClient()
     async with AsyncExitStack() as stack:
         first = await stack.enter_async_context(direct(100))
@@ -166,13 +169,6 @@ async def soak() -> None:
                     await load(client, one, 5_000, 32)
             print(f"{number * 10_000:7} {rss_mib(ours.pids[0]):12.1f}", flush=True)
     client.close()
-    with tempfile.TemporaryDirectory() as tmp:
-        await reconnects(Path(tmp))
-
-
-def children_of(pid: int) -> list[int]:
-    """The processes that it has started."""
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 async def reconnects(tmp: Path) -> None:
@@ -186,11 +182,12 @@ async def reconnects(tmp: Path) -> None:
             if number % 100 == 0:
                 print(f"{number:10} {rss_mib(pid):14.1f}", flush=True)
             epoch = (await gateway.server("b"))["epoch"]
-            await gateway.admin("servers/b/refresh", "POST")
-            for child in children_of(pid):
+            for child in list(children_of(pid)):
                 os.kill(child, 9)
             with anyio.fail_after(60):
                 while (await gateway.server("b"))["epoch"] == epoch:
+                    # Nobody wants to wait for its patience, which grows with each kill.
+                    await gateway.admin("servers/b/refresh", "POST")
                     await anyio.sleep(0.01)
 
 
