@@ -39,7 +39,7 @@ def listing_of(
     if raw.tools is not None:
         intake = admit(raw.tools, transport=transport)
         tools = intake.tools
-        quarantined += intake.quarantined
+        quarantined += [*raw.refused, *intake.quarantined]
         repaired += intake.repaired
     for kind in KEYS:
         if kind in raw.offerings:
