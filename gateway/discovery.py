@@ -40,7 +40,7 @@ def listing_of(
         intake = admit(raw.tools, transport=transport)
         tools = intake.tools
         quarantined += [*raw.refused, *intake.quarantined]
-        repaired += intake.repaired
+        repaired += [*raw.noted, *intake.repaired]
     for kind in KEYS:
         if kind in raw.offerings:
             admission = admit_offerings(raw.offerings[kind], kind)

@@ -56,6 +56,7 @@ class RawListing:
 
     Attributes:
         refused: What should have become a tool and did not, with the reason.
+        noted: What an operator should know of tools that did.
     """
 
     tools: list[Any] | None
@@ -64,6 +65,7 @@ class RawListing:
     ttl_ms: int | None
     scope: Literal["public", "private"]
     refused: tuple[Finding, ...] = ()
+    noted: tuple[Finding, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

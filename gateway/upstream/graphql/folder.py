@@ -1,0 +1,162 @@
+"""A folder of operations: every file of it within bounds, and a word when one has changed."""
+
+from __future__ import annotations
+
+import logging
+import os
+import stat
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import anyio
+import anyio.from_thread
+import anyio.to_thread
+
+from gateway.errors import GatewayError
+
+log = logging.getLogger(__name__)
+
+SUFFIXES: Final = (".graphql", ".gql")
+MAX_FILES: Final = 10_000
+MAX_FILE_BYTES: Final = 512 * 1024
+MAX_FOLDER_BYTES: Final = 64 * 1024 * 1024
+_MAX_DEPTH: Final = 32
+_RETRY_S: Final = 1.0
+
+
+class FolderUnusable(GatewayError):
+    """There is no such folder, or it cannot be read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceFile:
+    """One file, named by its path inside the folder; without its content where that is refused."""
+
+    name: str
+    data: bytes = b""
+    refused: str | None = None
+
+
+def read_folder(folder: Path) -> tuple[SourceFile, ...]:
+    """Every `.graphql` and `.gql` file of a folder and its subfolders, in the order of their names.
+
+    What begins with a dot is left out. A link is followed only to a file inside the folder, so that a folder
+    shows nothing but itself; as Kubernetes mounts them, files are such links.
+
+    Raises:
+        FolderUnusable: It is not there, or no folder.
+    """
+    try:
+        root = folder.resolve(strict=True)
+        found = sorted(_walk(root, "", 0))
+    except OSError as error:
+        raise FolderUnusable(f"operations: {folder}: {error.strerror or error}") from None
+    files: list[SourceFile] = []
+    room = MAX_FOLDER_BYTES
+    for name in found[:MAX_FILES]:
+        one = _read(root, name, room)
+        room -= len(one.data)
+        files.append(one)
+    if len(found) > MAX_FILES:
+        files.append(SourceFile(name="(folder)", refused=f"more than {MAX_FILES} files; the others are not read"))
+    return tuple(files)
+
+
+def _walk(root: Path, below: str, depth: int) -> Iterator[str]:
+    with os.scandir(root / below) as entries:
+        for entry in entries:
+            if entry.name.startswith("."):
+                continue
+            name = f"{below}{entry.name}"
+            if entry.name.endswith(SUFFIXES):
+                yield name
+            elif depth < _MAX_DEPTH and entry.is_dir(follow_symlinks=False):
+                yield from _walk(root, f"{name}/", depth + 1)
+
+
+def _read(root: Path, name: str, room: int) -> SourceFile:
+    try:
+        path = (root / name).resolve(strict=True)
+        if not path.is_relative_to(root):
+            return SourceFile(name=name, refused="a link that leads out of the folder")
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            return SourceFile(name=name, refused="no ordinary file")
+        limit = min(MAX_FILE_BYTES, room)
+        with path.open("rb") as file:
+            data = file.read(limit + 1)
+    except (OSError, RuntimeError) as error:
+        return SourceFile(name=name, refused=f"it cannot be read ({getattr(error, 'strerror', None) or error})")
+    if len(data) > limit:
+        what = f"it has more than {MAX_FILE_BYTES} bytes" if limit == MAX_FILE_BYTES else "the folder holds too much"
+        return SourceFile(name=name, refused=what)
+    return SourceFile(name=name, data=data)
+
+
+async def watch_paths(folder: Path | None, file: Path | None, changed: Callable[[], None]) -> None:
+    """Call `changed` soon after anything in the folder, or the file, may have changed, until cancelled."""
+    async with anyio.create_task_group() as group:
+        if folder is not None:
+            group.start_soon(_watch, frozenset({folder}), True, changed)
+        group.start_soon(_watch, _beside(folder, file), False, changed)
+
+
+def _beside(folder: Path | None, file: Path | None) -> frozenset[Path]:
+    """Where a folder or a file is put in place of another one, or the link to it."""
+    beside = {path.parent for path in (folder, file) if path is not None}
+    if file is not None and file.is_symlink():
+        beside.add(file.resolve().parent)
+    return frozenset(beside)
+
+
+async def _watch(paths: frozenset[Path], recursive: bool, changed: Callable[[], None]) -> None:
+    # A thread for itself: those that all share would run out with some dozens of folders.
+    limiter = anyio.CapacityLimiter(1)
+    while True:
+        stop = threading.Event()
+        try:
+            await anyio.to_thread.run_sync(
+                _listen, paths, recursive, changed, stop, limiter=limiter, abandon_on_cancel=True
+            )
+        finally:
+            stop.set()
+        # Gone, or not there yet: a folder that is put in its place is another one to the system.
+        await anyio.sleep(_RETRY_S)
+        if any(path.exists() for path in paths):
+            changed()
+
+
+def _listen(paths: frozenset[Path], recursive: bool, changed: Callable[[], None], stop: threading.Event) -> None:
+    """Tell of changes until what is watched is another file than at the beginning."""
+    from watchfiles import DefaultFilter, watch  # late: nothing that a first answer needs
+
+    before = _identities(paths)
+    if None in before.values():
+        return
+    try:
+        for _ in watch(
+            *paths, watch_filter=DefaultFilter(), recursive=recursive, debounce=100, step=50, rust_timeout=500,
+            stop_event=stop, raise_interrupt=False, yield_on_timeout=True,
+        ):  # fmt: skip
+            if stop.is_set():
+                return
+            if _:
+                anyio.from_thread.run_sync(changed)
+            if _identities(paths) != before:
+                return
+    except (OSError, RuntimeError) as error:
+        log.debug("watching ended: %s", error)
+
+
+def _identities(paths: frozenset[Path]) -> dict[Path, tuple[int, int] | None]:
+    found: dict[Path, tuple[int, int] | None] = {}
+    for path in paths:
+        try:
+            status = path.stat()
+            found[path] = (status.st_dev, status.st_ino)
+        except OSError:
+            found[path] = None
+    return found
