@@ -14,7 +14,7 @@ import anyio.to_thread
 from gateway.config.model import ServerConfig
 from gateway.errors import ConnectionLost, GatewayError
 from gateway.upstream.graphql.endpoint import Endpoint
-from gateway.upstream.graphql.folder import watch_paths
+from gateway.upstream.graphql.folder import FilesUnusable, Mark, mark_of, watch_paths
 from gateway.upstream.http import HttpClient
 from gateway.upstream.session import UpstreamSession
 from gateway.upstream.waiting import answers
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from gateway.upstream.graphql.library import Library
 
 NEEDED: Final = (3, 3)
+_HOW: Final = "pip install 'typegate[graphql]'"
+_PATIENCE_S: Final = 30.0
 
 
 class ExtraMissing(GatewayError):
@@ -37,7 +39,11 @@ class GraphqlConnector:
         self._config = config
         self._client = client
         self._library: Library | None = None
+        self._folder = Path(config.operations) if config.operations is not None else None
+        self._schema_file = Path(config.schema_file) if config.schema_file is not None else None
         self._unreachable = False
+        # How the files looked that were of no use.
+        self._faulty: tuple[Mark, ...] | None = None
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[UpstreamSession]:
@@ -55,6 +61,8 @@ class GraphqlConnector:
 
         config = self._config
         assert config.endpoint is not None
+        if self._faulty is not None:
+            await self._files_changed(self._faulty)
         if self._unreachable and not await answers(config.endpoint):
             raise ConnectionLost("the endpoint cannot be reached", sent=False)
         if self._library is None:
@@ -67,29 +75,47 @@ class GraphqlConnector:
             exclude_mutations=config.exclude_mutations,
             asks=config.schema_file is None,
         )
-        folder = Path(config.operations) if config.operations is not None else None
-        schema_file = Path(config.schema_file) if config.schema_file is not None else None
+        self._faulty, before = None, self._marks()
         async with anyio.create_task_group() as group:
-            if folder is not None or schema_file is not None:
-                group.start_soon(watch_paths, folder, schema_file, session.files_changed)
+            group.start_soon(watch_paths, self._folder, self._schema_file, session.files_changed)
             try:
                 yield session
+            except FilesUnusable:
+                self._faulty = before
+                raise
             finally:
                 self._unreachable = endpoint.unreachable
                 group.cancel_scope.cancel()
 
+    def _marks(self) -> tuple[Mark, ...]:
+        return tuple(mark_of(path) for path in (self._folder, self._schema_file) if path is not None)
+
+    async def _files_changed(self, before: tuple[Mark, ...]) -> None:
+        """Wait for files that were of no use to be others, or for a while."""
+        with anyio.move_on_after(_PATIENCE_S):
+            async with anyio.create_task_group() as group:
+
+                def look() -> None:
+                    if self._marks() != before:
+                        group.cancel_scope.cancel()
+
+                group.start_soon(watch_paths, self._folder, self._schema_file, look)
+                look()
+
 
 def _import_extra(server: str) -> None:
-    how = "pip install 'typegate[graphql]'"
+    """Import what needs graphql-core.
+
+    Raises:
+        ExtraMissing: It is not there, or too old.
+    """
+    what = f"server '{server}': type: graphql needs graphql-core"
     try:
         from graphql import version_info
-
-        import_module("gateway.upstream.graphql.session")
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.split(".")[0] != "graphql":
+    except ImportError as error:
+        if error.name != "graphql":
             raise
-        raise ExtraMissing(
-            f"server '{server}': type: graphql needs graphql-core, which is not installed: {how}"
-        ) from None
+        raise ExtraMissing(f"{what}, which is not installed; expected: {_HOW}") from None
     if version_info[:2] < NEEDED:
-        raise ExtraMissing(f"server '{server}': type: graphql needs graphql-core 3.3 or newer: {how}")
+        raise ExtraMissing(f"{what} 3.3 or newer; expected: {_HOW}")
+    import_module("gateway.upstream.graphql.session")

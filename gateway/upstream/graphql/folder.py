@@ -26,9 +26,11 @@ MAX_FOLDER_BYTES: Final = 64 * 1024 * 1024
 _MAX_DEPTH: Final = 32
 _RETRY_S: Final = 1.0
 
+Mark = tuple[int, ...] | None
 
-class FolderUnusable(GatewayError):
-    """There is no such folder, or it cannot be read."""
+
+class FilesUnusable(GatewayError):
+    """The folder of operations, or the file of the schema, is not there or of no use; the text says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,13 +49,13 @@ def read_folder(folder: Path) -> tuple[SourceFile, ...]:
     shows nothing but itself; as Kubernetes mounts them, files are such links.
 
     Raises:
-        FolderUnusable: It is not there, or no folder.
+        FilesUnusable: It is not there, or no folder.
     """
     try:
         root = folder.resolve(strict=True)
         found = sorted(_walk(root, "", 0))
     except OSError as error:
-        raise FolderUnusable(f"operations: {folder}: {error.strerror or error}") from None
+        raise FilesUnusable(f"operations: {folder}: {error.strerror or error}") from None
     files: list[SourceFile] = []
     room = MAX_FOLDER_BYTES
     for name in found[:MAX_FILES]:
@@ -101,7 +103,8 @@ async def watch_paths(folder: Path | None, file: Path | None, changed: Callable[
     async with anyio.create_task_group() as group:
         if folder is not None:
             group.start_soon(_watch, frozenset({folder}), True, changed)
-        group.start_soon(_watch, _beside(folder, file), False, changed)
+        if beside := _beside(folder, file):
+            group.start_soon(_watch, beside, False, changed)
 
 
 def _beside(folder: Path | None, file: Path | None) -> frozenset[Path]:
@@ -151,12 +154,15 @@ def _listen(paths: frozenset[Path], recursive: bool, changed: Callable[[], None]
         log.debug("watching ended: %s", error)
 
 
-def _identities(paths: frozenset[Path]) -> dict[Path, tuple[int, int] | None]:
-    found: dict[Path, tuple[int, int] | None] = {}
-    for path in paths:
-        try:
-            status = path.stat()
-            found[path] = (status.st_dev, status.st_ino)
-        except OSError:
-            found[path] = None
-    return found
+def _identities(paths: frozenset[Path]) -> dict[Path, tuple[int, ...] | None]:
+    marks = {path: mark_of(path) for path in paths}
+    return {path: mark[:2] if mark is not None else None for path, mark in marks.items()}
+
+
+def mark_of(path: Path) -> Mark:
+    """What tells a file from another in its place, or from itself when it is written."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size

@@ -83,8 +83,8 @@ class Library:
             limit_s: For the endpoint's answer.
 
         Raises:
-            FolderUnusable, SchemaUnusable: There is nothing to make tools of.
-            ConnectionLost, HttpStatusError: The endpoint does not tell its schema.
+            FilesUnusable: There is nothing to make tools of.
+            SchemaUnusable, ConnectionLost, HttpStatusError: The endpoint does not tell its schema.
         """
         schema = await self._renewed_schema(endpoint, ask=ask, polled=polled, limit_s=limit_s)
         files: tuple[SourceFile, ...] = ()

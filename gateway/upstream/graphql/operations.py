@@ -41,7 +41,8 @@ from gateway.upstream.graphql.documents import Document, Fragment
 from gateway.upstream.graphql.inputs import input_schema, type_description
 from gateway.upstream.graphql.refusals import Refused
 
-_WORD_EDGE: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+# An `s` after capitals is a plural: `getIDs` is `get_ids`.
+_WORD_EDGE: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z](?!s(?![a-z]))[a-z])")
 _MAX_FIELDS: Final = 12
 
 

@@ -20,40 +20,34 @@ from gateway import wire
 from gateway.errors import GatewayError
 from gateway.upstream.graphql.answers import response_of, words
 from gateway.upstream.graphql.endpoint import Endpoint
+from gateway.upstream.graphql.folder import FilesUnusable
 from registry.texts import excerpt
 
 MAX_SCHEMA_BYTES: Final = 16 * 1024 * 1024
 _MAX_TOKENS: Final = 1_000_000
 _MAX_REASON: Final = 300
 _ODD: Final = (GraphQLError, TypeError, ValueError, LookupError, AttributeError, AssertionError, RecursionError)
-_ALL: Final = {
-    "specified_by_url": True,
-    "directive_is_repeatable": True,
-    "schema_description": True,
-    "input_value_deprecation": True,
-    "input_object_one_of": True,
-}
 
 
 class SchemaUnusable(GatewayError):
-    """There is no schema to hold operations against; the text says why, and where."""
+    """The endpoint gives no schema to hold operations against; the text says why."""
 
 
 def read_schema_file(path: Path) -> bytes:
     """The content of a schema file.
 
     Raises:
-        SchemaUnusable: It cannot be read, or is too large.
+        FilesUnusable: It cannot be read, or is too large.
     """
     try:
         if not path.is_file():
-            raise SchemaUnusable(f"schema: {path}: there is no such file")
+            raise FilesUnusable(f"schema: {path}: there is no such file")
         with path.open("rb") as file:
             data = file.read(MAX_SCHEMA_BYTES + 1)
     except OSError as error:
-        raise SchemaUnusable(f"schema: {path}: {error.strerror or error}") from None
+        raise FilesUnusable(f"schema: {path}: {error.strerror or error}") from None
     if len(data) > MAX_SCHEMA_BYTES:
-        raise SchemaUnusable(f"schema: {path}: it has more than {MAX_SCHEMA_BYTES} bytes")
+        raise FilesUnusable(f"schema: {path}: it has more than {MAX_SCHEMA_BYTES} bytes")
     return data
 
 
@@ -63,37 +57,36 @@ def load_schema(data: bytes, name: str) -> GraphQLSchema:
     Directives that it does not define are let pass: they are for the servers of those who use them.
 
     Raises:
-        SchemaUnusable: It is neither.
+        FilesUnusable: It is neither.
     """
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise SchemaUnusable(f"schema: {name}: it is not UTF-8") from None
+        raise FilesUnusable(f"schema: {name}: it is not UTF-8") from None
     if text.lstrip()[:1] == "{":
         try:
-            found = wire.loads(text.encode())
-        except wire.MalformedJson as error:
-            raise SchemaUnusable(f"schema: {name}: it is not JSON ({excerpt(str(error), 200)})") from None
-        return _from_introspection(found, name)
+            return _from_introspection(wire.loads(text.encode()))
+        except ValueError as error:
+            raise FilesUnusable(f"schema: {name}: {_reason(str(error))}") from None
     try:
         document = parse(Source(text, name), max_tokens=_MAX_TOKENS)
         return build_ast_schema(document, assume_valid=True, assume_valid_sdl=True)
     except GraphQLSyntaxError as error:
         line, column = error.locations[0] if error.locations else (1, 1)
-        raise SchemaUnusable(f"schema: {name}:{line}:{column}: {_reason(error.message)}") from None
+        raise FilesUnusable(f"schema: {name}:{line}:{column}: {_reason(error.message)}") from None
     except _ODD as error:  # boundary: whatever a schema provokes spoils that schema only
-        raise SchemaUnusable(f"schema: {name}: {_reason(str(error) or type(error).__name__)}") from None
+        raise FilesUnusable(f"schema: {name}: {_reason(str(error) or type(error).__name__)}") from None
 
 
-def _from_introspection(found: Any, name: str) -> GraphQLSchema:
+def _from_introspection(found: Any) -> GraphQLSchema:
     if isinstance(found, dict) and isinstance(found.get("data"), dict):
         found = found["data"]
     if not isinstance(found, dict) or not isinstance(found.get("__schema"), dict):
-        raise SchemaUnusable(f"schema: {name}: it holds no __schema; expected SDL or the answer to an introspection")
+        raise ValueError("it holds no __schema; expected SDL or the answer to an introspection")
     try:
         return build_client_schema(found, assume_valid=True)  # type: ignore[arg-type]
     except _ODD as error:  # boundary: whatever a schema provokes spoils that schema only
-        raise SchemaUnusable(f"schema: {name}: {_reason(str(error) or type(error).__name__)}") from None
+        raise ValueError(_reason(str(error) or type(error).__name__)) from None
 
 
 async def introspect(endpoint: Endpoint) -> bytes:
@@ -104,8 +97,10 @@ async def introspect(endpoint: Endpoint) -> bytes:
         ConnectionLost, HttpStatusError: As `Endpoint.post`.
     """
     reason = ""
-    for features in (_ALL, {"directive_is_repeatable": False}):
-        query = get_introspection_query(**features)
+    newest = get_introspection_query(
+        specified_by_url=True, directive_is_repeatable=True, input_value_deprecation=True, one_of=True
+    )
+    for query in (newest, get_introspection_query()):
         payload = {"query": query, "operationName": "IntrospectionQuery"}
         answer = await endpoint.post(payload, limit_bytes=MAX_SCHEMA_BYTES)
         response = response_of(answer)
@@ -122,7 +117,10 @@ def load_introspection(body: bytes) -> GraphQLSchema:
     Raises:
         SchemaUnusable: It is none.
     """
-    return _from_introspection(wire.loads(body), "introspection")
+    try:
+        return _from_introspection(wire.loads(body))
+    except ValueError as error:
+        raise SchemaUnusable(f"the schema of the endpoint is of no use: {_reason(str(error))}") from None
 
 
 def _reason(text: str) -> str:
