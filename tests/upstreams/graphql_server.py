@@ -41,13 +41,7 @@ from graphql import (
 from wire import JSON, Gone, Request, Wire
 
 MOCKS: dict[str, Any] = {"Int": 1, "Float": 1.5, "String": "text", "Boolean": True, "ID": "id"}
-NEW = (
-    "specifiedByURL",
-    "isOneOf",
-    "isDeprecated\n",
-    "includeDeprecated: true) {\n        ...InputValue",
-    "isRepeatable",
-)
+NEW = ("specifiedByURL", "isOneOf", "isRepeatable", "args(includeDeprecated", "inputFields(includeDeprecated")
 
 
 class Server:
