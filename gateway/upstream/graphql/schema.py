@@ -66,16 +66,21 @@ def load_schema(data: bytes, name: str) -> GraphQLSchema:
     if text.lstrip()[:1] == "{":
         try:
             return _from_introspection(wire.loads(text.encode()))
+        except wire.MalformedJson as error:
+            raise FilesUnusable(f"schema: {name}: it is not JSON ({_reason(str(error))})") from None
         except ValueError as error:
             raise FilesUnusable(f"schema: {name}: {_reason(str(error))}") from None
     try:
         document = parse(Source(text, name), max_tokens=_MAX_TOKENS)
-        return build_ast_schema(document, assume_valid=True, assume_valid_sdl=True)
+        schema = build_ast_schema(document, assume_valid=True, assume_valid_sdl=True)
     except GraphQLSyntaxError as error:
         line, column = error.locations[0] if error.locations else (1, 1)
         raise FilesUnusable(f"schema: {name}:{line}:{column}: {_reason(error.message)}") from None
     except _ODD as error:  # boundary: whatever a schema provokes spoils that schema only
         raise FilesUnusable(f"schema: {name}: {_reason(str(error) or type(error).__name__)}") from None
+    if schema.query_type is None:
+        raise FilesUnusable(f"schema: {name}: it defines no type Query")
+    return schema
 
 
 def _from_introspection(found: Any) -> GraphQLSchema:
