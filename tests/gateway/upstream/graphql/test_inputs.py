@@ -40,7 +40,7 @@ WHOLE = input_schema(NODES, SCHEMA, {"int": "A number."})
 
 # The limits that are meant: integers of 32 bits, lists as lists, IDs as text, no unknown member.
 INTS = st.integers(-(2**31), 2**31 - 1)
-FLOATS = st.floats(allow_nan=False, allow_infinity=False)
+FLOATS = st.floats(allow_nan=False, allow_infinity=False).filter(lambda x: abs(x) < 2**31 or not x.is_integer())
 TEXTS = st.text(max_size=4)
 COLORS = st.sampled_from(["RED", "GREEN", "BLUE"])
 ANY = st.recursive(
