@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -368,3 +369,14 @@ async def test_an_empty_folder_is_told_and_one_that_is_missing_is_taken_as_soon_
             server.write("b.graphql", PLAIN)
             await gateway.until_listed("gone__list_people", "hr__list_people")
             assert await quarantine(gateway) == {}
+
+
+async def test_the_example_of_the_readme_is_a_tool_that_works(tmp_path: Path) -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    [example] = re.findall(r"^```graphql\n(.*?)^```", readme, re.MULTILINE | re.DOTALL)
+    async with graphql_gateway(tmp_path, {"example.graphql": example}) as (server, gateway):
+        tool = (await gateway.until_listed("hr__get_employee"))["hr__get_employee"]
+        assert tool["inputSchema"]["required"] == ["id"]
+        result = await gateway.call("hr__get_employee", {"id": 1, "includeDetails": True})
+        assert result["structuredContent"]["employee"]["boss"] == {"name": "text"}
+        assert "mcpTool" not in server.sent()[0]["query"]

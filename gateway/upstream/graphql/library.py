@@ -6,15 +6,17 @@ import hashlib
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-import anyio.to_thread
+import anyio
 from graphql import GraphQLSchema
 
 from gateway.config.model import ServerConfig
 from gateway.errors import ConnectionLost
 from gateway.upstream.graphql import exploring
+from gateway.upstream.graphql.aside import run_aside
 from gateway.upstream.graphql.documents import Document, Fragment, read_document
 from gateway.upstream.graphql.endpoint import Endpoint
 from gateway.upstream.graphql.folder import SourceFile, read_folder
@@ -89,19 +91,19 @@ class Library:
         schema = await self._renewed_schema(endpoint, ask=ask, polled=polled, limit_s=limit_s)
         files: tuple[SourceFile, ...] = ()
         if self._folder is not None:
-            files = await anyio.to_thread.run_sync(read_folder, self._folder)
-        state = await anyio.to_thread.run_sync(_state_of, files)
+            files = await run_aside(partial(read_folder, self._folder))
+        state = await run_aside(partial(_state_of, files))
         if self.shelf is not None and self.shelf.schema is schema and state == self._files:
             return self.shelf
-        while not await anyio.to_thread.run_sync(self._make_some, files, schema):
+        while not await run_aside(partial(self._make_some, files, schema)):
             pass
-        self.shelf = await anyio.to_thread.run_sync(self._shelve, files, schema)
+        self.shelf = await run_aside(partial(self._shelve, files, schema))
         self._files = state
         return self.shelf
 
     async def _renewed_schema(self, endpoint: Endpoint, *, ask: bool, polled: bool, limit_s: float) -> GraphQLSchema:
         if self._schema_file is not None:
-            data = await anyio.to_thread.run_sync(read_schema_file, self._schema_file)
+            data = await run_aside(partial(read_schema_file, self._schema_file))
             return await self._kept(data, self._schema_file.name)
         lately = time.monotonic() - self._asked_s < _ASK_AGAIN_S
         if self._schema is not None and (not ask or (polled and lately)):
@@ -117,8 +119,8 @@ class Library:
     async def _kept(self, data: bytes, file: str | None) -> GraphQLSchema:
         digest = hashlib.sha256(data).digest()
         if self._schema is None or self._schema[0] != digest:
-            load = (lambda: load_introspection(data)) if file is None else (lambda: load_schema(data, file))
-            self._schema = (digest, await anyio.to_thread.run_sync(load))
+            load = partial(load_introspection, data) if file is None else partial(load_schema, data, file)
+            self._schema = (digest, await run_aside(load))
         return self._schema[1]
 
     def _make_some(self, files: tuple[SourceFile, ...], schema: GraphQLSchema) -> bool:
