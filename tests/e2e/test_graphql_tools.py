@@ -11,7 +11,7 @@ from typing import Any
 
 import anyio
 import pytest
-from callers import handshake
+from callers import handshake, hello, running_host
 from faults.observing import eventually, until_server
 from gateways import RunningGateway, answer_of, running_gateway, text_of
 from upstreams.graphql_running import GET_EMPLOYEE, HR_SDL, PLAIN, graphql_gateway, graphql_server
@@ -380,3 +380,17 @@ async def test_the_example_of_the_readme_is_a_tool_that_works(tmp_path: Path) ->
         result = await gateway.call("hr__get_employee", {"id": 1, "includeDetails": True})
         assert result["structuredContent"]["employee"]["boss"] == {"name": "text"}
         assert "mcpTool" not in server.sent()[0]["query"]
+
+
+async def test_a_host_over_stdio_lists_and_calls_them(tmp_path: Path) -> None:
+    async with graphql_server(tmp_path, {"a.graphql": GET_EMPLOYEE}) as server:
+        config = tmp_path / "typegate.json"
+        config.write_text(json.dumps({"mcpServers": {"hr": server.config()}}))
+        arguments = ("--config", str(config), "--state-dir", str(tmp_path / "state"))
+        async with running_host(tmp_path, *arguments) as host:
+            await host.answer(hello())
+            await host.until_listed("hr__get_employee")
+            params = {"name": "hr__get_employee", "arguments": {"id": 1}}
+            answer = await host.answer({"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": params})
+            assert answer["result"]["structuredContent"] == {"employee": {"id": 1, "name": "text"}}
+            assert await host.leave() == 0

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import stat
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -25,6 +26,7 @@ MAX_FILE_BYTES: Final = 512 * 1024
 MAX_FOLDER_BYTES: Final = 64 * 1024 * 1024
 _MAX_DEPTH: Final = 32
 _RETRY_S: Final = 1.0
+_UNABLE_S: Final = 10.0
 
 Mark = tuple[int, ...] | None
 
@@ -38,7 +40,8 @@ class SourceFile:
     """One file, named by its path inside the folder; without its content where that is refused."""
 
     name: str
-    data: bytes = b""
+    data: bytes = field(default=b"", repr=False)
+    digest: bytes = b""
     refused: str | None = None
 
 
@@ -95,7 +98,7 @@ def _read(root: Path, name: str, room: int) -> SourceFile:
     if len(data) > limit:
         what = f"it has more than {MAX_FILE_BYTES} bytes" if limit == MAX_FILE_BYTES else "the folder holds too much"
         return SourceFile(name=name, refused=what)
-    return SourceFile(name=name, data=data)
+    return SourceFile(name=name, data=data, digest=hashlib.sha256(data).digest())
 
 
 async def watch_paths(folder: Path | None, file: Path | None, changed: Callable[[], None]) -> None:
@@ -121,37 +124,40 @@ async def _watch(paths: frozenset[Path], recursive: bool, changed: Callable[[], 
     while True:
         stop = threading.Event()
         try:
-            await anyio.to_thread.run_sync(
+            able = await anyio.to_thread.run_sync(
                 _listen, paths, recursive, changed, stop, limiter=limiter, abandon_on_cancel=True
             )
         finally:
             stop.set()
         # Gone, or not there yet: a folder that is put in its place is another one to the system.
-        await anyio.sleep(_RETRY_S)
+        await anyio.sleep(_RETRY_S if able else _UNABLE_S)
         if any(path.exists() for path in paths):
             changed()
 
 
-def _listen(paths: frozenset[Path], recursive: bool, changed: Callable[[], None], stop: threading.Event) -> None:
-    """Tell of changes until what is watched is another file than at the beginning."""
+def _listen(paths: frozenset[Path], recursive: bool, changed: Callable[[], None], stop: threading.Event) -> bool:
+    """Tell of changes until what is watched is another file than at the beginning; False where it cannot be."""
     from watchfiles import DefaultFilter, watch  # late: nothing that a first answer needs
 
     before = _identities(paths)
     if None in before.values():
-        return
+        return True
     try:
-        for _ in watch(
+        for changes in watch(
             *paths, watch_filter=DefaultFilter(), recursive=recursive, debounce=100, step=50, rust_timeout=500,
             stop_event=stop, raise_interrupt=False, yield_on_timeout=True,
         ):  # fmt: skip
             if stop.is_set():
-                return
-            if _:
+                break
+            if changes:
                 anyio.from_thread.run_sync(changed)
             if _identities(paths) != before:
-                return
+                break
     except (OSError, RuntimeError) as error:
+        # As where a system has no more watches to give: then it is looked at now and then.
         log.debug("watching ended: %s", error)
+        return False
+    return True
 
 
 def _identities(paths: frozenset[Path]) -> dict[Path, tuple[int, ...] | None]:

@@ -54,14 +54,13 @@ def input_schema(
         schema: Where their types are.
         descriptions: What is said of single variables; it goes before the description of the type.
     """
-    types = {one.variable.name.value: type_from_ast(schema, one.type) for one in variables}
-    known = {name: type_ for name, type_ in types.items() if type_ is not None}
-    writer = _Writer([type_ for type_ in known.values() if not _is_output(type_)])  # type: ignore[misc]
+    types: dict[str, Any] = {one.variable.name.value: type_from_ast(schema, one.type) for one in variables}
+    writer = _Writer(list(types.values()))
     properties: dict[str, Any] = {}
     required: list[str] = []
     for one in variables:
         name = one.variable.name.value
-        type_: Any = known[name]
+        type_ = types[name]
         made = writer.schema(type_)
         if name in descriptions:
             made = {**made, "description": descriptions[name]}
@@ -85,13 +84,6 @@ def type_description(type_: Any) -> str | None:
     if isinstance(named, GraphQLScalarType):
         return None if is_specified_scalar_type(named) else _of_scalar(named)
     return named.description or None if named is not None else None
-
-
-def _is_output(type_: object) -> bool:
-    return not isinstance(
-        get_named_type(type_),  # type: ignore[call-overload]
-        GraphQLScalarType | GraphQLEnumType | GraphQLInputObjectType,
-    )
 
 
 class _Writer:

@@ -92,7 +92,7 @@ class Library:
         files: tuple[SourceFile, ...] = ()
         if self._folder is not None:
             files = await run_aside(partial(read_folder, self._folder))
-        state = await run_aside(partial(_state_of, files))
+        state = tuple((one.name, one.refused, one.digest) for one in files)
         if self.shelf is not None and self.shelf.schema is schema and state == self._files:
             return self.shelf
         while not await run_aside(partial(self._make_some, files, schema)):
@@ -127,12 +127,11 @@ class Library:
         """Work for a while; True once every file is made."""
         until_s = time.monotonic() + _STRETCH_S
         for one in files:
-            if one.refused is None:
-                digest = hashlib.sha256(one.data).digest()
-                if (known := self._read.get(one.name)) is None or known.digest != digest:
-                    self._read[one.name] = _Read(digest, _document(one))
-                    if time.monotonic() > until_s:
-                        return False
+            known = self._read.get(one.name)
+            if one.refused is None and (known is None or known.digest != one.digest):
+                self._read[one.name] = _Read(one.digest, _document(one))
+                if time.monotonic() > until_s:
+                    return False
         shared, _ = self._fragments(files)
         shared_key = tuple((name, one.text) for name, one in sorted(shared.items()))
         key = (self._schema[0] if self._schema is not None else b"", hash(shared_key))
@@ -229,7 +228,3 @@ def _operation(document: Document, schema: GraphQLSchema, shared: Mapping[str, F
     except (RecursionError, ValueError, TypeError, KeyError, AttributeError) as error:
         # Boundary: an odd schema spoils the operations that touch what is odd.
         return Refused("not_in_schema", f"{type(error).__name__}: {error}", document.file)
-
-
-def _state_of(files: tuple[SourceFile, ...]) -> tuple[object, ...]:
-    return tuple((one.name, one.refused, hashlib.sha256(one.data).digest()) for one in files)

@@ -18,7 +18,7 @@ from registry.catalog import ListKind
 from registry.texts import excerpt
 
 # An endpoint that refuses document after document is asked for its schema only so often.
-_DOUBT_S: Final = 5.0
+_DOUBT_S: Final = 30.0
 
 
 class GraphqlSession(UpstreamSession):
