@@ -5,5 +5,5 @@
 `watching` asks for it, `waiting` is for the time between two connections; `sideband` is one request's
 way back beside its answer; `channel` finds each answer its request, `salvage` those that are no strict
 JSON; `channels` and `sse` are the connections; `http`, `stdio` and `events` carry bytes; `backoff` and
-`breaker` are pure decisions.
+`breaker` are pure decisions. `graphql` is an upstream of another kind behind the same seam.
 """

@@ -21,7 +21,7 @@ from gateway.upstream.graphql.documents import Document, Fragment, read_document
 from gateway.upstream.graphql.endpoint import Endpoint
 from gateway.upstream.graphql.folder import SourceFile, read_folder
 from gateway.upstream.graphql.operations import Operation, tool_of
-from gateway.upstream.graphql.refusals import Refused
+from gateway.upstream.graphql.refusals import ODD, Refused
 from gateway.upstream.graphql.schema import introspect, load_introspection, load_schema, read_schema_file
 from registry.intake import Finding
 
@@ -141,7 +141,7 @@ class Library:
                 continue
             made = self._made.get(one.name)
             if made is None or made.key != (*key, read.digest):
-                self._made[one.name] = _Made((*key, read.digest), _operation(read.document, schema, shared))
+                self._made[one.name] = _Made((*key, read.digest), make_operation(read.document, schema, shared))
                 if time.monotonic() > until_s:
                     return False
         return True
@@ -215,16 +215,17 @@ def _document(one: SourceFile) -> Document | Refused:
         return read_document(one.name, one.data)
     except Refused as refused:
         return refused
-    except (RecursionError, ValueError, TypeError) as error:
+    except ODD as error:
         # Boundary: whatever a file provokes spoils that file only.
         return Refused("unreadable", f"{type(error).__name__}: {error}", one.name)
 
 
-def _operation(document: Document, schema: GraphQLSchema, shared: Mapping[str, Fragment]) -> Operation | Refused:
+def make_operation(document: Document, schema: GraphQLSchema, shared: Mapping[str, Fragment]) -> Operation | Refused:
+    """Make the tool of a document, or the reason why there is none; whatever the schema is, it does not raise."""
     try:
         return tool_of(document, schema, shared)
     except Refused as refused:
         return refused
-    except (RecursionError, ValueError, TypeError, KeyError, AttributeError) as error:
+    except ODD as error:
         # Boundary: an odd schema spoils the operations that touch what is odd.
         return Refused("not_in_schema", f"{type(error).__name__}: {error}", document.file)

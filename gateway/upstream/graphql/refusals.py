@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+from graphql import GraphQLError, Node
 
 from gateway.errors import GatewayError
 from registry.intake import Finding
 from registry.texts import excerpt
 
-if TYPE_CHECKING:
-    from graphql import GraphQLError, Node
-
+# What graphql-core raises where a schema is odd in ways that it takes for impossible.
+ODD: Final = (GraphQLError, TypeError, ValueError, LookupError, AttributeError, AssertionError, RecursionError)
 _MAX_DETAIL: Final = 300
 _MAX_LABEL: Final = 128
 

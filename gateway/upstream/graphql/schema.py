@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from graphql import (
-    GraphQLError,
     GraphQLSchema,
     GraphQLSyntaxError,
     Source,
@@ -21,12 +20,12 @@ from gateway.errors import GatewayError
 from gateway.upstream.graphql.answers import response_of, words
 from gateway.upstream.graphql.endpoint import Endpoint
 from gateway.upstream.graphql.folder import FilesUnusable
+from gateway.upstream.graphql.refusals import ODD
 from registry.texts import excerpt
 
 MAX_SCHEMA_BYTES: Final = 16 * 1024 * 1024
 _MAX_TOKENS: Final = 1_000_000
 _MAX_REASON: Final = 300
-_ODD: Final = (GraphQLError, TypeError, ValueError, LookupError, AttributeError, AssertionError, RecursionError)
 
 
 class SchemaUnusable(GatewayError):
@@ -76,7 +75,7 @@ def load_schema(data: bytes, name: str) -> GraphQLSchema:
     except GraphQLSyntaxError as error:
         line, column = error.locations[0] if error.locations else (1, 1)
         raise FilesUnusable(f"schema: {name}:{line}:{column}: {_reason(error.message)}") from None
-    except _ODD as error:  # boundary: whatever a schema provokes spoils that schema only
+    except ODD as error:  # boundary: whatever a schema provokes spoils that schema only
         raise FilesUnusable(f"schema: {name}: {_reason(str(error) or type(error).__name__)}") from None
     if schema.query_type is None:
         raise FilesUnusable(f"schema: {name}: it defines no type Query")
@@ -90,7 +89,7 @@ def _from_introspection(found: Any) -> GraphQLSchema:
         raise ValueError("it holds no __schema; expected SDL or the answer to an introspection")
     try:
         return build_client_schema(found, assume_valid=True)  # type: ignore[arg-type]
-    except _ODD as error:  # boundary: whatever a schema provokes spoils that schema only
+    except ODD as error:  # boundary: whatever a schema provokes spoils that schema only
         raise ValueError(_reason(str(error) or type(error).__name__)) from None
 
 

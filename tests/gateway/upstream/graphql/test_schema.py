@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from graphql import build_schema, introspection_from_schema, print_schema
+from hypothesis import given
+from hypothesis import strategies as st
 
-from gateway.upstream.graphql.exploring import payload_of
+from gateway.errors import GatewayError
+from gateway.upstream.graphql.documents import read_document
+from gateway.upstream.graphql.exploring import payload_of, tell_schema
 from gateway.upstream.graphql.folder import FilesUnusable, read_folder
-from gateway.upstream.graphql.schema import load_schema, read_schema_file
+from gateway.upstream.graphql.library import make_operation
+from gateway.upstream.graphql.operations import Operation
+from gateway.upstream.graphql.refusals import Refused
+from gateway.upstream.graphql.schema import load_introspection, load_schema, read_schema_file
+from registry.intake import admit
 
 SDL = """
 "A number." scalar N @specifiedBy(url: "http://n.test")
@@ -87,3 +96,47 @@ def test_a_document_of_a_caller_is_looked_at_before_it_is_sent() -> None:
     assert payload_of({"query": "{ a }"}, exclude_mutations=True) == {"query": "{ a }", "variables": {}}
     for query in ("fragment A on B { c }", "type A { b: Int }", "", "{ a " * 20_000, "\ud800"):
         assert isinstance(payload_of({"query": query}, exclude_mutations=False), str)
+
+
+ODD_VALUES = st.sampled_from(
+    [None, 5, "Int", "Missing", "OBJECT", "", [], {}, [None], {"kind": "LIST"}, "__x", True, "[["]
+)
+DOCUMENT = read_document(
+    "a.graphql", b"query A($i: I, $n: [N!]) { a(i: $i) b: a(i: {a: $n}) ... on Query { c { d { a } } } }"
+)
+WIDE = SDL.replace(
+    "type Query {", "interface D { a: Int } type C implements D { a: Int d: D } union U = C type Query { c: C u: U"
+)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 10_000), ODD_VALUES), min_size=1, max_size=3), st.sampled_from(["I", "C", "U"])
+)
+def test_a_schema_with_anything_odd_in_it_spoils_itself_or_what_touches_it(
+    changes: list[tuple[int, Any]], name: str
+) -> None:
+    found: Any = introspection_from_schema(build_schema(WIDE))
+    for place, value in changes:
+        holders: list[Any] = [found["__schema"]]
+        for one in holders:
+            below = one.values() if isinstance(one, dict) else one
+            holders += [child for child in below if isinstance(child, dict | list) and child]
+        holder = holders[place % len(holders)]
+        keys = list(holder) if isinstance(holder, dict) else range(len(holder))
+        holder[keys[place % len(keys)]] = value
+    schema = loaded({"data": found})
+    if schema is None:
+        return
+    made = make_operation(DOCUMENT, schema, {})
+    assert isinstance(made, Operation | Refused)
+    if isinstance(made, Operation):
+        admit([made.definition], transport="http")
+    for arguments in ({}, {"type": name}):
+        assert tell_schema(schema, arguments)["content"]
+
+
+def loaded(found: Any) -> Any:
+    try:
+        return load_introspection(json.dumps(found).encode())
+    except GatewayError:
+        return None
