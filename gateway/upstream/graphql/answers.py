@@ -68,18 +68,24 @@ def result_of(response: dict[str, Any]) -> dict[str, Any]:
         meta[ERRORS_KEY] = errors
         result["isError"] = True
     if isinstance(data, dict):
-        try:
-            content.append({"type": "text", "text": wire.dumps(data).decode()})
-        except wire.MalformedJson as error:
-            raise ConnectionLost(f"the answer cannot be passed on ({error})", sent=True) from None
+        content.append({"type": "text", "text": _text(data)})
         result["structuredContent"] = data
     elif data is not None or not errors:
         raise ConnectionLost("the answer is a GraphQL response with neither data nor errors", sent=True)
     if isinstance(response.get("extensions"), dict):
         meta[EXTENSIONS_KEY] = response["extensions"]
     if meta:
+        _text(meta)
         result["_meta"] = meta
     return result
+
+
+def _text(value: dict[str, Any]) -> str:
+    """The value as JSON, wherever in a message it is put."""
+    try:
+        return wire.dumps(value).decode()
+    except wire.MalformedJson as error:
+        raise ConnectionLost(f"the answer cannot be passed on ({error})", sent=True) from None
 
 
 def words(errors: list[Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,6 +19,7 @@ from graphql import (
 from gateway import wire
 from gateway.errors import GatewayError
 from gateway.upstream.graphql.answers import response_of, words
+from gateway.upstream.graphql.aside import run_aside
 from gateway.upstream.graphql.endpoint import Endpoint
 from gateway.upstream.graphql.folder import FilesUnusable
 from gateway.upstream.graphql.refusals import ODD
@@ -107,7 +109,7 @@ async def introspect(endpoint: Endpoint) -> bytes:
     for query in (newest, get_introspection_query()):
         payload = {"query": query, "operationName": "IntrospectionQuery"}
         answer = await endpoint.post(payload, limit_bytes=MAX_SCHEMA_BYTES)
-        response = response_of(answer)
+        response = await run_aside(partial(response_of, answer))
         if isinstance(response.get("data"), dict) and isinstance(response["data"].get("__schema"), dict):
             return answer.body
         errors = response.get("errors")

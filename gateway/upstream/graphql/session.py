@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Any, Final
 
 import anyio
-import anyio.to_thread
 
 from gateway.errors import INVALID_PARAMS, METHOD_NOT_FOUND, RpcError, error_result
 from gateway.upstream.graphql import exploring
 from gateway.upstream.graphql.answers import is_request_error, response_of, result_of
+from gateway.upstream.graphql.aside import run_aside
 from gateway.upstream.graphql.endpoint import Endpoint
 from gateway.upstream.graphql.library import Library, Shelf
 from gateway.upstream.session import ALL_KINDS, RawListing, UpstreamCall, UpstreamSession
@@ -86,8 +87,8 @@ class GraphqlSession(UpstreamSession):
         if shelf is None or not any(one["name"] == name for one in shelf.tools):
             raise RpcError(INVALID_PARAMS, f"there is no tool {excerpt(str(name), 128)}")
         if name == exploring.GET_SCHEMA:
-            return await anyio.to_thread.run_sync(exploring.tell_schema, shelf.schema, arguments)
-        made = await anyio.to_thread.run_sync(self._payload_of, arguments)
+            return await run_aside(partial(exploring.tell_schema, shelf.schema, arguments))
+        made = await run_aside(partial(self._payload_of, arguments))
         return error_result(f"Not sent: {made}") if isinstance(made, str) else await self._answered(made, call)
 
     def _payload_of(self, arguments: dict[str, Any]) -> dict[str, Any] | str:

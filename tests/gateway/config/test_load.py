@@ -269,6 +269,7 @@ def test_the_schema_describes_the_file_in_camel_case() -> None:
     schema = json_schema()
     server = schema["$defs"]["ServerConfig"]["properties"]
     assert {"callTimeout", "maxConcurrency", "displayName"} <= set(server)
+    assert {"endpoint", "operations", "schema", "nullable", "excludeMutations", "introspectionTools"} <= set(server)
     assert "default" not in server["type"]
     assert schema["$defs"]["NamesConfig"]["additionalProperties"] is False
     assert {"mcpServers", "servers", "gateway"} <= set(schema["properties"])
