@@ -92,6 +92,14 @@ def test_a_folder_is_read_in_order_within_bounds_and_without_what_is_hidden(tmp_
         read_folder(tmp_path / "b.graphql")
 
 
+def test_of_more_than_ten_thousand_files_the_others_are_told_of(tmp_path: Path) -> None:
+    for number in range(10_005):
+        (tmp_path / f"{number:05}.gql").touch()
+    files = read_folder(tmp_path)
+    assert [one.name for one in files[9_999:]] == ["09999.gql", "(folder)"]
+    assert "more than 10000 files" in (files[-1].refused or "")
+
+
 def test_a_document_of_a_caller_is_looked_at_before_it_is_sent() -> None:
     assert payload_of({"query": "{ a }"}, exclude_mutations=True) == {"query": "{ a }", "variables": {}}
     for query in ("fragment A on B { c }", "type A { b: Int }", "", "{ a " * 20_000, "\ud800"):
