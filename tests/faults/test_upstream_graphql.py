@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -236,3 +237,26 @@ async def test_a_schema_of_odd_shapes_spoils_only_what_touches_them(tmp_path: Pa
         [row] = (await gateway.admin("quarantine")).json()["quarantine"]
         assert row["tool"] in ("chain", "chain.graphql")
         assert "hr__chain" not in tools
+
+
+async def test_what_else_is_written_in_and_beside_the_folder_is_of_no_interest(tmp_path: Path) -> None:
+    async with graphql_server(tmp_path, FILES) as server:
+        inside, beside = tmp_path / "graphql" / "operations" / "some.log", tmp_path / "graphql" / "other.log"
+        # The whole folder of the configuration, with state and log of the gateway, and one that is ordinary.
+        servers = {"hr": {**server.config(), "operations": "."}, "calm": server.config()}
+        async with running_gateway(tmp_path, servers) as gateway:
+            await gateway.until_listed(NAME, "calm__fire")
+            snapshot = gateway.state_dir / "snapshot.json"
+            await eventually(lambda: snapshot.exists() and snapshot.read_text().count('"fire"') >= 2)
+            await eventually(lambda: time.time_ns() - snapshot.stat().st_mtime_ns > 1_500_000_000)
+            written = snapshot.stat().st_mtime_ns
+            with anyio.move_on_after(2):
+                while True:
+                    inside.write_text("a line")
+                    beside.write_text("a line")
+                    (tmp_path / "typegate.log").write_text("a line")
+                    await glance_again()
+            # Each listing is saved, and there was none.
+            assert snapshot.stat().st_mtime_ns == written
+            server.write("c.graphql", "query Third { find { id } }")
+            await gateway.until_listed("hr__third", "calm__third")

@@ -7,7 +7,7 @@ import logging
 import os
 import stat
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -102,56 +102,62 @@ def _read(root: Path, name: str, room: int) -> SourceFile:
 
 
 async def watch_paths(folder: Path | None, file: Path | None, changed: Callable[[], None]) -> None:
-    """Call `changed` soon after anything in the folder, or the file, may have changed, until cancelled."""
+    """Call `changed` soon after anything in the folder, or the file, may have changed, until cancelled.
+
+    What else is in the folder, or beside it, is of no interest: our own state may be there.
+    """
+    own = frozenset(path for path in (folder, file) if path is not None)
     async with anyio.create_task_group() as group:
         if folder is not None:
-            group.start_soon(_watch, frozenset({folder}), True, changed)
-        if beside := _beside(folder, file):
-            group.start_soon(_watch, beside, False, changed)
+            group.start_soon(_watch, frozenset({folder}), None, changed)
+        if own:
+            group.start_soon(_watch, _beside(own), own, changed)
 
 
-def _beside(folder: Path | None, file: Path | None) -> frozenset[Path]:
+def _beside(own: frozenset[Path]) -> frozenset[Path]:
     """Where a folder or a file is put in place of another one, or the link to it."""
-    beside = {path.parent for path in (folder, file) if path is not None}
-    if file is not None and file.is_symlink():
-        beside.add(file.resolve().parent)
-    return frozenset(beside)
+    return frozenset({path.parent for path in own} | {path.resolve().parent for path in own if path.is_symlink()})
 
 
-async def _watch(paths: frozenset[Path], recursive: bool, changed: Callable[[], None]) -> None:
+async def _watch(folders: frozenset[Path], own: frozenset[Path] | None, changed: Callable[[], None]) -> None:
+    """Watch folders: whole, or for these few that are directly in them."""
     # A thread for itself: those that all share would run out with some dozens of folders.
     limiter = anyio.CapacityLimiter(1)
     while True:
         stop = threading.Event()
         try:
             able = await anyio.to_thread.run_sync(
-                _listen, paths, recursive, changed, stop, limiter=limiter, abandon_on_cancel=True
+                _listen, folders, own, changed, stop, limiter=limiter, abandon_on_cancel=True
             )
         finally:
             stop.set()
         # Gone, or not there yet: a folder that is put in its place is another one to the system.
         await anyio.sleep(_RETRY_S if able else _UNABLE_S)
-        if any(path.exists() for path in paths):
+        if any(folder.exists() for folder in folders):
             changed()
 
 
-def _listen(paths: frozenset[Path], recursive: bool, changed: Callable[[], None], stop: threading.Event) -> bool:
-    """Tell of changes until what is watched is another file than at the beginning; False where it cannot be."""
-    from watchfiles import DefaultFilter, watch  # late: nothing that a first answer needs
+def _listen(
+    folders: frozenset[Path], own: frozenset[Path] | None, changed: Callable[[], None], stop: threading.Event
+) -> bool:
+    """Tell of changes until what is watched is another folder than at the beginning; False where it cannot be."""
+    from watchfiles import watch  # late: nothing that a first answer needs
 
-    before = _identities(paths)
+    before = _marks(folders)
     if None in before.values():
         return True
+    marks = _marks(own or ())
     try:
         for changes in watch(
-            *paths, watch_filter=DefaultFilter(), recursive=recursive, debounce=100, step=50, rust_timeout=500,
-            stop_event=stop, raise_interrupt=False, yield_on_timeout=True,
+            *folders, watch_filter=_concerns if own is None else None, recursive=own is None, debounce=100, step=50,
+            rust_timeout=500, stop_event=stop, raise_interrupt=False, yield_on_timeout=True,
         ):  # fmt: skip
             if stop.is_set():
                 break
-            if changes:
+            if changes and (own is None or _marks(own) != marks):
+                marks = _marks(own or ())
                 anyio.from_thread.run_sync(changed)
-            if _identities(paths) != before:
+            if _marks(folders) != before:
                 break
     except (OSError, RuntimeError) as error:
         # As where a system has no more watches to give: then it is looked at now and then.
@@ -160,15 +166,26 @@ def _listen(paths: frozenset[Path], recursive: bool, changed: Callable[[], None]
     return True
 
 
-def _identities(paths: frozenset[Path]) -> dict[Path, tuple[int, ...] | None]:
-    marks = {path: mark_of(path) for path in paths}
-    return {path: mark[:2] if mark is not None else None for path, mark in marks.items()}
+def _concerns(change: object, path: str) -> bool:
+    """Whether it may be a file of ours, a folder with some, or a link to one, as `..data` of Kubernetes."""
+    name = os.path.basename(path)
+    if name.endswith(SUFFIXES):
+        return True
+    if name.startswith(".") and not name.startswith(".."):
+        return False
+    return os.path.islink(path) or not os.path.isfile(path)
+
+
+def _marks(paths: Iterable[Path]) -> dict[Path, Mark]:
+    return {path: mark_of(path) for path in paths}
 
 
 def mark_of(path: Path) -> Mark:
-    """What tells a file from another in its place, or from itself when it is written."""
+    """What tells a file from another in its place, or from itself when it is written; a folder from another."""
     try:
         status = path.stat()
     except OSError:
         return None
+    if stat.S_ISDIR(status.st_mode):
+        return status.st_dev, status.st_ino
     return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size
