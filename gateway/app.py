@@ -23,7 +23,7 @@ from gateway.calls.outcomes import Outcomes
 from gateway.calls.pipeline import CallPipeline
 from gateway.calls.subscriptions import Subscriptions
 from gateway.calls.views import Views
-from gateway.config.model import Config, ServerConfig
+from gateway.config.model import Config
 from gateway.config.plan import Plan
 from gateway.config.shapes import profile_of
 from gateway.downstream.changes import Announcer
@@ -100,7 +100,7 @@ class Gateway:
 
     def start(self) -> None:
         """Start every link at once; lists answer from the snapshot until then."""
-        self.fleet.start(_reachable(self.config))
+        self.fleet.start(self.config.servers)
         self._group.start_soon(self.announcer.run)
         self._group.start_soon(self.notebook.run)
 
@@ -110,7 +110,7 @@ class Gateway:
 
     def apply(self, config: Config, steps: Plan) -> None:
         """Take another configuration; only what the steps name is touched, and running calls end as they began."""
-        servers = _reachable(config)
+        servers = config.servers
         self.config = config
         self.fleet.prefix = config.gateway.names.prefix
         for alias in steps.remove:
@@ -144,10 +144,6 @@ class Gateway:
         """
         caller = Caller(principal=LOCAL, view=self.views.view())
         return await self.pipeline.call({"name": name, "arguments": arguments}, caller)
-
-
-def _reachable(config: Config) -> Mapping[str, ServerConfig]:
-    return {alias: one for alias, one in config.servers.items() if one.type != "graphql"}
 
 
 def _profiles(config: Config) -> Mapping[str, Profile]:

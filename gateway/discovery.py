@@ -39,8 +39,8 @@ def listing_of(
     if raw.tools is not None:
         intake = admit(raw.tools, transport=transport)
         tools = intake.tools
-        quarantined += intake.quarantined
-        repaired += intake.repaired
+        quarantined += [*raw.refused, *intake.quarantined]
+        repaired += [*raw.noted, *intake.repaired]
     for kind in KEYS:
         if kind in raw.offerings:
             admission = admit_offerings(raw.offerings[kind], kind)

@@ -38,8 +38,13 @@ class Saved:
 
 
 def fingerprint(config: ServerConfig) -> str:
-    """A digest of what a server is: its program and arguments, or its URL. Says nothing of secrets."""
-    parts = [config.type == "stdio", config.command, config.args, config.cwd, config.url]
+    """A digest of what a server is: its program and arguments, its URL, or where its operations are and go.
+
+    Says nothing of secrets.
+    """
+    parts: list[object] = [config.type == "stdio", config.command, config.args, config.cwd, config.url]
+    if config.type == "graphql":
+        parts += [config.endpoint, config.operations, config.exclude_mutations, config.introspection_tools]
     return hashlib.sha256(wire.dumps(parts)).hexdigest()[:32]
 
 

@@ -23,9 +23,11 @@ class ServerShape:
         notes: What operators have noted about tools.
         repair: What may be repaired in calls of this server, `repairs` of single tools.
         defaults: Values for parameters of these names that a call leaves out.
+        plain_nulls: Schemas are shown without null where they take something else beside it.
     """
 
     prefixed: bool = True
+    plain_nulls: bool = False
     renames: Mapping[ToolName, str] = field(default_factory=dict)
     hidden: frozenset[str] = frozenset()
     allow: tuple[str, ...] = ("*",)

@@ -11,6 +11,7 @@ from registry.dialects import Lowered, lower
 from registry.disclosure import Candidate, Plan, Reason, plan
 from registry.hosts import DIALECTS, misfits
 from registry.names import ServerName
+from registry.nulls import without_nulls
 from registry.profile import Profile
 from registry.schemas import digest, text_of
 from registry.shape import ServerShape, Shape
@@ -128,7 +129,7 @@ def build_view(
     for wrapper in narrowed.wrappers:
         own = shape_of(wrapper.server)
         definition = worded(wrapper, own, profile, siblings.get(wrapper.server, {}), limit=limit)
-        shown[wrapper.name] = lowered = lower(definition, rules)
+        shown[wrapper.name] = lowered = lower(without_nulls(definition) if own.plain_nulls else definition, rules)
         candidates.append(
             Candidate(
                 name=wrapper.name,

@@ -40,7 +40,7 @@ LEAVES = {
     "gateway.access.principal",
     "gateway.access.seals",
 }
-HEAVY = ("mcp", "starlette", "uvicorn", "rich", "jsonschema", "jsonschema_rs", "ruamel.yaml")
+HEAVY = ("mcp", "starlette", "uvicorn", "rich", "jsonschema", "jsonschema_rs", "ruamel.yaml", "graphql")
 
 
 def sources(package: str) -> list[Path]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hmac
 import logging
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
@@ -149,9 +150,8 @@ class AdminApi:
         name = body.pop("name")
         try:
             config = ServerConfig.model_validate(body.get("config", body))
-            if config.type == "graphql":
-                return _wrong("servers of type graphql are not served by this version")
-            self._gateway.fleet.add(name, config)
+            file = self._gateway.config.path
+            self._gateway.fleet.add(name, config.beside(file.parent if file is not None else Path()))
         except ValidationError as error:
             return _wrong(str(refusal(error, "request")))
         except ConfigError as error:

@@ -9,14 +9,13 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from gateway.config.model import Config, ConfigFile, ServerConfig, near
+from gateway.config.model import Config, ConfigFile, ServerConfig, near, strange_keys
 from gateway.config.source import join, kind, read, values
 from gateway.config.variables import expand
 from gateway.errors import ConfigError
 from registry.errors import AliasError
 from registry.names import check_aliases
 
-_NO_EFFECT = "has no effect in this version"
 _MAX_PROBLEMS_SHOWN = 10
 
 
@@ -52,11 +51,6 @@ def parse(
     warnings = [f"{file}: {text}" for text in _strangers(raw)]
 
     servers = ours.get(block) if block is not None else None
-    if isinstance(servers, dict):
-        # Said before variables are replaced: what is skipped needs no variables.
-        for alias in [a for a, entry in servers.items() if _is_graphql(entry)]:
-            warnings.append(f"{file}: {join(str(block), alias)}: type graphql {_NO_EFFECT}; the server is skipped")
-        ours[str(block)] = servers = {a: entry for a, entry in servers.items() if not _is_graphql(entry)}
     ours = expand(
         ours,
         environ=os.environ if environ is None else environ,
@@ -71,6 +65,7 @@ def parse(
     _check_aliases(found, str(block), file)
     if isinstance(servers, dict):
         warnings += [f"{file}: {text}" for text in _ignored_in_servers(servers, str(block))]
+    found = {alias: one.beside(folder) for alias, one in found.items()}
     return Config(servers=found, gateway=checked.gateway, warnings=warnings, path=path)
 
 
@@ -88,10 +83,6 @@ def _block(raw: dict[str, Any], file: str) -> str | None:
     raise ConfigError(f"has no mcpServers; expected {expected}{hint}", file=file)
 
 
-def _is_graphql(entry: object) -> bool:
-    return isinstance(entry, dict) and str(entry.get("type")).casefold() == "graphql"
-
-
 def _strangers(raw: dict[str, Any]) -> Iterator[str]:
     """Keys beside our blocks: hosts keep their own things there, so they only earn a warning."""
     for key in raw:
@@ -104,11 +95,10 @@ def _strangers(raw: dict[str, Any]) -> Iterator[str]:
 def _ignored_in_servers(servers: dict[str, Any], block: str) -> Iterator[str]:
     known = ServerConfig.keys()
     for alias, entry in servers.items():
-        for key in entry if isinstance(entry, dict) else ():
-            if key not in known and key not in ServerConfig.model_fields:
-                guess = near(key, known).split(", or")[0]
-                hint = f"; expected {guess}" if "did you mean" in guess else ""
-                yield f"{join(join(block, alias), key)}: unknown key, ignored{hint}"
+        for key in strange_keys(entry) if isinstance(entry, dict) else ():
+            guess = near(key, known).split(", or")[0]
+            hint = f"; expected {guess}" if "did you mean" in guess and key not in known else ""
+            yield f"{join(join(block, alias), key)}: unknown key, ignored{hint}"
 
 
 def _check_aliases(servers: Mapping[str, ServerConfig], block: str, file: str) -> None:

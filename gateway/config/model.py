@@ -27,6 +27,10 @@ _PROFILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 Prefix = Literal["always", "none"]
 Repair = Literal["off", "safe", "full"]
 
+# What only a server of type graphql has; in other entries these are keys of somebody else.
+GRAPHQL_KEYS = ("endpoint", "operations", "schema", "nullable", "excludeMutations", "introspectionTools")
+_FOREIGN_TO_GRAPHQL = ("args", "env", "cwd")
+
 # Spellings of Streamable HTTP in the files of several hosts.
 _HTTP_SPELLINGS = frozenset({"streamable-http", "streamable_http", "streamablehttp"})
 
@@ -109,12 +113,28 @@ class ServerConfig(_Section):
     model_config = ConfigDict(extra="ignore")
 
     # Values that may hold credentials are kept out of every repr.
-    type: ServerType = Field(default="stdio", description="Inferred when absent: command → stdio, url → http.")
+    type: ServerType = Field(
+        default="stdio", description="Inferred when absent: command → stdio, url → http, endpoint → graphql."
+    )
     command: str | None = Field(default=None, description="The program to start.")
     args: list[str] = Field(default_factory=list, repr=False)
     env: dict[str, str] = Field(default_factory=dict, repr=False)
     cwd: str | None = None
     url: str | None = Field(default=None, repr=False)
+    endpoint: str | None = Field(default=None, repr=False, description="graphql: the URL that operations go to.")
+    operations: str | None = Field(
+        default=None, description="graphql: the folder of .graphql and .gql files, one operation in each."
+    )
+    schema_file: str | None = Field(
+        default=None,
+        alias="schema",
+        description="graphql: a file with the schema, as SDL or introspection JSON; without it the endpoint is asked.",
+    )
+    nullable: Literal["plain", "union"] = Field(
+        default="plain", description="graphql: whether arguments that take null are shown with it; all accept it."
+    )
+    exclude_mutations: bool = Field(default=False, description="graphql: mutations are neither listed nor sent.")
+    introspection_tools: bool = Field(default=False, description="graphql: adds get_schema and execute_graphql.")
     headers: dict[str, str] = Field(default_factory=dict, repr=False)
     connect_timeout: Seconds = Field(default=10.0, description="Seconds.")
     call_timeout: Seconds = Field(default=60.0, description="Seconds; progress notifications extend it.")
@@ -137,16 +157,22 @@ class ServerConfig(_Section):
     def _infer_type(cls, data: Any) -> Any:
         if not isinstance(data, dict):
             return data
-        stated = data.get("type")
-        if isinstance(stated, str):
-            spelled = stated.casefold()
-            return {**data, "type": "http" if spelled in _HTTP_SPELLINGS else spelled}
-        if stated is None:
-            return {**data, "type": "http" if data.get("url") and not data.get("command") else "stdio"}
-        return data
+        kind = _type_of(data)
+        if kind is None:
+            return data
+        foreign = _FOREIGN_TO_GRAPHQL if kind == "graphql" else GRAPHQL_KEYS
+        return {**{key: value for key, value in data.items() if key not in foreign}, "type": kind}
+
+    @property
+    def address(self) -> str | None:
+        """Where it is on the network; None for a process."""
+        return self.endpoint if self.type == "graphql" else self.url
 
     @model_validator(mode="after")
     def _one_way_to_reach_it(self) -> ServerConfig:
+        if self.type == "graphql":
+            self._check_graphql()
+            return self
         if self.command is not None and self.url is not None:
             raise fault("has both command and url", "command for a process, or url for a server on the network")
         if self.type == "stdio":
@@ -159,8 +185,31 @@ class ServerConfig(_Section):
         else:
             if self.command is not None:
                 raise fault(f"is {self.type}, which has no command", "stdio", key="type")
-            _check_url(self.url)
+            _check_url(self.url, "url", "https://example.test/mcp")
         return self
+
+    def _check_graphql(self) -> None:
+        if self.command is not None or self.url is not None:
+            stray = "command" if self.command is not None else "url"
+            raise fault(f"is graphql, which has no {stray}", "endpoint: the URL that operations go to", key="type")
+        _check_url(self.endpoint, "endpoint", "https://example.test/graphql")
+        if self.operations is None and not self.introspection_tools:
+            expected = "a folder of .graphql files, or introspectionTools: true"
+            raise fault("is missing", expected, key="operations")
+        for key, path in (("operations", self.operations), ("schema", self.schema_file)):
+            if path is not None and (not path.strip() or "\0" in path):
+                raise fault("is no path", "where it is, relative to this file", key=key)
+        if self.elicitation:
+            raise fault("is graphql, which asks nobody", "elicitation: false", key="type")
+
+    def beside(self, folder: Path) -> ServerConfig:
+        """The same with its paths made absolute; relative ones start at this folder."""
+        paths = {
+            field: str(folder.absolute() / path)
+            for field, path in (("operations", self.operations), ("schema_file", self.schema_file))
+            if path is not None
+        }
+        return self.model_copy(update=paths) if paths else self
 
     @field_validator("headers")
     @classmethod
@@ -173,17 +222,37 @@ class ServerConfig(_Section):
         return headers
 
 
-def _check_url(url: str | None) -> None:
-    expected = "an absolute URL, as https://example.test/mcp"
+def _type_of(entry: dict[str, Any]) -> object:
+    """The type of a server as it is stated or can be told; None where it is stated as something odd."""
+    stated = entry.get("type")
+    if isinstance(stated, str):
+        spelled = stated.casefold()
+        return "http" if spelled in _HTTP_SPELLINGS else spelled
+    if stated is not None:
+        return None
+    if entry.get("command"):
+        return "stdio"
+    return "http" if entry.get("url") else "graphql" if entry.get("endpoint") else "stdio"
+
+
+def strange_keys(entry: dict[str, Any]) -> list[str]:
+    """The keys of a server's entry that mean nothing for a server of its type."""
+    known = {*ServerConfig.keys(), *ServerConfig.model_fields}
+    foreign = _FOREIGN_TO_GRAPHQL if _type_of(entry) == "graphql" else GRAPHQL_KEYS
+    return [key for key in entry if key not in known or key in foreign]
+
+
+def _check_url(url: str | None, key: str, example: str) -> None:
+    expected = f"an absolute URL, as {example}"
     if not url:
-        raise fault("is missing or empty", expected, key="url")
+        raise fault("is missing or empty", expected, key=key)
     try:
         parts = urlsplit(url)
         sound = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
     except ValueError:
         sound = False
     if not sound or any(c.isspace() for c in url):
-        raise fault("is no absolute http or https URL", expected, key="url")
+        raise fault("is no absolute http or https URL", expected, key=key)
 
 
 class NamesConfig(_Section):

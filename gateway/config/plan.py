@@ -8,7 +8,10 @@ from typing import Final
 from gateway.config.model import Config, ServerConfig
 
 # What decides how an upstream is reached; everything else is taken over while its connection lives.
-_REACH: Final = ("type", "command", "args", "env", "cwd", "url", "headers", "connect_timeout", "elicitation")
+_REACH: Final = (
+    *("type", "command", "args", "env", "cwd", "url", "headers", "connect_timeout", "elicitation"),
+    *("endpoint", "operations", "schema_file", "exclude_mutations", "introspection_tools"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

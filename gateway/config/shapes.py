@@ -23,6 +23,7 @@ def shape_of(config: ServerConfig, prefix: Prefix, notes: Mapping[str, tuple[Not
     tools = config.tools
     return ServerShape(
         prefixed=(config.prefix or prefix) != "none",
+        plain_nulls=config.type == "graphql" and config.nullable == "plain",
         renames={ToolName(tool): one.name for tool, one in tools.items() if one.name},
         hidden=frozenset(tool for tool, one in tools.items() if one.hidden),
         allow=tuple(config.allow),

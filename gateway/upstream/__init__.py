@@ -5,5 +5,6 @@
 `watching` asks for it, `waiting` is for the time between two connections; `sideband` is one request's
 way back beside its answer, and `deadline` its end; `channel` finds each answer its request, `salvage`
 those that are no strict JSON; `channels` and `sse` are the connections; `http` with `http_connection`,
-`stdio` and `events` carry bytes; `backoff` and `breaker` are pure decisions.
+`stdio` and `events` carry bytes; `backoff` and `breaker` are pure decisions. `graphql` is an upstream of
+another kind behind the same seam.
 """

@@ -23,7 +23,13 @@ MAX_PENDING: Final = 4096
 
 
 class Channel(Protocol):
-    """One connection to one upstream, whatever carries it."""
+    """One connection to one upstream, whatever carries it.
+
+    Attributes:
+        exchanges: Each request is an exchange of its own: one that is lost costs no other.
+    """
+
+    exchanges: bool
 
     async def request(
         self,
@@ -50,6 +56,9 @@ class Channel(Protocol):
 
     async def wait_closed(self) -> str:
         """Return the reason once the connection has ended."""
+
+    def abandon(self) -> None:
+        """Know that the peer cannot be reached, or must not be told of the end."""
 
 
 def answer_of(message: dict[str, Any]) -> Any:

@@ -36,6 +36,8 @@ _FORGOTTEN: Final = (
 class StreamChannel:
     """One stream for everything: answers arrive on it in any order, told apart by their ids alone."""
 
+    exchanges = False
+
     def __init__(self, correlator: Correlator, wait_closed: Callable[[], Awaitable[str]]) -> None:
         self._correlator = correlator
         self._wait_closed = wait_closed
@@ -59,6 +61,9 @@ class StreamChannel:
     async def wait_closed(self) -> str:
         """See `Channel.wait_closed`."""
         return await self._wait_closed()
+
+    def abandon(self) -> None:
+        """See `Channel.abandon`; a stream's end is heard by its owner."""
 
 
 @asynccontextmanager
@@ -104,6 +109,8 @@ class HttpChannel:
 
     Source: MCP 2026-07-28 and 2025-11-25, "Transports", "Streamable HTTP".
     """
+
+    exchanges = True
 
     def __init__(
         self, server: str, client: HttpClient, url: str, headers: Mapping[str, str], on_message: OnMessage,

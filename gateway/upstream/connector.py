@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any, Final
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from typing import Any, Final, Protocol
 
 import anyio
 
@@ -100,6 +100,27 @@ def _session(
         instructions=instructions if isinstance(instructions, str) else None,
         host=host,
     )
+
+
+class Connector(Protocol):
+    """A way to reach one upstream."""
+
+    def open(self) -> AbstractAsyncContextManager[UpstreamSession]:
+        """Connect; the session ends when this is left.
+
+        Raises:
+            GatewayError: It did not come about; the message says why.
+        """
+
+
+def connector_of(server: str, config: ServerConfig, client: HttpClient, *, host: Host | None = None) -> Connector:
+    """The way to reach an upstream that its configuration asks for."""
+    if config.type == "graphql":
+        # Late: few have one, and a first answer waits for every import.
+        from gateway.upstream.graphql.connector import GraphqlConnector
+
+        return GraphqlConnector(server, config, client)
+    return McpConnector(server, config, client, host=host)
 
 
 class McpConnector:

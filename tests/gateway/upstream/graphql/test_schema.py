@@ -1,0 +1,150 @@
+"""Schemas from files: SDL or JSON, and whatever else a file may hold."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from graphql import build_schema, introspection_from_schema, print_schema
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.errors import GatewayError
+from gateway.upstream.graphql.documents import read_document
+from gateway.upstream.graphql.exploring import payload_of, tell_schema
+from gateway.upstream.graphql.folder import FilesUnusable, read_folder
+from gateway.upstream.graphql.library import make_operation
+from gateway.upstream.graphql.operations import Operation
+from gateway.upstream.graphql.refusals import Refused
+from gateway.upstream.graphql.schema import load_introspection, load_schema, read_schema_file
+from registry.intake import admit
+
+SDL = """
+"A number." scalar N @specifiedBy(url: "http://n.test")
+input I @oneOf { a: N b: Int }
+type Query { a(i: I = {b: 1}): Int }
+"""
+
+
+def test_a_schema_is_the_same_from_sdl_and_from_both_forms_of_introspection() -> None:
+    schema = build_schema(SDL)
+    found = introspection_from_schema(schema)
+    texts = [SDL, json.dumps(found), "\n " + json.dumps({"data": found, "extensions": {}}), "\ufeff" + SDL]
+    for text in texts:
+        assert print_schema(load_schema(text.encode(), "s")) == print_schema(schema)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("type Query {", r"s:1:13: Expected Name, found <EOF>"),
+        ("type Query { a: Missing }", "Missing"),
+        ("{", "JSON"),
+        ('{"data": {}}', "no __schema"),
+        ('{"__schema": {"types": 5}}', "s: "),
+        ('{"a": ' + "[" * 100_000, "s: "),
+        ("query { a }", "no type Query"),
+        ("", "s:1:1"),
+        ("type Query { a: " + "[" * 10_000, "nested too deeply"),
+    ],
+)
+def test_a_file_that_is_no_schema_is_refused_in_one_line(text: str, told: str) -> None:
+    with pytest.raises(FilesUnusable, match=told) as caught:
+        load_schema(text.encode(), "s")
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 400
+
+
+def test_bytes_that_are_no_text_and_files_that_are_none_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(FilesUnusable, match="not UTF-8"):
+        load_schema(b"\xff\xfe", "s")
+    with pytest.raises(FilesUnusable, match="there is no such file"):
+        read_schema_file(tmp_path / "none")
+    with pytest.raises(FilesUnusable, match="there is no such file"):
+        read_schema_file(tmp_path)
+    big = tmp_path / "big"
+    with big.open("wb") as file:
+        file.truncate(17 * 1024 * 1024)
+    with pytest.raises(FilesUnusable, match="more than 16777216 bytes"):
+        read_schema_file(big)
+
+
+def test_directives_that_a_schema_uses_and_does_not_define_are_let_pass() -> None:
+    schema = load_schema(b'extend schema @link(url: "x") type Query @key(fields: "a") { a: Int @shareable }', "s")
+    assert schema.query_type is not None
+
+
+def test_a_folder_is_read_in_order_within_bounds_and_without_what_is_hidden(tmp_path: Path) -> None:
+    for name in ("b.graphql", "a.gql", "c/d/e.graphql", ".x.graphql", ".git/y.graphql", "f.json", "g.GRAPHQL"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+    (tmp_path / "dangling.graphql").symlink_to("nowhere")
+    (tmp_path / "loop").symlink_to(tmp_path)
+    (tmp_path / "directory.graphql").mkdir()
+    files = {one.name: one for one in read_folder(tmp_path)}
+    assert list(files) == ["a.gql", "b.graphql", "c/d/e.graphql", "dangling.graphql", "directory.graphql"]
+    assert files["c/d/e.graphql"].data == b"c/d/e.graphql"
+    assert files["directory.graphql"].refused == "no ordinary file"
+    assert "No such file" in (files["dangling.graphql"].refused or "")
+    with pytest.raises(FilesUnusable, match="Not a directory"):
+        read_folder(tmp_path / "b.graphql")
+
+
+def test_of_more_than_ten_thousand_files_the_others_are_told_of(tmp_path: Path) -> None:
+    for number in range(10_005):
+        (tmp_path / f"{number:05}.gql").touch()
+    files = read_folder(tmp_path)
+    assert [one.name for one in files[9_999:]] == ["09999.gql", "(folder)"]
+    assert "more than 10000 files" in (files[-1].refused or "")
+
+
+def test_a_document_of_a_caller_is_looked_at_before_it_is_sent() -> None:
+    assert payload_of({"query": "{ a }"}, exclude_mutations=True) == {"query": "{ a }", "variables": {}}
+    for query in ("fragment A on B { c }", "type A { b: Int }", "", "{ a " * 20_000, "\ud800"):
+        assert isinstance(payload_of({"query": query}, exclude_mutations=False), str)
+
+
+ODD_VALUES = st.sampled_from(
+    [None, 5, "Int", "Missing", "OBJECT", "", [], {}, [None], {"kind": "LIST"}, "__x", True, "[["]
+)
+DOCUMENT = read_document(
+    "a.graphql", b"query A($i: I, $n: [N!]) { a(i: $i) b: a(i: {a: $n}) ... on Query { c { d { a } } } }"
+)
+WIDE = SDL.replace(
+    "type Query {", "interface D { a: Int } type C implements D { a: Int d: D } union U = C type Query { c: C u: U"
+)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 10_000), ODD_VALUES), min_size=1, max_size=3), st.sampled_from(["I", "C", "U"])
+)
+def test_a_schema_with_anything_odd_in_it_spoils_itself_or_what_touches_it(
+    changes: list[tuple[int, Any]], name: str
+) -> None:
+    found: Any = introspection_from_schema(build_schema(WIDE))
+    for place, value in changes:
+        holders: list[Any] = [found["__schema"]]
+        for one in holders:
+            below = one.values() if isinstance(one, dict) else one
+            holders += [child for child in below if isinstance(child, dict | list) and child]
+        holder = holders[place % len(holders)]
+        keys = list(holder) if isinstance(holder, dict) else range(len(holder))
+        holder[keys[place % len(keys)]] = value
+    schema = loaded({"data": found})
+    if schema is None:
+        return
+    made = make_operation(DOCUMENT, schema, {})
+    assert isinstance(made, Operation | Refused)
+    if isinstance(made, Operation):
+        admit([made.definition], transport="http")
+    for arguments in ({}, {"type": name}):
+        assert tell_schema(schema, arguments)["content"]
+
+
+def loaded(found: Any) -> Any:
+    try:
+        return load_introspection(json.dumps(found).encode())
+    except GatewayError:
+        return None
