@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from callers import handshake
-from e2e.test_profiles import asked, called, listed, until_all_ready
+from e2e.test_profiles import until_all_ready
 from gateways import running_gateway, text_of
 from upstreams.running import scripted_stdio_server, tool
+from visitors import Visitor, in_both_eras
 
 PLACE = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 HARD: dict[str, Any] = {
@@ -34,13 +34,17 @@ DIALECTS = (
 )  # fmt: skip
 
 
-async def test_every_dialect_lists_every_tool_and_a_call_in_its_words_arrives_as_the_original(tmp_path: Path) -> None:
+@in_both_eras
+async def test_every_dialect_lists_every_tool_and_a_call_in_its_words_arrives_as_the_original(
+    era: str, tmp_path: Path
+) -> None:
     config, record = scripted_stdio_server(tmp_path, "trips", tools=[HARD, tool("plain", "a")])
     profiles = {name: {"disclosure": "eager", "dialect": name} for name in DIALECTS}
     async with running_gateway(tmp_path, {"trips": config}, gateway={"profiles": profiles}) as gateway:
         await until_all_ready(gateway, "trips")
+        visitor = Visitor(gateway=gateway, era=era)
         for name in DIALECTS:
-            tools = await listed(gateway, name)
+            tools = await visitor.listed(name)
             assert {"trips__book", "trips__plain"} <= set(tools), name
             schema = tools["trips__book"]["inputSchema"]
             assert schema["type"] == "object"
@@ -54,11 +58,11 @@ async def test_every_dialect_lists_every_tool_and_a_call_in_its_words_arrives_as
             if name == "openai-strict":
                 assert set(schema["required"]) == set(schema["properties"])
                 sent |= {"when": None, "seats": None}
-            answer = await called(gateway, "trips__book", sent, name)
+            answer = await visitor.called("trips__book", sent, name)
             assert not answer.get("isError"), (name, text_of(answer))
             assert record.calls("book")[-1]["arguments"] == {"where": {"city": "Rome"}, "$weird key": "x"}, name
             # Checked against the original, whatever the dialect could say.
-            wrong = await called(gateway, "trips__book", {"where": {"city": "Rome"}, "seats": 10}, name)
+            wrong = await visitor.called("trips__book", {"where": {"city": "Rome"}, "seats": 10}, name)
             assert wrong["isError"], name
         assert len(record.calls("book")) == len(DIALECTS)
         rows = {row["name"]: row for row in (await gateway.admin("profiles")).json()["profiles"]}
@@ -67,23 +71,22 @@ async def test_every_dialect_lists_every_tool_and_a_call_in_its_words_arrives_as
         assert {"wrapper", "path", "keyword", "how", "narrower"} == set(rows["gemini"]["weakened"][0])
 
 
-async def test_what_a_search_finds_is_in_the_dialect_too_and_in_the_handshake_era(tmp_path: Path) -> None:
+@in_both_eras
+async def test_what_a_search_finds_is_in_the_dialect_too(era: str, tmp_path: Path) -> None:
     config, _ = scripted_stdio_server(tmp_path, "trips", tools=[HARD])
     profiles = {"default": {"disclosure": "lazy", "dialect": "gemini"}}
     async with running_gateway(tmp_path, {"trips": config}, gateway={"profiles": profiles}) as gateway:
         await until_all_ready(gateway, "trips")
-        found = (await called(gateway, "find_tools", {"query": "book"}))["structuredContent"]["tools"]
+        visitor = Visitor(gateway=gateway, era=era)
+        [found] = (await visitor.called("find_tools", {"query": "book"}))["structuredContent"]["tools"]
         assert "$defs" not in str(found)
-        session = await handshake(gateway)
-        await session.call("find_tools", {"query": "book"})
-        response = await session.post({"jsonrpc": "2.0", "id": 3, "method": "tools/list"})
-        tools = {one["name"]: one for one in response.json()["result"]["tools"]}
-        assert tools["trips__book"]["inputSchema"] == found[0]["inputSchema"]
-        assert (await asked(gateway, "tools/list"))["tools"]
+        if not visitor.modern:
+            assert (await visitor.listed())["trips__book"]["inputSchema"] == found["inputSchema"]
+        weird = next(key for key in found["inputSchema"]["properties"] if "weird" in key)
+        assert not (await visitor.called("trips__book", {"where": {"city": "Rome"}, weird: "x"})).get("isError")
 
 
 def test_an_unknown_dialect_stops_the_start_with_the_nearest_one(tmp_path: Path) -> None:
-
     config = tmp_path / "c.json"
     config.write_text('{"mcpServers": {}, "gateway": {"profiles": {"p": {"dialect": "openai-strikt"}}}}')
     command = [sys.executable, "-m", "gateway", "serve", "--config", str(config)]
