@@ -51,6 +51,11 @@ class Lowered:
     document: Document | None = field(default=None, repr=False, compare=False)
 
     @property
+    def names(self) -> Mapping[str, str]:
+        """Names of properties in the original, each with the one that is shown in its place."""
+        return {old: new for new, old in self.keys.items()}
+
+    @property
     def narrower(self) -> bool:
         """Whether a call that the original accepts may not be expressible."""
         return any(one.narrower for one in self.weakened)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, Literal
 
 from registry import schemas
 from registry.catalog import ToolWrapper
 from registry.diagnosis import ArgumentProblem, NearNames, diagnose, kind_of
+from registry.dialects import Lowered
 from registry.envelope import Misaddressed
 from registry.errors import SchemaRejected
 from registry.example import example_call
-from registry.places import MAX_SHOWN_KEY, declared, show_path
+from registry.places import MAX_SHOWN_KEY, NO_NAMES, declared, renamed_path, show_path
 from registry.texts import excerpt
 
 MAX_PROBLEMS: Final = 20
@@ -23,13 +25,20 @@ _MAX_HINTS: Final = 5
 
 Via = Literal["wrapper", "invoke_tool"]
 
-__all__ = ["ArgumentProblem", "Via", "check", "explain", "explain_address", "ready_call", "schema_text"]
+__all__ = [
+    "ArgumentProblem", "Via", "as_shown", "check", "explain", "explain_address", "ready_call", "renamed", "schema_text",
+]  # fmt: skip
 
 
-def check(wrapper: ToolWrapper, arguments: object) -> tuple[ArgumentProblem, ...]:
+def check(wrapper: ToolWrapper, arguments: object, names: Mapping[str, str] = NO_NAMES) -> tuple[ArgumentProblem, ...]:
     """Return what keeps these arguments from the tool, at most 20 problems; nothing when they fit.
 
     A schema that cannot be compiled finds no problem: its upstream decides.
+
+    Args:
+        wrapper: The tool.
+        arguments: What would be sent to it.
+        names: Other names for some properties, of which messages speak.
     """
     if not isinstance(arguments, dict):
         message = f"arguments are declared as object, you sent {kind_of(arguments)}"
@@ -40,7 +49,7 @@ def check(wrapper: ToolWrapper, arguments: object) -> tuple[ArgumentProblem, ...
         return ()
     if compiled.is_valid(arguments):
         return ()
-    found = diagnose(compiled.errors(arguments, _MAX_ERRORS), arguments, wrapper.input_schema)
+    found = diagnose(compiled.errors(arguments, _MAX_ERRORS), arguments, wrapper.input_schema, names)
     if not found:
         message = "the arguments do not fit the schema, are nested too deeply or hold broken characters"
         found.append(ArgumentProblem(path=(), kind="value", message=message))
@@ -54,6 +63,7 @@ def explain(
     *,
     via: Via = "wrapper",
     understood: object = None,
+    lowered: Lowered | None = None,
 ) -> str:
     """Return words that let a model call again rightly, at most 4,000 characters.
 
@@ -66,7 +76,11 @@ def explain(
         arguments: What was sent.
         via: The way the call came; through `invoke_tool` the nested form is shown beside the typed name.
         understood: What the problems speak of, if that is not what was sent: the arguments inside a wrapping.
+        lowered: How the caller was shown the tool, where that is not as it is: it reads of nothing else.
     """
+    if lowered is not None:
+        wrapper, understood = as_shown(wrapper, lowered), renamed(understood, lowered.names)
+        problems = [replace(one, path=renamed_path(one.path, lowered.names)) for one in problems]
     sentences = [f"Not called: {wrapper.name}. Nothing was sent to its server."]
     missing = [show_path(problem.path) for problem in problems if problem.kind == "missing"]
     if missing:
@@ -81,6 +95,20 @@ def explain(
     text = _fit(" ".join(sentences), MAX_TEXT_LENGTH)
     room = MAX_TEXT_LENGTH - len(text) - len(" Schema: ")
     return text if room < 100 else f"{text} Schema: {schema_text(wrapper, problems, spoken_of, room)}"
+
+
+def as_shown(wrapper: ToolWrapper, lowered: Lowered) -> ToolWrapper:
+    """Return a wrapper with the definition that a caller was shown."""
+    if lowered.definition is wrapper.definition:
+        return wrapper
+    return replace(wrapper, definition=lowered.definition)
+
+
+def renamed(arguments: Any, names: Mapping[str, str]) -> Any:
+    """Return an argument object with the names of its members as a caller was shown them; anything else as it is."""
+    if not names or not isinstance(arguments, dict) or names.keys().isdisjoint(arguments):
+        return arguments
+    return {names.get(name, name): value for name, value in arguments.items()}
 
 
 def explain_address(found: Misaddressed, sent: object) -> str:

@@ -91,6 +91,13 @@ class View:
         """The entry of this wrapper name, if the profile permits it."""
         return self._by_name.get(name)
 
+    def lowered(self, wrapper: ToolWrapper) -> Lowered:
+        """A wrapper in the dialect of the profile, also one that has come or changed since."""
+        entry = self._by_name.get(wrapper.name)
+        if entry is not None and entry.wrapper.digest == wrapper.digest:
+            return entry.lowered
+        return lower(wrapper.definition, self.profile.dialect)
+
 
 def build_view(
     catalog: Catalog,

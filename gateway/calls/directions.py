@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from gateway.errors import INVALID_PARAMS, RpcError, UpstreamUnavailable, error_result
@@ -71,6 +72,8 @@ class Directions:
         """Answer a call of `invoke_tool` that reaches no tool."""
         if call.server is None or call.tool is None or call.wrapper is not None:
             known = f" {_servers(view)}" if "server" in call.faults else ""
+            if call.wrapper is not None:
+                call = replace(call, wrapper=problems.as_shown(call.wrapper, view.lowered(call.wrapper)))
             return error_result(problems.explain_address(call, sent) + known)
         if call.known_server:
             return self._no_such_tool(view, call.server, call.tool)
@@ -81,11 +84,19 @@ class Directions:
         hint = f" Did you mean '{near[0]}'?" if near else ""
         return error_result(f"Not called: there is no server '{call.server[:200]}'.{hint} {_servers(view)}")
 
-    def renamed(self, wrapper: ToolWrapper, arguments: object) -> str:
-        """Say which of the parameters that were sent have another name by now; nothing where none has."""
+    def renamed(self, wrapper: ToolWrapper, arguments: object, names: Mapping[str, str]) -> str:
+        """Say which of the parameters that were sent have another name by now; nothing where none has.
+
+        Args:
+            wrapper: The tool as it is today.
+            arguments: What was sent, in its own names.
+            names: Other names for some parameters, as the caller was shown them.
+        """
         sent = arguments if isinstance(arguments, dict) else {}
         known = self.drift.renamed(wrapper.name)
-        renamed = [f"`{old}` is now `{new}`" for old, new in known.items() if old in sent]
+        renamed = [
+            f"`{names.get(old, old)}` is now `{names.get(new, new)}`" for old, new in known.items() if old in sent
+        ]
         return f"\n\nThis tool has changed: {', '.join(renamed)}." if renamed else ""
 
     def _gone(self, view: View, alias: str, tool: str) -> dict[str, Any] | None:

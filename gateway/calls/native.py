@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from registry.catalog import Catalog
 from registry.enrichment import manual
+from registry.view import View
 
 INVOKE_TOOL: Final[dict[str, Any]] = {
     "name": "invoke_tool",
@@ -84,11 +85,12 @@ NATIVE_PROMPTS: Final = (GATEWAY_TOOLS,)
 _MAX_COMPLETIONS: Final = 100
 
 
-def tool_manual(catalog: Catalog, arguments: object) -> dict[str, Any]:
-    """The result of `prompts/get` for our own prompt."""
+def tool_manual(view: View, arguments: object) -> dict[str, Any]:
+    """The result of `prompts/get` for our own prompt: every tool as it is shown, listed or not."""
     server = arguments.get("server") if isinstance(arguments, dict) else None
-    wrappers = catalog.of(server) if isinstance(server, str) and server else catalog.wrappers
-    text = "\n\n".join(manual(wrapper.definition) for wrapper in wrappers) or "There is no such tool."
+    chosen = server if isinstance(server, str) and server else None
+    shown = [entry.shown for entry in view.entries if chosen in (None, entry.server)]
+    text = "\n\n".join(map(manual, shown)) or "There is no such tool."
     return {
         "description": GATEWAY_TOOLS["description"],
         "messages": [{"role": "user", "content": {"type": "text", "text": text}}],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -84,6 +85,57 @@ async def test_what_a_search_finds_is_in_the_dialect_too(era: str, tmp_path: Pat
             assert (await visitor.listed())["trips__book"]["inputSchema"] == found["inputSchema"]
         weird = next(key for key in found["inputSchema"]["properties"] if "weird" in key)
         assert not (await visitor.called("trips__book", {"where": {"city": "Rome"}, weird: "x"})).get("isError")
+
+
+@in_both_eras
+async def test_a_caller_is_answered_in_the_names_that_it_was_shown(era: str, tmp_path: Path) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"order by": {"type": "object", "properties": {"$top": {"type": "integer"}}}, "how": {}},
+        "required": ["order by"],
+    }
+    complaint = {"isError": True, "content": [{"type": "text", "text": "'how' was not provided for 'order by'"}]}
+    config, record = scripted_stdio_server(
+        tmp_path,
+        "up",
+        tools=[{"name": "ask", "inputSchema": schema}, {"name": "moan", "inputSchema": schema}],
+        behaviours={"moan": {"kind": "result", "with": {"result": complaint}}},
+    )
+    profiles = {"p": {"dialect": "anthropic"}}
+    async with running_gateway(tmp_path, {"up": config}, gateway={"profiles": profiles}) as gateway:
+        await until_all_ready(gateway, "up")
+        visitor = Visitor(gateway=gateway, era=era)
+        shown = (await visitor.listed("p"))["up__ask"]["inputSchema"]["properties"]
+        by = next(name for name in shown if name.startswith("order_by"))
+        top = next(iter(shown[by]["properties"]))
+        generic = {"server": "up", "tool": "ask"}
+        ready = f'{{"{by}":{{}}}}'
+        for name, arguments, words in (
+            ("up__ask", {}, f"Missing: {by}. Keys sent: (none). Call it like: {ready}"),
+            ("up__ask", {"arguments": {by: {top: "x"}}}, f"{by}.{top} is declared as integer, you sent a string"),
+            ("invoke_tool", generic, f"Missing: {by}."),
+            ("invoke_tool", {**generic, "arguments": {by: {}}, "x": 1}, ready),
+            ("up__moan", {by: {}}, f"Missing: how. Keys sent: {by}."),
+        ):
+            refused = await visitor.called(name, arguments, "p")
+            assert refused["isError"]
+            assert words in text_of(refused)
+        assert record.calls("ask") == []
+        assert text_of(refused).startswith("'how' was not provided for 'order by'\n")
+        sent = {by: {top: 1}}
+        for name, arguments in (
+            ("up__ask", {"arguments": sent}),
+            ("up__ask", {by: json.dumps(sent[by])}),
+            ("invoke_tool", {**generic, "arguments": json.dumps(sent)}),
+            ("invoke_tool", {**generic, **sent}),
+        ):
+            done = await visitor.called(name, arguments, "p")
+            assert not done.get("isError"), (name, arguments, text_of(done))
+        repaired = await visitor.called("up__ask", {by: {top: "1"}}, "p")
+        assert repaired["_meta"]["typegate/repairs"]["repairs"] == [{"repair": "converted", "path": f"{by}.{top}"}]
+        assert [one["arguments"] for one in record.calls("ask")] == [{"order by": {"$top": 1}}] * 5
+        manual = await visitor.asked("prompts/get", {"name": "gateway_tools", "arguments": {}}, "p")
+        assert by in str(manual)
 
 
 def test_an_unknown_dialect_stops_the_start_with_the_nearest_one(tmp_path: Path) -> None:
