@@ -17,7 +17,7 @@ _SENTENCE_CHARS: Final = 240
 _NAME_CHARS: Final = 200
 _SENTENCE_END: Final = re.compile(r"(?<=[.!?])\s|\n")
 
-# Tuned over half of the queries of `tests/bench/bench_search.py`, where anything from 0.85 to 2 does as well. The words,
+# Tuned over half of the queries of `tests/bench/bench_search.py`, where anything from 0.85 to 2 does as well. Words,
 # whose thesaurus was written with that half at hand, are too good there: so the upper end.
 _WEIGHT: Final = 2.0
 # What is farther away than this is about something else, and is only found by its words.

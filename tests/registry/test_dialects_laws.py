@@ -13,8 +13,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from registry import schemas
+from registry.arguments import prepare
+from registry.catalog import ServerListing, build
 from registry.dialects import lower, restore
 from registry.hosts import DIALECTS, Dialect
+from registry.names import ServerName
+from registry.shape import Shape
 
 LAWS = settings(max_examples=120, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 
@@ -51,6 +55,35 @@ def follows_the_law(dialect: str | Dialect, schema: dict[str, Any], arguments: l
     assert again.definition is lowered.definition or again.definition == lowered.definition
     if lowered.definition["inputSchema"] is schema:
         assert lowered.definition["description"] == "Does it."
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+@LAWS
+@given(called=CALLED)
+def test_what_the_lowered_schema_and_the_original_both_accept_is_passed_through_unchanged(
+    dialect: str, called: tuple[dict[str, Any], list[dict[str, Any]]]
+) -> None:
+    schema, arguments = called
+    original = admitted(schema)
+    if original is None:
+        return
+    server, definition = ServerName("s"), {"name": "t", "description": "Does it.", "inputSchema": schema}
+    listing = ServerListing(server=server, epoch=1, tools=(definition,))
+    wrapper = build({server: listing}, Shape(), version=1).resolve("s__t")
+    lowered = lower(wrapper.definition, dialect)
+    readable = schemas.compile_schema(as_json_schema(lowered.definition["inputSchema"]))
+    for sent in arguments:
+        if original.is_valid(sent) and readable.is_valid(sent) and not (lowered.keys.keys() & names_in(sent)):
+            prepared = prepare(wrapper, sent, lowered=lowered)
+            assert prepared.arguments is sent
+            assert prepared.repairs == prepared.problems == ()
+
+
+def names_in(value: Any) -> set[str]:
+    """Every name of a member in a value."""
+    if isinstance(value, dict):
+        return set(value).union(*map(names_in, value.values()))
+    return set().union(*map(names_in, value)) if isinstance(value, list) else set()
 
 
 INNER = {"properties": {"odd key": {}}, "propertyNames": {"pattern": "^[a-z ]+$"}}
