@@ -70,6 +70,7 @@ class View:
     Attributes:
         catalog: Only what the profile permits, otherwise as it is.
         entries: Every permitted wrapper, ordered by name.
+        own: Our own tools that are listed, in the dialect.
         servers: Every configured server that it permits, also one that has said nothing yet.
         defers: Whether some of them are not listed.
         warnings: What the profile says in vain.
@@ -80,6 +81,7 @@ class View:
     profile: Profile
     catalog: Catalog
     entries: tuple[Entry, ...]
+    own: tuple[dict[str, Any], ...]
     servers: tuple[ServerName, ...]
     defers: bool
     warnings: tuple[str, ...]
@@ -129,6 +131,8 @@ def build_view(
     )
     siblings = {server: _siblings(server, narrowed, shape) for server in narrowed.servers}
     rules = DIALECTS[profile.dialect]
+    always = tuple(lower(one, rules).definition for one in always)
+    finders = tuple(lower(one, rules).definition for one in finders)
     limit = MAX_DESCRIPTION if rules.description_limit is None else min(MAX_DESCRIPTION, rules.description_limit)
     shown: dict[str, Lowered] = {}
     candidates: list[Candidate] = []
@@ -162,17 +166,19 @@ def build_view(
         )
         for wrapper, one in zip(narrowed.wrappers, candidates, strict=True)
     )
+    ours = (*always, *(finders if decided.defers else ()))
     unchanged = all(one.listed and one.shown is one.wrapper.definition for one in entries)
     listed = narrowed.digest if unchanged else digest([one.shown for one in entries if one.listed])
     return View(
         profile=profile,
         catalog=narrowed,
         entries=entries,
+        own=ours,
         servers=tuple(server for server, one in shape.servers.items() if profile.permits_server(server, one)),
         defers=decided.defers,
         warnings=tuple(_warnings(profile, narrowed, catalog)),
         misfits=misfits([entry.name for entry in entries if entry.listed], rules),
-        digest=f"{listed} {decided.defers}",
+        digest=f"{listed} {digest(ours)}",
         _by_name={entry.wrapper.name: entry for entry in entries},
     )
 

@@ -64,7 +64,8 @@ class Finder:
         query = given.get("query")
         if not isinstance(query, str) or not query.strip():
             return error_result('Not searched: find_tools needs `query` as text, as in {"query": "send an email"}.')
-        limit = given.get("limit", DEFAULT_LIMIT)
+        limit = given.get("limit")
+        limit = DEFAULT_LIMIT if limit is None else limit
         if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= MAX_LIMIT:
             return error_result(f"Not searched: `limit` is a whole number from 1 to {MAX_LIMIT}.")
         found = _within_room(await self._hits(query, limit, caller.view), caller.view)

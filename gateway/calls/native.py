@@ -6,6 +6,8 @@ from typing import Any, Final
 
 from registry.catalog import Catalog
 from registry.enrichment import manual
+from registry.hosts import DIALECTS
+from registry.readings import container
 from registry.view import View
 
 INVOKE_TOOL: Final[dict[str, Any]] = {
@@ -72,6 +74,12 @@ GET_SERVER_DETAILS: Final[dict[str, Any]] = {
 }
 
 NATIVE_TOOLS: Final = (INVOKE_TOOL,)
+_AS_TEXT: Final = {
+    "type": "string",
+    "description": (
+        "All parameters of the tool, by name, as the text of one JSON object. Null only for a tool without parameters."
+    ),
+}
 FINDERS: Final = (FIND_TOOLS, LIST_SERVERS, GET_SERVER_DETAILS)
 
 GATEWAY_TOOLS: Final[dict[str, Any]] = {
@@ -83,6 +91,25 @@ GATEWAY_TOOLS: Final[dict[str, Any]] = {
 
 NATIVE_PROMPTS: Final = (GATEWAY_TOOLS,)
 _MAX_COMPLETIONS: Final = 100
+
+
+def always_listed(dialect: str) -> tuple[dict[str, Any], ...]:
+    """Our tools that every list has, for a dialect: a strict one knows no object with any members.
+
+    There the arguments of `invoke_tool` are a text, which `unwritten` reads.
+    """
+    if not DIALECTS[dialect].strict:
+        return NATIVE_TOOLS
+    schema = INVOKE_TOOL["inputSchema"]
+    properties = {**schema["properties"], "arguments": _AS_TEXT}
+    return ({**INVOKE_TOOL, "inputSchema": {**schema, "properties": properties}},)
+
+
+def unwritten(sent: object, dialect: str) -> object:
+    """The arguments of `invoke_tool` as they would be in a dialect that can say them."""
+    text = sent.get("arguments") if isinstance(sent, dict) and DIALECTS[dialect].strict else None
+    read = container(text) if isinstance(text, str) else None
+    return {**sent, "arguments": read} if isinstance(sent, dict) and isinstance(read, dict) else sent
 
 
 def tool_manual(view: View, arguments: object) -> dict[str, Any]:

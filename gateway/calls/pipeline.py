@@ -14,7 +14,7 @@ from gateway.calls.context import Caller, Via
 from gateway.calls.directions import Directions
 from gateway.calls.finding import FINDER_NAMES, Finder
 from gateway.calls.forwarding import Forwarder, StateRefused
-from gateway.calls.native import INVOKE_TOOL
+from gateway.calls.native import INVOKE_TOOL, unwritten
 from gateway.calls.offerings import TaskNames
 from gateway.calls.outcomes import Failure, Outcomes
 from gateway.calls.results import adapt
@@ -92,6 +92,7 @@ class CallPipeline:
         repairs: tuple[Repair, ...] = ()
         if name == INVOKE_TOOL["name"]:
             via = "invoke_tool"
+            arguments = unwritten(arguments, caller.view.profile.dialect)
             target = addressed(
                 arguments, catalog, caller.view.servers, repairs_for=partial(self._repairs_for, caller.view.profile)
             )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gateway.calls.native import FINDERS, NATIVE_TOOLS
+from gateway.calls.native import FINDERS, always_listed
 from registry.catalog import Catalog
 from registry.profile import DEFAULT, Profile
 from registry.shape import Shape
@@ -30,7 +30,8 @@ class Views:
         known = self._views.get(profile)
         if known is not None and known[0] is catalog and known[1] is shape:
             return known[2]
-        view = build_view(catalog, shape, self.profiles[profile], always=NATIVE_TOOLS, finders=FINDERS)
+        asked = self.profiles[profile]
+        view = build_view(catalog, shape, asked, always=always_listed(asked.dialect), finders=FINDERS)
         self._views[profile] = (catalog, shape, view)
         return view
 

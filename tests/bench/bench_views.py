@@ -15,7 +15,7 @@ sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2])]
 
 from corpus.further import all_listings
 
-from gateway.calls.native import FINDERS, NATIVE_TOOLS
+from gateway.calls.native import FINDERS, always_listed
 from registry.catalog import ServerListing, build
 from registry.hosts import DIALECTS
 from registry.intake import admit
@@ -44,13 +44,12 @@ def view_of(size: int, profile: Profile) -> View:
         shape,
         version=1,
     )
-    return build_view(catalog, shape, profile, always=NATIVE_TOOLS, finders=FINDERS)
+    return build_view(catalog, shape, profile, always=always_listed(profile.dialect), finders=FINDERS)
 
 
 def tokens(view: View) -> tuple[int, int]:
     """Return how many tools are listed, and what the list costs."""
-    own = [*NATIVE_TOOLS, *(FINDERS if view.defers else ())]
-    listed = list(chain(own, (entry.shown for entry in view.entries if entry.listed)))
+    listed = list(chain(view.own, (entry.shown for entry in view.entries if entry.listed)))
     return len(listed), sum(estimate(text_of(one)) for one in listed)
 
 

@@ -8,10 +8,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from dialect_rules import offences
 from e2e.test_profiles import until_all_ready
 from gateways import running_gateway, text_of
 from upstreams.running import scripted_stdio_server, tool
-from visitors import Visitor, in_both_eras
+from visitors import OWN, Visitor, in_both_eras
 
 PLACE = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 HARD: dict[str, Any] = {
@@ -85,6 +86,29 @@ async def test_what_a_search_finds_is_in_the_dialect_too(era: str, tmp_path: Pat
             assert (await visitor.listed())["trips__book"]["inputSchema"] == found["inputSchema"]
         weird = next(key for key in found["inputSchema"]["properties"] if "weird" in key)
         assert not (await visitor.called("trips__book", {"where": {"city": "Rome"}, weird: "x"})).get("isError")
+
+
+@in_both_eras
+async def test_our_own_tools_are_in_the_dialect_too_and_can_be_called_in_it(era: str, tmp_path: Path) -> None:
+    config, record = scripted_stdio_server(tmp_path, "trips", tools=[tool("plain", "a")])
+    profiles = {name: {"disclosure": "lazy", "dialect": name, "repair": "off"} for name in DIALECTS}
+    async with running_gateway(tmp_path, {"trips": config}, gateway={"profiles": profiles}) as gateway:
+        await until_all_ready(gateway, "trips")
+        visitor = Visitor(gateway=gateway, era=era)
+        for name in DIALECTS:
+            listed = await visitor.listed(name)
+            assert set(listed) == OWN
+            assert {own: offences(one, name) for own, one in listed.items()} == {own: [] for own in OWN}, name
+            strict = name == "openai-strict"
+            given: Any = json.dumps({"a": "b"}) if strict else {"a": "b"}
+            address = {"server": "trips", "tool": "plain"}
+            done = await visitor.called("invoke_tool", {**address, "arguments": given}, name)
+            assert not done.get("isError"), (name, text_of(done))
+            query = {"query": "plain", **({"limit": None} if strict else {})}
+            found = await visitor.called("find_tools", query, name)
+            assert [one["name"] for one in found["structuredContent"]["tools"]] == ["trips__plain"]
+            assert (await visitor.called("invoke_tool", {**address, "arguments": None}, name))["isError"]
+        assert [one["arguments"] for one in record.calls()] == [{"a": "b"}] * len(DIALECTS)
 
 
 @in_both_eras
