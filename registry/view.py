@@ -18,6 +18,8 @@ from registry.tokens import estimate
 from registry.wording import MAX_DESCRIPTION, worded
 
 _UNSHAPED = ServerShape()
+_Context = tuple[ServerShape, Mapping[str, str]]
+"""What configuration says of a server, and the siblings that it names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,13 +28,15 @@ class Entry:
 
     Attributes:
         lowered: Its definition in the profile's words and dialect, and the way back for arguments.
-        tokens: What that costs in a list, estimated.
+        digest: Of that definition.
+        tokens: What it costs in a list, estimated.
         listed: Whether it is in the list, or has to be found.
         reason: Why.
     """
 
     wrapper: ToolWrapper
     lowered: Lowered
+    digest: str
     tokens: int
     listed: bool
     reason: Reason
@@ -76,6 +80,7 @@ class View:
         warnings: What the profile says in vain.
         misfits: Names that the profile's host would lose, mangle or confuse, each with the reason.
         digest: Of what is listed.
+        contexts: What its words were made of besides, for the next one.
     """
 
     profile: Profile
@@ -87,6 +92,7 @@ class View:
     warnings: tuple[str, ...]
     misfits: Mapping[str, str]
     digest: str
+    contexts: Mapping[ServerName, _Context] = field(default_factory=dict, repr=False)
     _by_name: Mapping[str, Entry] = field(default_factory=dict, repr=False)
 
     def entry(self, name: str) -> Entry | None:
@@ -108,8 +114,11 @@ def build_view(
     *,
     always: tuple[dict[str, Any], ...] = (),
     finders: tuple[dict[str, Any], ...] = (),
+    previous: View | None = None,
 ) -> View:
     """Show a catalog to the callers of a profile.
+
+    Only what has changed since the previous view is worded and lowered anew.
 
     Args:
         catalog: Everything there is.
@@ -117,6 +126,7 @@ def build_view(
         profile: Who is asking.
         always: Our own tools that every list has.
         finders: Our own tools that a list has which leaves something out.
+        previous: Any earlier view.
     """
 
     def cost(definition: Mapping[str, Any]) -> int:
@@ -129,21 +139,32 @@ def build_view(
         lambda wrapper: profile.permits(wrapper, shape_of(wrapper.server)),
         lambda server: profile.permits_server(server, shape_of(server)),
     )
-    siblings = {server: _siblings(server, narrowed, shape) for server in narrowed.servers}
+    contexts = {server: (shape_of(server), _siblings(server, narrowed, shape)) for server in narrowed.servers}
+    kept = _kept(previous, profile, contexts)
     rules = DIALECTS[profile.dialect]
     always = tuple(lower(one, rules).definition for one in always)
     finders = tuple(lower(one, rules).definition for one in finders)
     limit = MAX_DESCRIPTION if rules.description_limit is None else min(MAX_DESCRIPTION, rules.description_limit)
-    shown: dict[str, Lowered] = {}
+    shown: list[tuple[Lowered, str, int]] = []
     candidates: list[Candidate] = []
     for wrapper in narrowed.wrappers:
-        own = shape_of(wrapper.server)
-        definition = worded(wrapper, own, profile, siblings.get(wrapper.server, {}), limit=limit)
-        shown[wrapper.name] = lowered = lower(definition, rules)
+        own, siblings = contexts.get(wrapper.server, (_UNSHAPED, {}))
+        before = kept.get(wrapper.name)
+        if (
+            before is not None
+            and before.wrapper.definition is wrapper.definition
+            and (before.wrapper.notes == wrapper.notes)
+        ):
+            shown.append((before.lowered, before.digest, before.tokens))
+        else:
+            lowered = lower(worded(wrapper, own, profile, siblings, limit=limit), rules)
+            same = lowered.definition is wrapper.definition
+            tokens = cost(lowered.definition) if profile.disclosure == "auto" else 0
+            shown.append((lowered, wrapper.digest if same else digest(lowered.definition), tokens))
         candidates.append(
             Candidate(
                 name=wrapper.name,
-                tokens=cost(lowered.definition) if profile.disclosure == "auto" else 0,
+                tokens=shown[-1][2],
                 pinned=wrapper.tool in own.pinned,
                 priority=own.priorities.get(wrapper.tool, own.priority),
             )
@@ -159,16 +180,15 @@ def build_view(
     entries = tuple(
         Entry(
             wrapper=wrapper,
-            lowered=shown[wrapper.name],
-            tokens=one.tokens,
+            lowered=lowered,
+            digest=known,
+            tokens=tokens,
             listed=wrapper.name in decided.listed,
             reason=decided.reasons[wrapper.name],
         )
-        for wrapper, one in zip(narrowed.wrappers, candidates, strict=True)
+        for wrapper, (lowered, known, tokens) in zip(narrowed.wrappers, shown, strict=True)
     )
     ours = (*always, *(finders if decided.defers else ()))
-    unchanged = all(one.listed and one.shown is one.wrapper.definition for one in entries)
-    listed = narrowed.digest if unchanged else digest([one.shown for one in entries if one.listed])
     return View(
         profile=profile,
         catalog=narrowed,
@@ -178,9 +198,19 @@ def build_view(
         defers=decided.defers,
         warnings=tuple(_warnings(profile, narrowed, catalog)),
         misfits=misfits([entry.name for entry in entries if entry.listed], rules),
-        digest=f"{listed} {digest(ours)}",
+        digest=digest([[entry.digest for entry in entries if entry.listed], ours]),
         _by_name={entry.wrapper.name: entry for entry in entries},
+        contexts=contexts,
     )
+
+
+def _kept(previous: View | None, profile: Profile, contexts: Mapping[ServerName, _Context]) -> dict[str, Entry]:
+    """The entries of servers about which nothing else is said than before."""
+    if previous is None or previous.profile != profile:
+        return {}
+    before = previous.contexts
+    same = {server for server, context in contexts.items() if before.get(server) == context}
+    return {entry.name: entry for entry in previous.entries if entry.server in same}
 
 
 def _siblings(server: ServerName, catalog: Catalog, shape: Shape) -> dict[str, str]:
