@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from typing import Any
 
 from registry.catalog import Catalog, ToolWrapper
@@ -11,7 +12,7 @@ from registry.dialects import Lowered, lower
 from registry.disclosure import Candidate, Plan, Reason, plan
 from registry.hosts import DIALECTS, misfits
 from registry.names import ServerName
-from registry.profile import Profile
+from registry.profile import Profile, names_of
 from registry.schemas import digest, text_of
 from registry.shape import ServerShape, Shape
 from registry.tokens import estimate
@@ -196,7 +197,7 @@ def build_view(
         own=ours,
         servers=tuple(server for server, one in shape.servers.items() if profile.permits_server(server, one)),
         defers=decided.defers,
-        warnings=tuple(_warnings(profile, narrowed, catalog)),
+        warnings=tuple(_warnings(profile, narrowed, catalog, shape)),
         misfits=misfits([entry.name for entry in entries if entry.listed], rules),
         digest=digest([[entry.digest for entry in entries if entry.listed], ours]),
         _by_name={entry.wrapper.name: entry for entry in entries},
@@ -224,10 +225,23 @@ def _siblings(server: ServerName, catalog: Catalog, shape: Shape) -> dict[str, s
     }
 
 
-def _warnings(profile: Profile, narrowed: Catalog, whole: Catalog) -> list[str]:
-    warnings = []
-    for name in profile.supplements:
-        if narrowed.get(name) is None:
-            known = "is not in this profile" if whole.get(name) is not None else "is no wrapper"
-            warnings.append(f"supplements: {name} {known}")
+def _warnings(profile: Profile, narrowed: Catalog, whole: Catalog, shape: Shape) -> list[str]:
+    selection = profile.selection
+    tags = {tag for one in shape.servers.values() for tag in one.tags}
+    names = {name for one in whole.wrappers for name in names_of(one)} if selection.tools else set[str]()
+    warnings = [
+        f"{key}: {pattern} selects nothing"
+        for key, patterns, known in (
+            ("servers", selection.servers, shape.servers),
+            ("tags", selection.tags, tags),
+            ("tools", selection.tools, names),
+        )
+        for pattern in patterns or ()
+        if pattern != "*" and not any(fnmatchcase(name, pattern) for name in known)
+    ]
+    warnings += [f"guidance: {tag} selects nothing" for tag in profile.guidance if tag not in tags]
+    for wrapper in profile.supplements:
+        if narrowed.get(wrapper) is None:
+            what = "is not in this profile" if whole.get(wrapper) is not None else "is no wrapper"
+            warnings.append(f"supplements: {wrapper} {what}")
     return warnings

@@ -304,3 +304,23 @@ async def test_who_is_left_out_by_a_profile_hears_nothing_of_it(tmp_path: Path) 
         assert said.count("hidden") == said.count("there is no server 'hidden'")
         assert record.calls() == []
         assert (await (await handshake(gateway)).call("hidden__secret_word"))["result"]
+
+
+async def test_what_a_profile_selects_in_vain_is_told(tmp_path: Path) -> None:
+    config, _ = server(tmp_path, "a", [tool("read")], tags=["vcs"])
+    profiles = {
+        "typo": {
+            "servers": ["a", "aa*"],
+            "tags": ["vsc"],
+            "tools": ["raed", "*"],
+            "guidance": {"vcs": "x", "csv": "y"},
+        },
+        "sound": {"servers": ["*"], "tags": ["v*"], "tools": ["a__*"], "guidance": {"vcs": "x"}},
+    }
+    async with running_gateway(tmp_path, {"a": config}, gateway={"profiles": profiles}) as gateway:
+        await until_all_ready(gateway, "a")
+        rows = {row["name"]: row["warnings"] for row in (await gateway.admin("profiles")).json()["profiles"]}
+        assert rows["sound"] == rows["default"] == []
+        assert rows["typo"] == [
+            f"{key} selects nothing" for key in ("servers: aa*", "tags: vsc", "tools: raed", "guidance: csv")
+        ]

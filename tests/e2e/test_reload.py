@@ -249,3 +249,28 @@ async def test_what_waits_for_the_next_start_is_said(tmp_path: Path) -> None:
         rewrite(gateway, lambda one: one["gateway"].update(listen={"port": 1}))
         await until(gateway, lambda row: row["reloads"] == 1)
         assert "gateway.listen takes effect at the next start" in gateway.logged()
+
+
+@in_both_eras
+async def test_a_storm_of_changes_ends_with_the_last_one_and_fails_no_call(era: str, tmp_path: Path) -> None:
+    config, record = up(tmp_path)
+    async with running_gateway(tmp_path, {"up": config}) as gateway:
+        await gateway.until_listed("up__echo")
+        visitor = Visitor(gateway=gateway, era=era)
+        await visitor.listed()
+        good = json.loads(gateway.config.read_text())
+        for count in range(300):
+            good["mcpServers"]["up"]["supplement"] = f"Number {count}."
+            # Every third is cut off in the middle, as a program leaves it that writes in place.
+            text = json.dumps(good)
+            gateway.config.write_text(text[: len(text) // 2] if count % 3 == 0 else text)
+            if count % 10 == 0:
+                assert not (await visitor.called("up__echo", {"n": count})).get("isError")
+                assert set(await visitor.listed()) == {"invoke_tool", "up__echo"}
+        with anyio.fail_after(10):
+            while (await visitor.listed())["up__echo"]["description"] != "Does echo.\n\nNumber 299.":
+                await glance_again()
+        assert (await state(gateway))["error"] is None
+        assert len(record.starts()) == 1
+        assert len(record.requests("tools/list")) == 1
+        assert "Traceback" not in gateway.logged()

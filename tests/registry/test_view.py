@@ -18,7 +18,9 @@ from registry.shape import ServerShape, Shape
 from registry.view import View, build_view
 
 OURS: tuple[dict[str, Any], ...] = ({"name": "invoke_tool", "description": "Ours.", "inputSchema": {"type": "object"}},)
-FINDER: tuple[dict[str, Any], ...] = ({"name": "find_tools", "description": "Ours.", "inputSchema": {"type": "object"}},)
+FINDER: tuple[dict[str, Any], ...] = (
+    {"name": "find_tools", "description": "Ours.", "inputSchema": {"type": "object"}},
+)
 SERVERS = ("a", "b", "c")
 SCHEMAS: list[dict[str, Any]] = [
     {"type": "object", "properties": {"x": {"type": "string"}}},
