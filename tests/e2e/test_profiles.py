@@ -313,7 +313,7 @@ async def test_what_a_profile_selects_in_vain_is_told(tmp_path: Path) -> None:
             "servers": ["a", "aa*"],
             "tags": ["vsc"],
             "tools": ["raed", "*"],
-            "guidance": {"vcs": "x", "csv": "y"},
+            "guidance": {"vcs": "x", "v*": "y"},
         },
         "sound": {"servers": ["*"], "tags": ["v*"], "tools": ["a__*"], "guidance": {"vcs": "x"}},
     }
@@ -322,5 +322,5 @@ async def test_what_a_profile_selects_in_vain_is_told(tmp_path: Path) -> None:
         rows = {row["name"]: row["warnings"] for row in (await gateway.admin("profiles")).json()["profiles"]}
         assert rows["sound"] == rows["default"] == []
         assert rows["typo"] == [
-            f"{key} selects nothing" for key in ("servers: aa*", "tags: vsc", "tools: raed", "guidance: csv")
+            f"{key} selects nothing" for key in ("servers: aa*", "tags: vsc", "tools: raed", "guidance: v*")
         ]
