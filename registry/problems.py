@@ -91,7 +91,8 @@ def explain(
     spoken_of = arguments if understood is None else understood
     hints = _near_misses(wrapper, problems, spoken_of) if missing else []
     sentences.append(_sent(arguments, spoken_of) + "".join(f" {hint}" for hint in hints))
-    sentences.append(f"Call it like: {ready_call(wrapper, via)}")
+    as_text = lowered is not None and lowered.nulls
+    sentences.append(f"Call it like: {ready_call(wrapper, via, as_text=as_text)}")
     text = _fit(" ".join(sentences), MAX_TEXT_LENGTH)
     room = MAX_TEXT_LENGTH - len(text) - len(" Schema: ")
     return text if room < 100 else f"{text} Schema: {schema_text(wrapper, problems, spoken_of, room)}"
@@ -111,10 +112,15 @@ def renamed(arguments: Any, names: Mapping[str, str]) -> Any:
     return {names.get(name, name): value for name, value in arguments.items()}
 
 
-def explain_address(found: Misaddressed, sent: object) -> str:
+def explain_address(found: Misaddressed, sent: object, lowered: Lowered | None = None) -> str:
     """Return words for a call of `invoke_tool` that names no tool, or whose arguments are in doubt.
 
     A server or a tool that is named and not known is for the catalog to speak of; here it is only repeated.
+
+    Args:
+        found: What is wrong.
+        sent: What was sent.
+        lowered: How the caller was shown the tool, if it is known which is meant.
     """
     if "arguments" in found.faults:
         what = f"invoke_tool takes an object, you sent {kind_of(sent)}."
@@ -133,20 +139,29 @@ def explain_address(found: Misaddressed, sent: object) -> str:
     sentences = ["Not called. Nothing was sent to any server.", what]
     sentences += [f"Keys sent: {_keys_of(sent)}."] if isinstance(sent, dict) else []
     shape = '{"server":"<string>","tool":"<string>","arguments":{…}}'
-    call = ready_call(found.wrapper, "invoke_tool") if found.wrapper is not None else f"invoke_tool {shape}"
+    call = f"invoke_tool {shape}"
+    if found.wrapper is not None:
+        shown = found.wrapper if lowered is None else as_shown(found.wrapper, lowered)
+        call = ready_call(shown, "invoke_tool", as_text=lowered is not None and lowered.nulls)
     return _fit(" ".join([*sentences, f"Call it like: {call}"]), MAX_TEXT_LENGTH)
 
 
-def ready_call(wrapper: ToolWrapper, via: Via = "wrapper") -> str:
-    """Return a call that only wants its placeholders filled, at most 1,100 characters.
+def ready_call(wrapper: ToolWrapper, via: Via = "wrapper", *, as_text: bool = False) -> str:
+    """Return a call that only wants its placeholders filled, at most 1,500 characters.
 
     Through `invoke_tool` both ways are shown: the typed name, and the nested form.
+
+    Args:
+        wrapper: The tool, as the caller was shown it.
+        via: The way of the call.
+        as_text: The caller was shown an `invoke_tool` that takes its arguments as text.
     """
     call = _fit(schemas.text_of(example_call(wrapper.input_schema)), 450 if via == "invoke_tool" else 900)
     if via == "wrapper":
         return call
     server, tool = schemas.text_of(wrapper.server), schemas.text_of(excerpt(wrapper.tool, 128))
-    return f'{wrapper.name} {call} or invoke_tool {{"server":{server},"tool":{tool},"arguments":{call}}}'
+    nested = schemas.text_of(call) if as_text else call
+    return f'{wrapper.name} {call} or invoke_tool {{"server":{server},"tool":{tool},"arguments":{nested}}}'
 
 
 def schema_text(wrapper: ToolWrapper, problems: Sequence[ArgumentProblem], arguments: object, room: int) -> str:

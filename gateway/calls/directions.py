@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any, Final
 
 from gateway.errors import INVALID_PARAMS, RpcError, UpstreamUnavailable, error_result
@@ -72,9 +71,8 @@ class Directions:
         """Answer a call of `invoke_tool` that reaches no tool."""
         if call.server is None or call.tool is None or call.wrapper is not None:
             known = f" {_servers(view)}" if "server" in call.faults else ""
-            if call.wrapper is not None:
-                call = replace(call, wrapper=problems.as_shown(call.wrapper, view.lowered(call.wrapper)))
-            return error_result(problems.explain_address(call, sent) + known)
+            lowered = view.lowered(call.wrapper) if call.wrapper is not None else None
+            return error_result(problems.explain_address(call, sent, lowered) + known)
         if call.known_server:
             return self._no_such_tool(view, call.server, call.tool)
         gone = self._gone(view, call.server, call.tool)

@@ -148,7 +148,8 @@ def enrich(
     if lowered is not None:
         wrapper = problems.as_shown(wrapper, lowered)
         complaint, arguments = complaint.renamed(lowered.names), problems.renamed(arguments, lowered.names)
-    return {**result, "content": [*content, {"type": "text", "text": _advice(complaint, wrapper, arguments, via)}]}
+    call = problems.ready_call(wrapper, via, as_text=lowered is not None and lowered.nulls)
+    return {**result, "content": [*content, {"type": "text", "text": _advice(complaint, wrapper, arguments, call)}]}
 
 
 def read(text: str, wrapper: ToolWrapper, arguments: dict[str, Any], *, slips: bool = True) -> Complaint:
@@ -281,7 +282,7 @@ def _issues(text: str) -> tuple[str, set[str]]:
     return "\n".join(sentences), missing
 
 
-def _advice(complaint: Complaint, wrapper: ToolWrapper, arguments: dict[str, Any], via: Via) -> str:
+def _advice(complaint: Complaint, wrapper: ToolWrapper, arguments: dict[str, Any], call: str) -> str:
     sentences = ["Added by the gateway:"]
     if complaint.missing:
         sentences.append(f"Missing: {_names(complaint.missing)}.")
@@ -295,7 +296,7 @@ def _advice(complaint: Complaint, wrapper: ToolWrapper, arguments: dict[str, Any
         hint = f"; did you mean {near}?" if near is not None else "."
         sentences.append(f"{excerpt(key, MAX_SHOWN_KEY)} is not a parameter{hint}")
     sentences.append(f"Keys sent: {_names(tuple(arguments)) or '(none)'}.")
-    sentences.append(f"Call it like: {problems.ready_call(wrapper, via)}")
+    sentences.append(f"Call it like: {call}")
     text = " ".join(sentences)
     named = [ArgumentProblem(path=(name,), kind="missing", message="") for name in complaint.missing]
     room = max(MAX_ADVICE - len(text) - len(" Schema: "), 0)

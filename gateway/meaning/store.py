@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
-import sqlite3
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    import sqlite3
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +59,8 @@ class VectorStore:
     def _with_file(self, act: Callable[[sqlite3.Connection], None]) -> None:
         if self._path is None:
             return
+        import sqlite3  # late: most gateways have no vectors, and a host waits for what is imported
+
         try:
             with closing(sqlite3.connect(self._path, timeout=_WAIT_S)) as base, base:
                 self._path.chmod(0o600)

@@ -107,7 +107,10 @@ async def test_our_own_tools_are_in_the_dialect_too_and_can_be_called_in_it(era:
             query = {"query": "plain", **({"limit": None} if strict else {})}
             found = await visitor.called("find_tools", query, name)
             assert [one["name"] for one in found["structuredContent"]["tools"]] == ["trips__plain"]
-            assert (await visitor.called("invoke_tool", {**address, "arguments": None}, name))["isError"]
+            refused = await visitor.called("invoke_tool", {**address, "arguments": None}, name)
+            assert refused["isError"]
+            call = '"{\\"a\\":\\"<string>\\"}"' if strict else '{"a":"<string>"}'
+            assert f'"tool":"plain","arguments":{call}}}' in text_of(refused)
         assert [one["arguments"] for one in record.calls()] == [{"a": "b"}] * len(DIALECTS)
 
 
