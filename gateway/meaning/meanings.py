@@ -25,6 +25,8 @@ _AT_ONCE: Final = 32
 _GRACE_S: Final = 2.0
 """Hosts wait a second for a first list: until then nothing heavy is imported."""
 
+_WORDS_ONLY: Final = "tools are found by their words only"
+
 
 class Meanings:
     """Knows what tools are about, once `run` has read them; until then nobody is told anything.
@@ -71,8 +73,8 @@ class Meanings:
                     await self._read()
                     self._ready = not self._stir.is_set()
                 except Exception as error:  # boundary: search goes on by words alone
-                    self.error = f"{type(error).__name__}: {error}"
-                    log.exception("tools are found by their words only")
+                    self._failed(error)
+                    log.exception(_WORDS_ONLY)
         finally:
             unsubscribe()
 
@@ -81,7 +83,12 @@ class Meanings:
         model = self._model
         if not self._wanted or model is None:
             return None
-        return await anyio.to_thread.run_sync(self._near, model, view, query)
+        try:
+            return await anyio.to_thread.run_sync(self._near, model, view, query)
+        except Exception as error:  # boundary: the model is foreign, and words are left to search by
+            self._failed(error)
+            log.exception(_WORDS_ONLY)
+            return None
 
     def _near(self, model: SentenceModel, view: View, query: str) -> Mapping[str, float] | None:
         known = self._matrices.get(view.profile.name)
@@ -113,6 +120,9 @@ class Meanings:
         vectors = {digest: model.vector(text) for digest, text in texts.items()}
         self._store.write({digest: model.packed(one) for digest, one in vectors.items()})
         return vectors
+
+    def _failed(self, error: Exception) -> None:
+        self._model, self.error = None, f"{type(error).__name__}: {error}"
 
     def _forget(self) -> None:
         self._model, self.error = None, None
