@@ -151,11 +151,7 @@ def build_view(
     for wrapper in narrowed.wrappers:
         own, siblings = contexts.get(wrapper.server, (_UNSHAPED, {}))
         before = kept.get(wrapper.name)
-        if (
-            before is not None
-            and before.wrapper.definition is wrapper.definition
-            and (before.wrapper.notes == wrapper.notes)
-        ):
+        if before is not None and before.wrapper.definition is wrapper.definition:
             shown.append((before.lowered, before.digest, before.tokens))
         else:
             lowered = lower(worded(wrapper, own, profile, siblings, limit=limit), rules)

@@ -100,6 +100,9 @@ async def test_our_own_tools_are_in_the_dialect_too_and_can_be_called_in_it(era:
             assert set(listed) == OWN
             assert {own: offences(one, name) for own, one in listed.items()} == {own: [] for own in OWN}, name
             strict = name == "openai-strict"
+            # What cannot hold any member would be no way to call anything.
+            kind = listed["invoke_tool"]["inputSchema"]["properties"]["arguments"]["type"]
+            assert kind == (["string", "null"] if strict else "object"), name
             given: Any = json.dumps({"a": "b"}) if strict else {"a": "b"}
             address = {"server": "trips", "tool": "plain"}
             done = await visitor.called("invoke_tool", {**address, "arguments": given}, name)

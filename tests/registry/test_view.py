@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from dataclasses import replace
 from typing import Any
@@ -27,10 +28,12 @@ SCHEMAS: list[dict[str, Any]] = [
     {"type": "object", "properties": {"odd key": {"$ref": "#/$defs/k"}}, "$defs": {"k": {"type": "integer"}}},
     {"type": "object", "anyOf": [{"required": ["x"]}, {"required": ["y"]}], "properties": {"x": {}, "y": {}}},
 ]
-TOOLS = st.lists(
-    st.tuples(st.sampled_from(["read", "write", "find"]), st.sampled_from(["Does.", "Acts."]), st.integers(0, 2)),
-    max_size=3,
-    unique_by=lambda one: one[0],
+TOOLS = st.sampled_from(
+    [
+        (("read", "Does.", 0), ("write", "Does.", 1)),
+        (("read", "Acts.", 2),),
+        (("find", "Does.", 1), ("read", "Does.", 0), ("write", "Acts.", 2)),
+    ]
 )
 LISTINGS = st.dictionaries(st.sampled_from(SERVERS), st.tuples(TOOLS, st.booleans()), max_size=3)
 SHAPES = st.fixed_dictionaries(
@@ -52,25 +55,26 @@ PROFILES = st.builds(
     supplements=st.sampled_from([{}, {"a__read": "Here."}]),
     guidance=st.sampled_from([{}, {"t": "Cite."}]),
 )
-NOTED = st.booleans()
-MOMENTS = st.tuples(LISTINGS, st.fixed_dictionaries({ServerName(name): SHAPES for name in SERVERS}), PROFILES, NOTED)
+SAID = st.tuples(st.fixed_dictionaries({ServerName(name): SHAPES for name in SERVERS}), st.booleans())
 
 
-def catalog_of(moment: Any, previous: Catalog | None) -> tuple[Catalog, Shape, Profile]:
-    listings, shapes, profile, noted = moment
+@functools.cache
+def listing_of(server: ServerName, tools: tuple[tuple[str, str, int], ...]) -> ServerListing:
+    """The same object for the same listing, as a catalog that is built again has it."""
+    definitions = ({"name": tool, "description": said, "inputSchema": SCHEMAS[at]} for tool, said, at in tools)
+    return ServerListing(server=server, epoch=1, tools=tuple(definitions))
+
+
+def catalog_of(listings: Any, said: Any, previous: Catalog | None) -> tuple[Catalog, Shape]:
+    shapes, noted = said
     read: dict[str, Any] = {"name": "read", "description": "Does.", "inputSchema": SCHEMAS[0]}
     notes = {("a", "read"): (Note(id="1", text="Slow.", digest=digest(read)),)} if noted else {}
     shape = Shape(servers={name: replace(one, notes=_notes(name, notes)) for name, one in shapes.items()})
     listed = {
-        ServerName(name): ServerListing(
-            server=ServerName(name),
-            epoch=1,
-            stale=stale,
-            tools=tuple({"name": tool, "description": said, "inputSchema": SCHEMAS[at]} for tool, said, at in tools),
-        )
+        ServerName(name): replace(listing_of(ServerName(name), tuple(tools)), stale=stale)
         for name, (tools, stale) in listings.items()
     }
-    return build(listed, shape, version=1, previous=previous), shape, profile
+    return build(listed, shape, version=1, previous=previous), shape
 
 
 def _notes(server: str, notes: dict[tuple[str, str], Any]) -> dict[str, Any]:
@@ -84,14 +88,18 @@ def told(view: View) -> Any:
 
 
 @settings(max_examples=200)
-@given(st.lists(MOMENTS, min_size=2, max_size=4))
-def test_what_was_shown_before_changes_nothing_of_what_is_shown(moments: list[Any]) -> None:
+@given(st.lists(LISTINGS, min_size=2, max_size=4), SAID, SAID, PROFILES, PROFILES)
+def test_what_was_shown_before_changes_nothing_of_what_is_shown(
+    moments: list[Any], said: Any, later: Any, first: Profile, then: Profile
+) -> None:
     catalog: Catalog | None = None
     view: View | None = None
-    for moment in moments:
-        catalog, shape, profile = catalog_of(moment, catalog)
+    last = moments[-1]
+    changes = [*((first, said, one) for one in moments), (first, later, last), (then, later, last), (then, said, last)]
+    for profile, configured, listings in changes:
+        catalog, shape = catalog_of(listings, configured, catalog)
         view = build_view(catalog, shape, profile, always=OURS, finders=FINDER, previous=view)
-        fresh, _, _ = catalog_of(moment, None)
+        fresh, _ = catalog_of(listings, configured, None)
         assert told(view) == told(build_view(fresh, shape, profile, always=OURS, finders=FINDER))
 
 
