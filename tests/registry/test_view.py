@@ -87,7 +87,7 @@ def told(view: View) -> Any:
     return shown, weakened, view.own, view.servers, view.defers, view.warnings, view.misfits, view.digest
 
 
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 @given(st.lists(LISTINGS, min_size=2, max_size=4), SAID, SAID, PROFILES, PROFILES)
 def test_what_was_shown_before_changes_nothing_of_what_is_shown(
     moments: list[Any], said: Any, later: Any, first: Profile, then: Profile
