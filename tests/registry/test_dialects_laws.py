@@ -103,6 +103,41 @@ SUBTLE: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"properties": {"日付": {}}, "allOf": [{"enum": [{"日付": 1}, {}]}]},
         {"日付": 1},
     ),
+    "the negation of a definition that goes": (
+        {
+            "not": {"anyOf": [{"$ref": "#/$defs/leaf", "description": "A leaf."}]},
+            "$defs": {"leaf": {"not": {"required": ["日付"]}}},
+        },
+        {"日付": 1},
+    ),
+    "the only one of two definitions that become alike": (
+        {
+            "properties": {"a": {"oneOf": [{"$ref": "#/$defs/x"}, {"$ref": "#/$defs/y"}]}},
+            "$defs": {
+                "x": {"type": "string", "pattern": "^x", "format": "x"},
+                "y": {"$ref": "#/$defs/z"},
+                "z": {"type": "string", "pattern": "^y", "format": "y"},
+            },
+        },
+        {"a": "xx"},
+    ),
+    "a condition that is a definition": (
+        {
+            "properties": {"a": {"type": "string"}},
+            "if": {"$ref": "#/$defs/x"},
+            "then": {"required": ["b"]},
+            "$defs": {"x": {"properties": {"a": {"pattern": "^x"}, "日付": {"type": "string"}}, "required": ["a"]}},
+        },
+        {"a": "yy"},
+    ),
+    "what a definition evaluates": (
+        {
+            "allOf": [{"$ref": "#/$defs/x"}],
+            "unevaluatedProperties": False,
+            "$defs": {"x": {"properties": {"日付": {}}, "patternProperties": {"^k": {"type": "string"}}}},
+        },
+        {"kind": "x"},
+    ),
     "what is evaluated by what goes": (
         {
             "properties": {"a": {"type": "string"}},
