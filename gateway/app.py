@@ -30,6 +30,7 @@ from gateway.downstream.changes import Announcer
 from gateway.downstream.listening import Listening
 from gateway.downstream.server import McpServer
 from gateway.fleet import Fleet
+from gateway.meaning.meanings import Meanings
 from gateway.notebook import Notebook
 from gateway.reloading import Reloader
 from gateway.upstream.http import HttpClient
@@ -69,7 +70,9 @@ class Gateway:
         self.fleet.on_gone = self.private.drop_server
         self.outcomes = Outcomes(on_success=self.notebook.succeeded)
         self.views = Views(self.registry, _profiles(config))
-        self.finder = Finder(self.registry, self.fleet.links, config.gateway.search.synonyms)
+        search = config.gateway.search
+        self.meanings = Meanings(self.registry, state_dir, wanted=search.embeddings)
+        self.finder = Finder(self.registry, self.fleet.links, search.synonyms, self.meanings)
         self.announcer = Announcer(self.registry, self.views)
         self.reloader: Reloader | None = None
         seals = Seals(state_dir)
@@ -103,6 +106,7 @@ class Gateway:
         self.fleet.start(self.config.servers)
         self._group.start_soon(self.announcer.run)
         self._group.start_soon(self.notebook.run)
+        self._group.start_soon(self.meanings.run)
 
     def close(self) -> None:
         """Drop what no task owns."""
@@ -126,6 +130,7 @@ class Gateway:
         self.fleet.reshape(servers, max_length=config.gateway.names.max_length)
         self.views.replace(_profiles(config))
         self.finder.replace(config.gateway.search.synonyms)
+        self.meanings.replace(wanted=config.gateway.search.embeddings)
         self.server.shared = not config.gateway.auth.api_keys
         self.announcer.stir()
 

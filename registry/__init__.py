@@ -26,6 +26,9 @@ configuration says over a definition, `notes` what operators noted; `shape` is a
 `flattening` takes references and composition apart, `joining` puts them together as one schema, `lowering` walks
 and takes out what is not understood, `shaping` gives types and objects their form, `hints` puts keywords into words,
 `weakening` notes what went, `restoring` is the way back.
+What a caller is shown is a `view`: `profile` says what is asked for, `wording` adds what configuration says, and
+`disclosure` plans what is listed by what `tokens` says it costs; `search` finds the rest by words, `meaning` beside
+them.
 `errors` is all that the room raises.
 
 Pure and synchronous: no clock, no socket, no file. Compilers are imported when first needed, so that

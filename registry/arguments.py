@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Final
 
 from registry import problems, schemas
 from registry.catalog import ToolWrapper
+from registry.dialects import Lowered, restore
 from registry.envelope import Address, Repair
 from registry.errors import SchemaRejected
-from registry.places import declared
+from registry.places import NO_NAMES, declared
 from registry.problems import ArgumentProblem
-from registry.repair import repair, repair_invalid
+from registry.repair import Restore, as_it_is, repair, repair_invalid
 from registry.shape import Level
 from registry.validators import Validator
 
@@ -58,6 +60,7 @@ def prepare(
     *,
     level: Level = "safe",
     defaults: Mapping[str, Any] = NO_DEFAULTS,
+    lowered: Lowered | None = None,
 ) -> Prepared:
     """Repair the arguments, fill in defaults, and check the outcome, in this order.
 
@@ -69,14 +72,21 @@ def prepare(
         arguments: What was sent, any JSON value; null is the same as nothing.
         level: What may be repaired; see `registry.repair`.
         defaults: What configuration says of parameters by name.
+        lowered: How the caller was shown the tool: names and nulls of that schema are led back before anything is
+            looked at, however deep inside a wrapping they are.
     """
     schema = wrapper.input_schema
+    names = lowered.names if lowered is not None and lowered.keys else NO_NAMES
+    lead_back: Restore = as_it_is
+    if lowered is not None and lowered.document is not None:
+        lead_back = partial(restore, lowered=lowered)
+    arguments = lead_back(arguments)
     try:
         validator = schemas.validator(schema, wrapper.schema_digest)
     except SchemaRejected:
         plain = {} if arguments is None else arguments
         if not isinstance(plain, dict):
-            return Prepared(arguments=plain, problems=problems.check(wrapper, plain), understood=plain)
+            return Prepared(arguments=plain, problems=problems.check(wrapper, plain, names), understood=plain)
         return _ready(plain, fill(schema, plain, defaults))
     valid = isinstance(arguments, dict) and validator.is_valid(arguments)
     if valid and level != "full":
@@ -89,11 +99,12 @@ def prepare(
         level,
         address=Address(server=wrapper.server, tool=wrapper.tool, name=wrapper.name),
         fill=lambda value: fill(schema, value, defaults),
+        lead_back=lead_back,
     )
     if done.valid:
         return _filled(wrapper, validator, done.arguments, defaults, done.repairs)
     understood = fill(schema, done.opened, defaults) if isinstance(done.opened, dict) else done.opened
-    return Prepared(arguments=arguments, problems=problems.check(wrapper, understood), understood=understood)
+    return Prepared(arguments=arguments, problems=problems.check(wrapper, understood, names), understood=understood)
 
 
 def _filled(

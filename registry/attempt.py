@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
@@ -47,15 +48,27 @@ class _Names:
 class Attempt:
     """Edits a copy of an argument object, only where the validator complains.
 
+    `lead_back` puts what an edit brought to light in the names of the schema; see `registry.repair`.
+
     Attributes:
         repairs: What was done, in order. Whether it made the whole valid is for the caller to ask.
     """
 
-    def __init__(self, schema: Any, validator: Validator, value: dict[str, Any], *, full: bool) -> None:
+    def __init__(
+        self,
+        schema: Any,
+        validator: Validator,
+        value: dict[str, Any],
+        *,
+        full: bool,
+        lead_back: Callable[[Any], Any],
+    ) -> None:
         self.repairs: list[Repair] = []
         self._schema = schema
         self._validator = validator
         self._full = full
+        self._lead_back = lead_back
+        self._unread = False
         # Deeper values are never walked by recursion, and have no errors to answer.
         self._value: Any = copied(value) if Extent(value).depth <= MAX_INSTANCE_DEPTH else value
         self._validations = 0
@@ -76,6 +89,9 @@ class Attempt:
         return self._value
 
     def _errors(self) -> list[jsonschema_rs.ValidationError]:
+        if self._unread:
+            # What came out of a text or to its place by an edit may be in the names that the caller was shown.
+            self._value, self._unread = self._lead_back(self._value), False
         self._validations += 1
         self._cost += self._validator.errors_cost(self._value)
         return [] if self._spent() else self._validator.errors(self._value, _MAX_ERRORS)
@@ -133,6 +149,7 @@ class Attempt:
 
     def _put(self, path: Path, new: Any, name: str) -> None:
         self._replace(path, new)
+        self._unread = self._unread or isinstance(new, dict | list)
         self.repairs.append(Repair(name=name, path=path))
 
     def _replace(self, path: Path, new: Any) -> None:
@@ -208,6 +225,7 @@ class Attempt:
         entries = [(slips.get(key, key), child) for key, child in here.items()]
         here.clear()
         here.update(entries)
+        self._unread = True
         self.repairs += [Repair(name="renamed", path=(*path, new), was=old) for old, new in slips.items()]
 
     def _names_of(self, place: list[str | int], node: dict[str, Any]) -> _Names:
@@ -255,7 +273,7 @@ class Attempt:
         Each is tried on a value that holds nothing else, so that an array of many such costs no more than its parts.
         """
         keyword = list(error.schema_path)
-        whole, repairs, dropped = self._value, self.repairs, self._dropped
+        whole, repairs, dropped, unread = self._value, self.repairs, self._dropped, self._unread
         # Where the place in an array chooses the schema, the place has to stay.
         tuples = "prefixItems" in keyword or any(
             word == "items" and isinstance(step, int) for word, step in pairwise(keyword)
@@ -266,7 +284,7 @@ class Attempt:
             for index in range(_MAX_ALTERNATIVES):
                 self._value = whole if alone is path else _holding(alone, None)
                 self._replace(alone, copied(here))
-                self.repairs, self._dropped = [], set(dropped)
+                self.repairs, self._dropped, self._unread = [], set(dropped), False
                 mended, branches = self._mended_by(index, alone, keyword)
                 if mended is not MISSING:
                     outcomes.setdefault(canonical(mended), (mended, self.repairs))
@@ -277,7 +295,7 @@ class Attempt:
         finally:
             self._value = whole
             self._replace(path, here)
-            self.repairs, self._dropped = repairs, dropped
+            self.repairs, self._dropped, self._unread = repairs, dropped, unread
         if len(outcomes) == 1:
             [(mended, made)] = outcomes.values()
             self._replace(path, mended)

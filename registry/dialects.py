@@ -51,6 +51,11 @@ class Lowered:
     document: Document | None = field(default=None, repr=False, compare=False)
 
     @property
+    def names(self) -> Mapping[str, str]:
+        """Names of properties in the original, each with the one that is shown in its place."""
+        return {old: new for new, old in self.keys.items()}
+
+    @property
     def narrower(self) -> bool:
         """Whether a call that the original accepts may not be expressible."""
         return any(one.narrower for one in self.weakened)
@@ -113,13 +118,19 @@ def restore(arguments: Any, lowered: Lowered) -> Any:
 
 
 def _lowered(schema: dict[str, Any], rules: Dialect, names: Mapping[str, str]) -> tuple[dict[str, Any], Lowering]:
-    for unrolled in range(UNROLLED, 1, -1):
-        lowering = Lowering(schema, rules, names, unrolled)
-        lowered = lowering.root(schema)
-        if not lowering.exhausted:
+    weak: frozenset[int] = frozenset()
+    while True:
+        for unrolled in range(UNROLLED, 0, -1):
+            lowering = Lowering(schema, rules, names, unrolled, weak=weak)
+            lowered = lowering.root(schema)
+            if not lowering.exhausted:
+                break
+        targets = lowering.document.target_ids if lowering.guarded else frozenset()
+        found = weak | (lowering.changed & targets)
+        if found == weak:
             return lowered, lowering
-    lowering = Lowering(schema, rules, names, 1)
-    return lowering.root(schema), lowering
+        # What became weak by this may be two references away: after two looks whatever is referred to counts.
+        weak = found if not weak else targets
 
 
 def _described(

@@ -10,7 +10,7 @@ from registry import readings
 from registry.catalog import Catalog, ToolWrapper
 from registry.names import SEPARATOR
 from registry.names import fold as alike
-from registry.places import MAX_SHOWN_KEY, MISSING, Path, show_path
+from registry.places import MAX_SHOWN_KEY, MISSING, NO_NAMES, Path, show_path
 from registry.texts import excerpt
 
 _WRAPPING: Final = frozenset({"arguments", "params", "args", "input", "parameters", "kwargs"})
@@ -38,15 +38,20 @@ class Repair:
     path: Path = ()
     was: str | None = None
 
-    def as_data(self) -> dict[str, str]:
+    def as_data(self, names: Mapping[str, str] = NO_NAMES) -> dict[str, str]:
         """Return it as `report` lists it; names are shown shortened, values never."""
-        data = {"repair": self.name, "path": show_path(self.path)}
+        data = {"repair": self.name, "path": show_path(self.path, names)}
         return data if self.was is None else {**data, "was": excerpt(self.was, MAX_SHOWN_KEY)}
 
 
-def report(repairs: Sequence[Repair]) -> dict[str, Any]:
-    """Return repairs as they are reported in a result's `_meta`: how many, and the first of them."""
-    return {"count": len(repairs), "repairs": [one.as_data() for one in repairs[:_MAX_REPORTED]]}
+def report(repairs: Sequence[Repair], names: Mapping[str, str] = NO_NAMES) -> dict[str, Any]:
+    """Return repairs as they are reported in a result's `_meta`: how many, and the first of them.
+
+    Args:
+        repairs: All of them.
+        names: Other names for some properties, as the caller was shown them.
+    """
+    return {"count": len(repairs), "repairs": [one.as_data(names) for one in repairs[:_MAX_REPORTED]]}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,8 @@
 """One schema in the words of a dialect: references inlined, composition merged, the rest told in prose.
 
 Everything that is done here makes a schema accept more, or is noted as `narrower`. Where accepting more
-inside makes accepting less outside (`not`, `if`, `oneOf` and their like), the outer keyword goes.
+inside makes accepting less outside (`not`, `if`, `oneOf` and their like), the outer keyword goes. Inside is
+also what a reference leads to: `changed` says which definitions a pass has changed, for the next to know.
 """
 
 from __future__ import annotations
@@ -13,12 +14,15 @@ from registry.flattening import UNROLLED, Flattening
 from registry.hosts import Dialect
 from registry.joining import any_of
 from registry.places import Path
-from registry.references import SCHEMA_MAPS, Document
+from registry.references import REFERENCE_KEYWORDS, SCHEMA_MAPS, Document
 from registry.shaping import shaped, spelt
 from registry.texts import excerpt
 from registry.weakening import Report, Spot, Weakening
 
 MAX_DEPTH: Final = 100
+_MAX_STEPS: Final = 200_000
+_BESIDE: Final = frozenset({"unevaluatedItems", "unevaluatedProperties"})
+_GUARDS: Final = frozenset({"not", "if", "contains", "oneOf"}) | _BESIDE
 _LISTS: Final = frozenset({"anyOf", "oneOf", "allOf", "prefixItems", "items"})
 _SINGLE: Final = frozenset(
     {"items", "additionalItems", "additionalProperties", "contains", "not", "if", "then", "else"}
@@ -31,10 +35,33 @@ class Lowering:
 
     Attributes:
         told: What the root's description has to say.
+        changed: The schemas of the original, by identity, of which something was changed.
+        guarded: Whether it met a keyword that accepts less where what is inside accepts more.
     """
 
-    def __init__(self, root: dict[str, Any], rules: Dialect, names: Mapping[str, str], unrolled: int = UNROLLED):
+    def __init__(
+        self,
+        root: dict[str, Any],
+        rules: Dialect,
+        names: Mapping[str, str],
+        unrolled: int = UNROLLED,
+        *,
+        weak: frozenset[int] = frozenset(),
+    ) -> None:
+        """Begin a pass.
+
+        Args:
+            root: The schema.
+            rules: The dialect.
+            names: Names of properties that are others there.
+            unrolled: How often a recursion is opened where references cannot stay.
+            weak: Definitions, by identity, that are known to accept more than they say.
+        """
         self.told: list[str] = []
+        self.changed: set[int] = set()
+        self.guarded = False
+        self._weak = weak
+        self._steps = 0
         self._rules = rules
         self._names = names
         self._originals = {new: old for old, new in names.items()}
@@ -87,7 +114,10 @@ class Lowering:
         plain = self._renamed(plain, path)
         lowered = self._guarded(node, plain, self._children(plain, path, depth), spot)
         self._flattening.leave(spot)
-        return self._finished(lowered, spot)
+        finished = self._finished(lowered, spot)
+        if finished is not node:
+            self.changed.add(id(node))
+        return finished
 
     def _finished(self, node: dict[str, Any], spot: Spot) -> dict[str, Any]:
         node = shaped(node, self._rules, spot, self._report)
@@ -212,17 +242,20 @@ class Lowering:
         self, node: dict[str, Any], plain: dict[str, Any], lowered: dict[str, Any], spot: Spot
     ) -> dict[str, Any]:
         """Take out what would accept less now because something inside it, or beside it, accepts more."""
-        if lowered is node:
+        guards = _GUARDS & lowered.keys()
+        self.guarded = self.guarded or bool(guards)
+        leaning = {key for key in guards if self._leans(node if key in _BESIDE else node.get(key))}
+        if lowered is node and not leaning:
             return lowered
         gone: set[str] = set()
-        changed = {key for key in lowered if lowered[key] is not plain[key]}
+        changed = leaning | {key for key in lowered if lowered[key] is not plain[key]}
         if "not" in changed:
             gone.add("not")
         if "if" in changed:
             gone |= {"if", "then", "else"} & lowered.keys()
         if "contains" in changed and "maxContains" in lowered:
             gone.add("maxContains")
-        gone |= {key for key in ("unevaluatedItems", "unevaluatedProperties") if key in lowered}
+        gone |= _BESIDE & lowered.keys()
         if "oneOf" in changed:
             self._report.note(spot.path, "oneOf", "more than one may fit")
             branches = lowered["oneOf"]
@@ -234,6 +267,25 @@ class Lowering:
         for keyword in sorted(gone):
             self._report.tell(keyword, plain, spot)
         return {key: child for key, child in lowered.items() if key not in gone} if gone else lowered
+
+    def _leans(self, schema: Any) -> bool:
+        """Tell whether references in a schema lead to what is weak, be it by way of others."""
+        pending, seen = [schema] if self._weak else [], set[int]()
+        while pending:
+            one = pending.pop()
+            if id(one) in seen:
+                continue
+            seen.add(id(one))
+            self._steps += 1
+            if isinstance(one, dict) and not REFERENCE_KEYWORDS.isdisjoint(one):
+                targets = self.document.targets(one)
+                # A copy leads nowhere that is known.
+                if not targets or self._steps > _MAX_STEPS or any(id(target) in self._weak for target in targets):
+                    return True
+                pending += targets
+            children = one.values() if isinstance(one, dict) else one if isinstance(one, list) else ()
+            pending += [child for child in children if isinstance(child, dict | list)]
+        return False
 
 
 def _holds_object(value: Any) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
 from registry.texts import excerpt
@@ -13,20 +14,32 @@ MISSING: Final = object()
 """What is at a place that is not there; never a JSON value."""
 
 MAX_SHOWN_KEY: Final = 64
+NO_NAMES: Final[Mapping[str, str]] = MappingProxyType({})
+"""Everything is called what it is called."""
 _MAX_SHOWN_STEPS: Final = 20
 _MAX_REFERENCES: Final = 16
 _MAX_COMPOSED: Final = 64
 """Schemas looked at for the names that one object declares, its `allOf` and the like included."""
 
 
-def show_path(path: Sequence[str | int]) -> str:
-    """Write a path as a model reads it: `to[0].address`; the whole argument object is `arguments`."""
+def show_path(path: Sequence[str | int], names: Mapping[str, str] = NO_NAMES) -> str:
+    """Write a path as a model reads it: `to[0].address`; the whole argument object is `arguments`.
+
+    Args:
+        path: The steps.
+        names: Other names for some of them, as the reader knows them.
+    """
     if not path:
         return "arguments"
     text = ""
     for step in path[:_MAX_SHOWN_STEPS]:
-        text += f"[{step}]" if isinstance(step, int) else f".{excerpt(step, MAX_SHOWN_KEY)}"
+        text += f"[{step}]" if isinstance(step, int) else f".{excerpt(names.get(step, step), MAX_SHOWN_KEY)}"
     return text.removeprefix(".")
+
+
+def renamed_path(path: Path, names: Mapping[str, str]) -> Path:
+    """Return a path with other names for some of its steps."""
+    return tuple(step if isinstance(step, int) else names.get(step, step) for step in path)
 
 
 def at(value: Any, path: Sequence[str | int]) -> Any:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, Literal
 
 from registry import schemas
 from registry.catalog import ToolWrapper
 from registry.diagnosis import ArgumentProblem, NearNames, diagnose, kind_of
+from registry.dialects import Lowered
 from registry.envelope import Misaddressed
 from registry.errors import SchemaRejected
 from registry.example import example_call
-from registry.places import MAX_SHOWN_KEY, declared, show_path
+from registry.places import MAX_SHOWN_KEY, NO_NAMES, declared, renamed_path, show_path
 from registry.texts import excerpt
 
 MAX_PROBLEMS: Final = 20
@@ -23,13 +25,20 @@ _MAX_HINTS: Final = 5
 
 Via = Literal["wrapper", "invoke_tool"]
 
-__all__ = ["ArgumentProblem", "Via", "check", "explain", "explain_address", "ready_call", "schema_text"]
+__all__ = [
+    "ArgumentProblem", "Via", "as_shown", "check", "explain", "explain_address", "ready_call", "renamed", "schema_text",
+]  # fmt: skip
 
 
-def check(wrapper: ToolWrapper, arguments: object) -> tuple[ArgumentProblem, ...]:
+def check(wrapper: ToolWrapper, arguments: object, names: Mapping[str, str] = NO_NAMES) -> tuple[ArgumentProblem, ...]:
     """Return what keeps these arguments from the tool, at most 20 problems; nothing when they fit.
 
     A schema that cannot be compiled finds no problem: its upstream decides.
+
+    Args:
+        wrapper: The tool.
+        arguments: What would be sent to it.
+        names: Other names for some properties, of which messages speak.
     """
     if not isinstance(arguments, dict):
         message = f"arguments are declared as object, you sent {kind_of(arguments)}"
@@ -40,7 +49,7 @@ def check(wrapper: ToolWrapper, arguments: object) -> tuple[ArgumentProblem, ...
         return ()
     if compiled.is_valid(arguments):
         return ()
-    found = diagnose(compiled.errors(arguments, _MAX_ERRORS), arguments, wrapper.input_schema)
+    found = diagnose(compiled.errors(arguments, _MAX_ERRORS), arguments, wrapper.input_schema, names)
     if not found:
         message = "the arguments do not fit the schema, are nested too deeply or hold broken characters"
         found.append(ArgumentProblem(path=(), kind="value", message=message))
@@ -54,6 +63,7 @@ def explain(
     *,
     via: Via = "wrapper",
     understood: object = None,
+    lowered: Lowered | None = None,
 ) -> str:
     """Return words that let a model call again rightly, at most 4,000 characters.
 
@@ -66,7 +76,11 @@ def explain(
         arguments: What was sent.
         via: The way the call came; through `invoke_tool` the nested form is shown beside the typed name.
         understood: What the problems speak of, if that is not what was sent: the arguments inside a wrapping.
+        lowered: How the caller was shown the tool, where that is not as it is: it reads of nothing else.
     """
+    if lowered is not None:
+        wrapper, understood = as_shown(wrapper, lowered), renamed(understood, lowered.names)
+        problems = [replace(one, path=renamed_path(one.path, lowered.names)) for one in problems]
     sentences = [f"Not called: {wrapper.name}. Nothing was sent to its server."]
     missing = [show_path(problem.path) for problem in problems if problem.kind == "missing"]
     if missing:
@@ -77,16 +91,36 @@ def explain(
     spoken_of = arguments if understood is None else understood
     hints = _near_misses(wrapper, problems, spoken_of) if missing else []
     sentences.append(_sent(arguments, spoken_of) + "".join(f" {hint}" for hint in hints))
-    sentences.append(f"Call it like: {ready_call(wrapper, via)}")
+    as_text = lowered is not None and lowered.nulls
+    sentences.append(f"Call it like: {ready_call(wrapper, via, as_text=as_text)}")
     text = _fit(" ".join(sentences), MAX_TEXT_LENGTH)
     room = MAX_TEXT_LENGTH - len(text) - len(" Schema: ")
     return text if room < 100 else f"{text} Schema: {schema_text(wrapper, problems, spoken_of, room)}"
 
 
-def explain_address(found: Misaddressed, sent: object) -> str:
+def as_shown(wrapper: ToolWrapper, lowered: Lowered) -> ToolWrapper:
+    """Return a wrapper with the definition that a caller was shown."""
+    if lowered.definition is wrapper.definition:
+        return wrapper
+    return replace(wrapper, definition=lowered.definition)
+
+
+def renamed(arguments: Any, names: Mapping[str, str]) -> Any:
+    """Return an argument object with the names of its members as a caller was shown them; anything else as it is."""
+    if not names or not isinstance(arguments, dict) or names.keys().isdisjoint(arguments):
+        return arguments
+    return {names.get(name, name): value for name, value in arguments.items()}
+
+
+def explain_address(found: Misaddressed, sent: object, lowered: Lowered | None = None) -> str:
     """Return words for a call of `invoke_tool` that names no tool, or whose arguments are in doubt.
 
     A server or a tool that is named and not known is for the catalog to speak of; here it is only repeated.
+
+    Args:
+        found: What is wrong.
+        sent: What was sent.
+        lowered: How the caller was shown the tool, if it is known which is meant.
     """
     if "arguments" in found.faults:
         what = f"invoke_tool takes an object, you sent {kind_of(sent)}."
@@ -105,20 +139,29 @@ def explain_address(found: Misaddressed, sent: object) -> str:
     sentences = ["Not called. Nothing was sent to any server.", what]
     sentences += [f"Keys sent: {_keys_of(sent)}."] if isinstance(sent, dict) else []
     shape = '{"server":"<string>","tool":"<string>","arguments":{…}}'
-    call = ready_call(found.wrapper, "invoke_tool") if found.wrapper is not None else f"invoke_tool {shape}"
+    call = f"invoke_tool {shape}"
+    if found.wrapper is not None:
+        shown = found.wrapper if lowered is None else as_shown(found.wrapper, lowered)
+        call = ready_call(shown, "invoke_tool", as_text=lowered is not None and lowered.nulls)
     return _fit(" ".join([*sentences, f"Call it like: {call}"]), MAX_TEXT_LENGTH)
 
 
-def ready_call(wrapper: ToolWrapper, via: Via = "wrapper") -> str:
-    """Return a call that only wants its placeholders filled, at most 1,100 characters.
+def ready_call(wrapper: ToolWrapper, via: Via = "wrapper", *, as_text: bool = False) -> str:
+    """Return a call that only wants its placeholders filled, at most 1,500 characters.
 
     Through `invoke_tool` both ways are shown: the typed name, and the nested form.
+
+    Args:
+        wrapper: The tool, as the caller was shown it.
+        via: The way of the call.
+        as_text: The caller was shown an `invoke_tool` that takes its arguments as text.
     """
     call = _fit(schemas.text_of(example_call(wrapper.input_schema)), 450 if via == "invoke_tool" else 900)
     if via == "wrapper":
         return call
     server, tool = schemas.text_of(wrapper.server), schemas.text_of(excerpt(wrapper.tool, 128))
-    return f'{wrapper.name} {call} or invoke_tool {{"server":{server},"tool":{tool},"arguments":{call}}}'
+    nested = schemas.text_of(call) if as_text else call
+    return f'{wrapper.name} {call} or invoke_tool {{"server":{server},"tool":{tool},"arguments":{nested}}}'
 
 
 def schema_text(wrapper: ToolWrapper, problems: Sequence[ArgumentProblem], arguments: object, room: int) -> str:

@@ -17,6 +17,11 @@ PROTOCOL: Final = "mcp"
 Disclosure = Literal["eager", "auto", "lazy"]
 
 
+def names_of(wrapper: ToolWrapper) -> tuple[str, ...]:
+    """The names by which patterns select a wrapper: its own, its tool's, and both of its parts as they are."""
+    return wrapper.name, wrapper.tool, f"{wrapper.server}{SEPARATOR}{wrapper.tool}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
     """Servers, tags and tools by patterns; each that is given narrows further, `*` is all and empty is none."""
@@ -35,8 +40,7 @@ class Selection:
         """Tell whether a wrapper is selected; tool patterns match its name, with its alias or without."""
         if not self.selects_server(wrapper.server, tags):
             return False
-        names = (wrapper.name, wrapper.tool, f"{wrapper.server}{SEPARATOR}{wrapper.tool}")
-        return self.tools is None or any(_any(name, self.tools) for name in names)
+        return self.tools is None or any(_any(name, self.tools) for name in names_of(wrapper))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -89,6 +89,11 @@ class Document:
         return tuple(self._edges.get(id(node), ()))
 
     @property
+    def target_ids(self) -> frozenset[int]:
+        """The schemas to which references lead, by identity."""
+        return frozenset(id(target) for targets in self._edges.values() for target in targets)
+
+    @property
     def reference_count(self) -> int:
         """How many references lead to a schema of this document."""
         return sum(len(targets) for targets in self._edges.values())

@@ -51,6 +51,12 @@ from registry.shape import Level
 from registry.validators import Validator
 
 Fill = Callable[[dict[str, Any]], dict[str, Any]]
+Restore = Callable[[Any], Any]
+
+
+def as_it_is(arguments: Any) -> Any:
+    """Lead nothing back: the caller was shown the schema itself."""
+    return arguments
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +85,7 @@ def repair(
     *,
     address: Address | None = None,
     fill: Fill = lambda arguments: arguments,
+    lead_back: Restore = as_it_is,
 ) -> Repaired:
     """Return the arguments that were surely meant, or the ones that were sent.
 
@@ -89,12 +96,14 @@ def repair(
         level: What may be repaired.
         address: Names that may stand beside a wrapped argument object.
         fill: Adds defaults; an argument object that validates with them is as good as one without need of them.
+        lead_back: Puts an argument object that was written for another schema in the names of this one. What was
+            sent has been led back; what repair finds inside it has not.
     """
     if isinstance(arguments, dict) and validator.is_valid(arguments):
-        if level == "full" and (inner := _lost_inside(schema, validator, arguments, address)) is not None:
+        if level == "full" and (inner := _lost_inside(schema, validator, arguments, address, lead_back)) is not None:
             return inner
         return Repaired(arguments=arguments, valid=True, opened=arguments)
-    return repair_invalid(schema, validator, arguments, level, address=address, fill=fill)
+    return repair_invalid(schema, validator, arguments, level, address=address, fill=fill, lead_back=lead_back)
 
 
 def repair_invalid(
@@ -105,15 +114,19 @@ def repair_invalid(
     *,
     address: Address | None = None,
     fill: Fill = lambda arguments: arguments,
+    lead_back: Restore = as_it_is,
 ) -> Repaired:
     """Do as `repair` does with arguments that are known not to validate."""
     if level == "off":
         return Repaired(arguments=arguments, valid=_accepts(validator, arguments, fill), opened=arguments)
-    value, repairs = opened(arguments, declared(schema, schema), address, until=validator.is_valid)
+    value, repairs = opened(
+        arguments, declared(schema, schema), address, until=lambda one: validator.is_valid(lead_back(one))
+    )
+    value = value if value is arguments else lead_back(value)
     if not isinstance(value, dict):
         return Repaired(arguments=arguments, valid=False, opened=arguments)
     if value is arguments or not validator.is_valid(value):
-        attempt = Attempt(schema, validator, value, full=level == "full")
+        attempt = Attempt(schema, validator, value, full=level == "full", lead_back=lead_back)
         mended = attempt.settle()
         if not _accepts(validator, mended if attempt.repairs else value, fill):
             return Repaired(arguments=arguments, valid=False, opened=value)
@@ -131,11 +144,12 @@ def _accepts(validator: Validator, arguments: Any, fill: Fill) -> bool:
 
 
 def _lost_inside(
-    schema: Any, validator: Validator, arguments: dict[str, Any], address: Address | None
+    schema: Any, validator: Validator, arguments: dict[str, Any], address: Address | None, lead_back: Restore
 ) -> Repaired | None:
     """Return the inner arguments of a call that validates only because its schema is open."""
     names = declared(schema, schema)
     inner, repairs = opened(arguments, names, address, until=lambda _: False)
+    inner = lead_back(inner) if repairs else inner
     if not repairs or not isinstance(inner, dict) or not inner or not names or not inner.keys() <= names.keys():
         return None
     if not validator.is_valid(inner):

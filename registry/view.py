@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from typing import Any
 
 from registry.catalog import Catalog, ToolWrapper
@@ -12,13 +13,15 @@ from registry.disclosure import Candidate, Plan, Reason, plan
 from registry.hosts import DIALECTS, misfits
 from registry.names import ServerName
 from registry.nulls import without_nulls
-from registry.profile import Profile
+from registry.profile import Profile, names_of
 from registry.schemas import digest, text_of
 from registry.shape import ServerShape, Shape
 from registry.tokens import estimate
 from registry.wording import MAX_DESCRIPTION, worded
 
 _UNSHAPED = ServerShape()
+_Context = tuple[ServerShape, Mapping[str, str]]
+"""What configuration says of a server, and the siblings that it names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,13 +30,15 @@ class Entry:
 
     Attributes:
         lowered: Its definition in the profile's words and dialect, and the way back for arguments.
-        tokens: What that costs in a list, estimated.
+        digest: Of that definition.
+        tokens: What it costs in a list, estimated.
         listed: Whether it is in the list, or has to be found.
         reason: Why.
     """
 
     wrapper: ToolWrapper
     lowered: Lowered
+    digest: str
     tokens: int
     listed: bool
     reason: Reason
@@ -71,26 +76,37 @@ class View:
     Attributes:
         catalog: Only what the profile permits, otherwise as it is.
         entries: Every permitted wrapper, ordered by name.
+        own: Our own tools that are listed, in the dialect.
         servers: Every configured server that it permits, also one that has said nothing yet.
         defers: Whether some of them are not listed.
         warnings: What the profile says in vain.
         misfits: Names that the profile's host would lose, mangle or confuse, each with the reason.
         digest: Of what is listed.
+        contexts: What its words were made of besides, for the next one.
     """
 
     profile: Profile
     catalog: Catalog
     entries: tuple[Entry, ...]
+    own: tuple[dict[str, Any], ...]
     servers: tuple[ServerName, ...]
     defers: bool
     warnings: tuple[str, ...]
     misfits: Mapping[str, str]
     digest: str
+    contexts: Mapping[ServerName, _Context] = field(default_factory=dict, repr=False)
     _by_name: Mapping[str, Entry] = field(default_factory=dict, repr=False)
 
     def entry(self, name: str) -> Entry | None:
         """The entry of this wrapper name, if the profile permits it."""
         return self._by_name.get(name)
+
+    def lowered(self, wrapper: ToolWrapper) -> Lowered:
+        """A wrapper in the dialect of the profile, also one that has come or changed since."""
+        entry = self._by_name.get(wrapper.name)
+        if entry is not None and entry.wrapper.digest == wrapper.digest:
+            return entry.lowered
+        return lower(wrapper.definition, self.profile.dialect)
 
 
 def build_view(
@@ -100,8 +116,11 @@ def build_view(
     *,
     always: tuple[dict[str, Any], ...] = (),
     finders: tuple[dict[str, Any], ...] = (),
+    previous: View | None = None,
 ) -> View:
     """Show a catalog to the callers of a profile.
+
+    Only what has changed since the previous view is worded and lowered anew.
 
     Args:
         catalog: Everything there is.
@@ -109,6 +128,7 @@ def build_view(
         profile: Who is asking.
         always: Our own tools that every list has.
         finders: Our own tools that a list has which leaves something out.
+        previous: Any earlier view.
     """
 
     def cost(definition: Mapping[str, Any]) -> int:
@@ -121,19 +141,29 @@ def build_view(
         lambda wrapper: profile.permits(wrapper, shape_of(wrapper.server)),
         lambda server: profile.permits_server(server, shape_of(server)),
     )
-    siblings = {server: _siblings(server, narrowed, shape) for server in narrowed.servers}
+    contexts = {server: (shape_of(server), _siblings(server, narrowed, shape)) for server in narrowed.servers}
+    kept = _kept(previous, profile, contexts)
     rules = DIALECTS[profile.dialect]
+    always = tuple(lower(one, rules).definition for one in always)
+    finders = tuple(lower(one, rules).definition for one in finders)
     limit = MAX_DESCRIPTION if rules.description_limit is None else min(MAX_DESCRIPTION, rules.description_limit)
-    shown: dict[str, Lowered] = {}
+    shown: list[tuple[Lowered, str, int]] = []
     candidates: list[Candidate] = []
     for wrapper in narrowed.wrappers:
-        own = shape_of(wrapper.server)
-        definition = worded(wrapper, own, profile, siblings.get(wrapper.server, {}), limit=limit)
-        shown[wrapper.name] = lowered = lower(without_nulls(definition) if own.plain_nulls else definition, rules)
+        own, siblings = contexts.get(wrapper.server, (_UNSHAPED, {}))
+        before = kept.get(wrapper.name)
+        if before is not None and before.wrapper.definition is wrapper.definition:
+            shown.append((before.lowered, before.digest, before.tokens))
+        else:
+            definition = worded(wrapper, own, profile, siblings, limit=limit)
+            lowered = lower(without_nulls(definition) if own.plain_nulls else definition, rules)
+            same = lowered.definition is wrapper.definition
+            tokens = cost(lowered.definition) if profile.disclosure == "auto" else 0
+            shown.append((lowered, wrapper.digest if same else digest(lowered.definition), tokens))
         candidates.append(
             Candidate(
                 name=wrapper.name,
-                tokens=cost(lowered.definition) if profile.disclosure == "auto" else 0,
+                tokens=shown[-1][2],
                 pinned=wrapper.tool in own.pinned,
                 priority=own.priorities.get(wrapper.tool, own.priority),
             )
@@ -149,26 +179,37 @@ def build_view(
     entries = tuple(
         Entry(
             wrapper=wrapper,
-            lowered=shown[wrapper.name],
-            tokens=one.tokens,
+            lowered=lowered,
+            digest=known,
+            tokens=tokens,
             listed=wrapper.name in decided.listed,
             reason=decided.reasons[wrapper.name],
         )
-        for wrapper, one in zip(narrowed.wrappers, candidates, strict=True)
+        for wrapper, (lowered, known, tokens) in zip(narrowed.wrappers, shown, strict=True)
     )
-    unchanged = all(one.listed and one.shown is one.wrapper.definition for one in entries)
-    listed = narrowed.digest if unchanged else digest([one.shown for one in entries if one.listed])
+    ours = (*always, *(finders if decided.defers else ()))
     return View(
         profile=profile,
         catalog=narrowed,
         entries=entries,
+        own=ours,
         servers=tuple(server for server, one in shape.servers.items() if profile.permits_server(server, one)),
         defers=decided.defers,
-        warnings=tuple(_warnings(profile, narrowed, catalog)),
+        warnings=tuple(_warnings(profile, narrowed, catalog, shape)),
         misfits=misfits([entry.name for entry in entries if entry.listed], rules),
-        digest=f"{listed} {decided.defers}",
+        digest=digest([[entry.digest for entry in entries if entry.listed], ours]),
         _by_name={entry.wrapper.name: entry for entry in entries},
+        contexts=contexts,
     )
+
+
+def _kept(previous: View | None, profile: Profile, contexts: Mapping[ServerName, _Context]) -> dict[str, Entry]:
+    """The entries of servers about which nothing else is said than before."""
+    if previous is None or previous.profile != profile:
+        return {}
+    before = previous.contexts
+    same = {server for server, context in contexts.items() if before.get(server) == context}
+    return {entry.name: entry for entry in previous.entries if entry.server in same}
 
 
 def _siblings(server: ServerName, catalog: Catalog, shape: Shape) -> dict[str, str]:
@@ -182,10 +223,23 @@ def _siblings(server: ServerName, catalog: Catalog, shape: Shape) -> dict[str, s
     }
 
 
-def _warnings(profile: Profile, narrowed: Catalog, whole: Catalog) -> list[str]:
-    warnings = []
-    for name in profile.supplements:
-        if narrowed.get(name) is None:
-            known = "is not in this profile" if whole.get(name) is not None else "is no wrapper"
-            warnings.append(f"supplements: {name} {known}")
+def _warnings(profile: Profile, narrowed: Catalog, whole: Catalog, shape: Shape) -> list[str]:
+    selection = profile.selection
+    tags = {tag for one in shape.servers.values() for tag in one.tags}
+    names = {name for one in whole.wrappers for name in names_of(one)} if selection.tools else set[str]()
+    warnings = [
+        f"{key}: {pattern} selects nothing"
+        for key, patterns, known in (
+            ("servers", selection.servers, shape.servers),
+            ("tags", selection.tags, tags),
+            ("tools", selection.tools, names),
+        )
+        for pattern in patterns or ()
+        if pattern != "*" and not any(fnmatchcase(name, pattern) for name in known)
+    ]
+    warnings += [f"guidance: {tag} selects nothing" for tag in profile.guidance if tag not in tags]
+    for wrapper in profile.supplements:
+        if narrowed.get(wrapper) is None:
+            what = "is not in this profile" if whole.get(wrapper) is not None else "is no wrapper"
+            warnings.append(f"supplements: {wrapper} {what}")
     return warnings

@@ -1,7 +1,8 @@
 """Descriptions that know their context: what configuration and operators add to an upstream's words.
 
 The order is always: the upstream's text, its server's supplement, the tool's, guidance by tag, siblings, notes;
-then examples. The upstream's text is never cut: what is added is, with a mark, and examples go first.
+then, for hosts that search, the words of server and tool that none of these has; then examples. The upstream's text
+is never cut: what is added is, with a mark, and examples go first.
 """
 
 from __future__ import annotations
@@ -28,7 +29,6 @@ def worded(
     siblings: Mapping[str, str],
     *,
     limit: int = MAX_DESCRIPTION,
-    with_examples: bool = True,
 ) -> dict[str, Any]:
     """Return a wrapper's definition as a profile shows it; the same object where nothing is added.
 
@@ -38,13 +38,15 @@ def worded(
         profile: Who is shown it.
         siblings: The servers to name that are served now, each with its display name.
         limit: Of the description, in characters; what the upstream wrote may be longer.
-        with_examples: Whether examples are shown.
     """
     definition = wrapper.definition
     said = definition.get("description")
     upstream = said if isinstance(said, str) else ""
     added = _distinct(_additions(wrapper, shape, profile, siblings), upstream)
-    examples = _examples(shape.examples.get(wrapper.tool, ())) if with_examples else ""
+    spoken = f"{shape.display_name or words(wrapper.server)}: {words(wrapper.tool)}"
+    if profile.dialect != PROTOCOL and not _speaks_of(wrapper, " ".join([upstream, *added])):
+        added.append(f"{spoken}.")
+    examples = _examples(shape.examples.get(wrapper.tool, ()))
     shown = definition
     if added or examples:
         text = _joined(upstream, added, limit)
@@ -52,8 +54,7 @@ def worded(
             text = f"{text}\n\n{examples}" if text else examples
         shown = {**definition, "description": text}
     if profile.dialect != PROTOCOL and not isinstance(definition.get("title"), str):
-        # The search of hosts does not split names: the title holds the words of server and tool.
-        shown = {**shown, "title": f"{shape.display_name or words(wrapper.server)}: {words(wrapper.tool)}"}
+        shown = {**shown, "title": spoken}
     return _hinted(shown, wrapper, shape)
 
 
@@ -69,6 +70,12 @@ def _additions(
         shown = f" ({display_name})" if display_name != server else ""
         yield f"Related server: {server}{shown}."
     yield from (note.text for note in wrapper.notes)
+
+
+def _speaks_of(wrapper: ToolWrapper, text: str) -> bool:
+    """Tell whether a description has the words of server and tool: the search of hosts does not split names."""
+    said = text.casefold()
+    return all(word in said for word in words(f"{wrapper.server} {wrapper.tool}").casefold().split())
 
 
 def _distinct(texts: Iterable[str | None], upstream: str) -> list[str]:

@@ -27,7 +27,7 @@ LAYERS = (
     {"app", "fleet", "reloading"},
     {"downstream", "admin", "config", "access", "telemetry"},
     {"calls"},
-    {"upstream", "snapshot", "discovery", "notebook"},
+    {"upstream", "snapshot", "discovery", "notebook", "meaning"},
 )
 LEAVES = {
     "gateway",

@@ -10,6 +10,7 @@ import pytest
 
 from gateway.cli import parser
 from gateway.config.load import parse
+from gateway.config.model import Config
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -81,3 +82,29 @@ def test_the_two_promised_lines_stand_alone_and_unchanged() -> None:
 def test_every_path_in_the_readme_exists() -> None:
     for path in re.findall(r"`(deploy/[\w./-]+)`", README):
         assert (ROOT / path).exists(), path
+
+
+def names_of(config: Config) -> set[str]:
+    """Every name that a configuration makes up: of servers, tools, tags, groups and profiles."""
+    names = {*config.servers, *config.gateway.profiles, *config.gateway.groups}
+    for server in config.servers.values():
+        names |= {*server.tags, *server.siblings, *server.tools}
+    for profile in config.gateway.profiles.values():
+        names |= {*profile.guidance, *profile.supplements}
+    return names
+
+
+def test_no_name_of_a_sample_configuration_is_in_the_program() -> None:
+    samples = [parse(text, environ=VARIABLES) for text in blocks("json") + blocks("yaml")]
+    names = set().union(*map(names_of, samples))
+    # Words of our own interface, of the thesaurus, and of the demo, whose servers the program starts itself.
+    names -= {"default", "gateway", "read", "readers", "graph", "calendar-mcp", "bank", "get_bank_balance"}
+    assert len(names) >= 5
+    sources = [path for room in ("gateway", "registry") for path in (ROOT / room).rglob("*.py")]
+    found = {
+        (name, path.name)
+        for path in sources
+        for name in names
+        if re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", path.read_text(encoding="utf-8"))
+    }
+    assert not found

@@ -102,7 +102,8 @@ class AdminApi:
 
     async def _config(self, request: Request) -> Response:
         reloader = self._gateway.reloader
-        return JsonAnswer(reloader.row() if reloader is not None else {"file": None})
+        row = reloader.row() if reloader is not None else {"file": None}
+        return JsonAnswer({**row, "search": self._gateway.meanings.row()})
 
     async def _profiles(self, request: Request) -> Response:
         return JsonAnswer({"profiles": rows.profile_rows(self._gateway)})

@@ -6,7 +6,6 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from gateway import wire
-from gateway.calls.native import FINDERS, NATIVE_TOOLS
 from registry.enrichment import rows as argument_rows
 from registry.names import ServerName
 from registry.places import show_path
@@ -137,8 +136,7 @@ def budget_rows(gateway: Gateway) -> list[dict[str, Any]]:
     """One row for each profile: what its list costs and why each wrapper is in it, as `/admin/budget` shows it."""
     rows: list[dict[str, Any]] = []
     for view in map(gateway.views.view, gateway.views.profiles):
-        own = [*NATIVE_TOOLS, *(FINDERS if view.defers else ())]
-        listed = [*own, *(entry.shown for entry in view.entries if entry.listed)]
+        listed = [*view.own, *(entry.shown for entry in view.entries if entry.listed)]
         rows.append(
             {
                 "profile": view.profile.name,

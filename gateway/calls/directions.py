@@ -71,7 +71,8 @@ class Directions:
         """Answer a call of `invoke_tool` that reaches no tool."""
         if call.server is None or call.tool is None or call.wrapper is not None:
             known = f" {_servers(view)}" if "server" in call.faults else ""
-            return error_result(problems.explain_address(call, sent) + known)
+            lowered = view.lowered(call.wrapper) if call.wrapper is not None else None
+            return error_result(problems.explain_address(call, sent, lowered) + known)
         if call.known_server:
             return self._no_such_tool(view, call.server, call.tool)
         gone = self._gone(view, call.server, call.tool)
@@ -81,11 +82,19 @@ class Directions:
         hint = f" Did you mean '{near[0]}'?" if near else ""
         return error_result(f"Not called: there is no server '{call.server[:200]}'.{hint} {_servers(view)}")
 
-    def renamed(self, wrapper: ToolWrapper, arguments: object) -> str:
-        """Say which of the parameters that were sent have another name by now; nothing where none has."""
+    def renamed(self, wrapper: ToolWrapper, arguments: object, names: Mapping[str, str]) -> str:
+        """Say which of the parameters that were sent have another name by now; nothing where none has.
+
+        Args:
+            wrapper: The tool as it is today.
+            arguments: What was sent, in its own names.
+            names: Other names for some parameters, as the caller was shown them.
+        """
         sent = arguments if isinstance(arguments, dict) else {}
         known = self.drift.renamed(wrapper.name)
-        renamed = [f"`{old}` is now `{new}`" for old, new in known.items() if old in sent]
+        renamed = [
+            f"`{names.get(old, old)}` is now `{names.get(new, new)}`" for old, new in known.items() if old in sent
+        ]
         return f"\n\nThis tool has changed: {', '.join(renamed)}." if renamed else ""
 
     def _gone(self, view: View, alias: str, tool: str) -> dict[str, Any] | None:

@@ -12,9 +12,11 @@ from gateway import wire
 from gateway.calls.context import Caller
 from gateway.calls.native import FIND_TOOLS, GET_SERVER_DETAILS, LIST_SERVERS
 from gateway.errors import error_result
+from gateway.meaning.meanings import Meanings
 from gateway.upstream.link import UpstreamLink
+from registry.meaning import blended
 from registry.names import ServerName
-from registry.search import SearchIndex
+from registry.search import Hit, SearchIndex
 from registry.shape import ServerShape
 from registry.store import Registry
 from registry.texts import excerpt
@@ -33,11 +35,16 @@ class Finder:
     """Answers `find_tools`, `list_servers` and `get_server_details` from the caller's view."""
 
     def __init__(
-        self, registry: Registry, links: Mapping[str, UpstreamLink], synonyms: Mapping[str, Sequence[str]]
+        self,
+        registry: Registry,
+        links: Mapping[str, UpstreamLink],
+        synonyms: Mapping[str, Sequence[str]],
+        meanings: Meanings,
     ) -> None:
         self._registry = registry
         self._links = links
         self._synonyms = synonyms
+        self._meanings = meanings
         self._indexes: dict[str, tuple[View, SearchIndex]] = {}
 
     def replace(self, synonyms: Mapping[str, Sequence[str]]) -> None:
@@ -57,13 +64,19 @@ class Finder:
         query = given.get("query")
         if not isinstance(query, str) or not query.strip():
             return error_result('Not searched: find_tools needs `query` as text, as in {"query": "send an email"}.')
-        limit = given.get("limit", DEFAULT_LIMIT)
+        limit = given.get("limit")
+        limit = DEFAULT_LIMIT if limit is None else limit
         if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= MAX_LIMIT:
             return error_result(f"Not searched: `limit` is a whole number from 1 to {MAX_LIMIT}.")
-        found = self._find(await self._index(caller.view), query, limit, caller.view)
+        found = _within_room(await self._hits(query, limit, caller.view), caller.view)
         if caller.found is not None:
             caller.found([entry.wrapper.name for entry in found])
         return _answer({"tools": [_tool(entry) for entry in found]}, nothing="No tool fits; try other words.")
+
+    async def _hits(self, query: str, limit: int, view: View) -> list[Hit]:
+        index = await self._index(view)
+        near = await self._meanings.nearness(view, query)
+        return index.search(query, limit) if near is None else blended(index.search(query, len(near)), near, limit)
 
     async def _index(self, view: View) -> SearchIndex:
         known = self._indexes.get(view.profile.name)
@@ -80,17 +93,6 @@ class Finder:
         index = build() if len(view.entries) <= _INLINE_TOOLS else await anyio.to_thread.run_sync(build)
         self._indexes[view.profile.name] = (view, index)
         return index
-
-    def _find(self, index: SearchIndex, query: str, limit: int, view: View) -> list[Entry]:
-        found: list[Entry] = []
-        room = MAX_ANSWER_BYTES
-        for hit in index.search(query, limit):
-            entry = view.entry(hit.name)
-            room -= len(wire.dumps(_tool(entry))) if entry is not None else 0
-            if entry is None or (room < 0 and found):
-                break
-            found.append(entry)
-        return found
 
     def _server_line(self, server: str, view: View) -> dict[str, Any]:
         shape = self._shape(server)
@@ -123,6 +125,18 @@ class Finder:
 
     def _shape(self, server: str) -> ServerShape:
         return self._registry.shape.servers.get(ServerName(server), _UNSHAPED)
+
+
+def _within_room(hits: list[Hit], view: View) -> list[Entry]:
+    found: list[Entry] = []
+    room = MAX_ANSWER_BYTES
+    for hit in hits:
+        entry = view.entry(hit.name)
+        room -= len(wire.dumps(_tool(entry))) if entry is not None else 0
+        if entry is None or (room < 0 and found):
+            break
+        found.append(entry)
+    return found
 
 
 def _tool(entry: Entry) -> dict[str, Any]:

@@ -6,6 +6,9 @@ from typing import Any, Final
 
 from registry.catalog import Catalog
 from registry.enrichment import manual
+from registry.hosts import DIALECTS
+from registry.readings import container
+from registry.view import View
 
 INVOKE_TOOL: Final[dict[str, Any]] = {
     "name": "invoke_tool",
@@ -71,6 +74,12 @@ GET_SERVER_DETAILS: Final[dict[str, Any]] = {
 }
 
 NATIVE_TOOLS: Final = (INVOKE_TOOL,)
+_AS_TEXT: Final = {
+    "type": "string",
+    "description": (
+        "All parameters of the tool, by name, as the text of one JSON object. Null only for a tool without parameters."
+    ),
+}
 FINDERS: Final = (FIND_TOOLS, LIST_SERVERS, GET_SERVER_DETAILS)
 
 GATEWAY_TOOLS: Final[dict[str, Any]] = {
@@ -84,11 +93,31 @@ NATIVE_PROMPTS: Final = (GATEWAY_TOOLS,)
 _MAX_COMPLETIONS: Final = 100
 
 
-def tool_manual(catalog: Catalog, arguments: object) -> dict[str, Any]:
-    """The result of `prompts/get` for our own prompt."""
+def always_listed(dialect: str) -> tuple[dict[str, Any], ...]:
+    """Our tools that every list has, for a dialect: a strict one knows no object with any members.
+
+    There the arguments of `invoke_tool` are a text, which `unwritten` reads.
+    """
+    if not DIALECTS[dialect].strict:
+        return NATIVE_TOOLS
+    schema = INVOKE_TOOL["inputSchema"]
+    properties = {**schema["properties"], "arguments": _AS_TEXT}
+    return ({**INVOKE_TOOL, "inputSchema": {**schema, "properties": properties}},)
+
+
+def unwritten(sent: object, dialect: str) -> object:
+    """The arguments of `invoke_tool` as they would be in a dialect that can say them."""
+    text = sent.get("arguments") if isinstance(sent, dict) and DIALECTS[dialect].strict else None
+    read = container(text) if isinstance(text, str) else None
+    return {**sent, "arguments": read} if isinstance(sent, dict) and isinstance(read, dict) else sent
+
+
+def tool_manual(view: View, arguments: object) -> dict[str, Any]:
+    """The result of `prompts/get` for our own prompt: every tool as it is shown, listed or not."""
     server = arguments.get("server") if isinstance(arguments, dict) else None
-    wrappers = catalog.of(server) if isinstance(server, str) and server else catalog.wrappers
-    text = "\n\n".join(manual(wrapper.definition) for wrapper in wrappers) or "There is no such tool."
+    chosen = server if isinstance(server, str) and server else None
+    shown = [entry.shown for entry in view.entries if chosen in (None, entry.server)]
+    text = "\n\n".join(map(manual, shown)) or "There is no such tool."
     return {
         "description": GATEWAY_TOOLS["description"],
         "messages": [{"role": "user", "content": {"type": "text", "text": text}}],

@@ -46,7 +46,7 @@ class OfferingCalls:
         """
         name = _text(params, "name")
         if name == GATEWAY_TOOLS["name"]:
-            return tool_manual(caller.view.catalog, params.get("arguments"))
+            return tool_manual(caller.view, params.get("arguments"))
         prompt = caller.view.catalog.offerings.prompt(name)
         if prompt is None:
             raise RpcError(INVALID_PARAMS, f"Unknown prompt: {name[:200]}")

@@ -14,7 +14,7 @@ from gateway.calls.context import Caller, Via
 from gateway.calls.directions import Directions
 from gateway.calls.finding import FINDER_NAMES, Finder
 from gateway.calls.forwarding import Forwarder, StateRefused
-from gateway.calls.native import INVOKE_TOOL
+from gateway.calls.native import INVOKE_TOOL, unwritten
 from gateway.calls.offerings import TaskNames
 from gateway.calls.outcomes import Failure, Outcomes
 from gateway.calls.results import adapt
@@ -23,7 +23,7 @@ from gateway.upstream.link import UpstreamLink
 from registry import problems
 from registry.arguments import Prepared, prepare
 from registry.catalog import ToolWrapper
-from registry.dialects import restore
+from registry.dialects import Lowered, restore
 from registry.envelope import Addressed, Repair, addressed, report
 from registry.names import ServerName
 from registry.profile import Profile
@@ -92,6 +92,7 @@ class CallPipeline:
         repairs: tuple[Repair, ...] = ()
         if name == INVOKE_TOOL["name"]:
             via = "invoke_tool"
+            arguments = unwritten(arguments, caller.view.profile.dialect)
             target = addressed(
                 arguments, catalog, caller.view.servers, repairs_for=partial(self._repairs_for, caller.view.profile)
             )
@@ -169,32 +170,44 @@ class CallPipeline:
             result = relay(error, server=wrapper.server, verbatim=not shape.prefixed)
         else:
             self._outcomes.ended(wrapper, result, call.caller)
-        return self._reported(recovery.enrich(result, wrapper, prepared.arguments, via=call.via), prepared, call)
+        lowered = call.caller.view.lowered(wrapper)
+        result = recovery.enrich(result, wrapper, prepared.arguments, via=call.via, lowered=lowered)
+        return self._reported(result, prepared, call, lowered)
 
     def _prepared(self, wrapper: ToolWrapper, call: _Call) -> Prepared:
         shape = self._registry.shape.servers.get(wrapper.server, _UNSHAPED)
-        arguments = call.arguments
-        entry = call.caller.view.entry(wrapper.name)
-        if entry is not None and isinstance(arguments, dict):
+        view, arguments = call.caller.view, call.arguments
+        lowered, entry = view.lowered(wrapper), view.entry(wrapper.name)
+        if entry is not None and entry.lowered is not lowered:
+            # The tool has changed since it was shown: what was sent is in the words of then.
             arguments = restore(arguments, entry.lowered)
-        level = call.caller.view.profile.repair or shape.repair_of(wrapper.tool)
-        return prepare(wrapper, arguments, level=level, defaults=shape.defaults)
+        level = view.profile.repair or shape.repair_of(wrapper.tool)
+        return prepare(wrapper, arguments, level=level, defaults=shape.defaults, lowered=lowered)
 
     def _refused(self, wrapper: ToolWrapper, prepared: Prepared, call: _Call) -> dict[str, Any]:
+        view = call.caller.view
+        lowered, entry = view.lowered(wrapper), view.entry(wrapper.name)
         text = problems.explain(
-            wrapper, prepared.problems, call.arguments, via=call.via, understood=prepared.understood
-        )  # fmt: skip
+            wrapper,
+            prepared.problems,
+            call.arguments,
+            via=call.via,
+            understood=prepared.understood,
+            lowered=lowered,
+        )
         for problem in prepared.problems:
             self._outcomes.failed(wrapper, Failure.of_problem(problem), call.caller)
-        return error_result(text + self._directions.renamed(wrapper, prepared.understood))
+        names = {**(entry.lowered.names if entry is not None else {}), **lowered.names}
+        return error_result(text + self._directions.renamed(wrapper, prepared.understood, names))
 
-    def _reported(self, result: dict[str, Any], prepared: Prepared, call: _Call) -> dict[str, Any]:
+    def _reported(self, result: dict[str, Any], prepared: Prepared, call: _Call, lowered: Lowered) -> dict[str, Any]:
         """Add to a result what was repaired on the way to it."""
         repairs = (*call.repairs, *prepared.repairs)
         if repairs:
             self._outcomes.repaired(call.wrapper, repairs)
             meta = result.get("_meta")
-            result = {**result, "_meta": {**(meta if isinstance(meta, dict) else {}), REPAIRS_KEY: report(repairs)}}
+            told = report(repairs, lowered.names)
+            result = {**result, "_meta": {**(meta if isinstance(meta, dict) else {}), REPAIRS_KEY: told}}
         return result
 
     def _repairs_for(self, profile: Profile, server: str) -> bool:

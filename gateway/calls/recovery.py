@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -20,6 +20,7 @@ from gateway.errors import INVALID_PARAMS
 from registry import problems
 from registry.catalog import ToolWrapper
 from registry.diagnosis import ArgumentProblem, NearNames, kind_of
+from registry.dialects import Lowered
 from registry.places import MAX_SHOWN_KEY, declared
 from registry.problems import Via
 from registry.readings import fold
@@ -98,9 +99,21 @@ class Complaint:
     def __bool__(self) -> bool:
         return bool(self.missing or self.doubted or self.unknown)
 
+    def renamed(self, names: Mapping[str, str]) -> Complaint:
+        """Return the same about other names."""
+        missing, doubted, unknown = (
+            tuple(names.get(name, name) for name in found) for found in (self.missing, self.doubted, self.unknown)
+        )
+        return Complaint(missing=missing, doubted=doubted, unknown=unknown)
+
 
 def enrich(
-    result: dict[str, Any], wrapper: ToolWrapper, arguments: dict[str, Any], *, via: Via = "wrapper"
+    result: dict[str, Any],
+    wrapper: ToolWrapper,
+    arguments: dict[str, Any],
+    *,
+    via: Via = "wrapper",
+    lowered: Lowered | None = None,
 ) -> dict[str, Any]:
     """Return the result of a call with a text about its complaint added last, or the same object.
 
@@ -113,6 +126,8 @@ def enrich(
         wrapper: The tool.
         arguments: What was sent to the upstream.
         via: The way the call came.
+        lowered: How the caller was shown the tool, where that is not as it is. The complaint is in the upstream's
+            names, what is added to it in those that the caller knows.
     """
     content = result.get("content")
     if not isinstance(content, list):
@@ -130,7 +145,11 @@ def enrich(
         wanted = False
     if not complaint and not wanted:
         return result
-    return {**result, "content": [*content, {"type": "text", "text": _advice(complaint, wrapper, arguments, via)}]}
+    if lowered is not None:
+        wrapper = problems.as_shown(wrapper, lowered)
+        complaint, arguments = complaint.renamed(lowered.names), problems.renamed(arguments, lowered.names)
+    call = problems.ready_call(wrapper, via, as_text=lowered is not None and lowered.nulls)
+    return {**result, "content": [*content, {"type": "text", "text": _advice(complaint, wrapper, arguments, call)}]}
 
 
 def read(text: str, wrapper: ToolWrapper, arguments: dict[str, Any], *, slips: bool = True) -> Complaint:
@@ -263,7 +282,7 @@ def _issues(text: str) -> tuple[str, set[str]]:
     return "\n".join(sentences), missing
 
 
-def _advice(complaint: Complaint, wrapper: ToolWrapper, arguments: dict[str, Any], via: Via) -> str:
+def _advice(complaint: Complaint, wrapper: ToolWrapper, arguments: dict[str, Any], call: str) -> str:
     sentences = ["Added by the gateway:"]
     if complaint.missing:
         sentences.append(f"Missing: {_names(complaint.missing)}.")
@@ -277,7 +296,7 @@ def _advice(complaint: Complaint, wrapper: ToolWrapper, arguments: dict[str, Any
         hint = f"; did you mean {near}?" if near is not None else "."
         sentences.append(f"{excerpt(key, MAX_SHOWN_KEY)} is not a parameter{hint}")
     sentences.append(f"Keys sent: {_names(tuple(arguments)) or '(none)'}.")
-    sentences.append(f"Call it like: {problems.ready_call(wrapper, via)}")
+    sentences.append(f"Call it like: {call}")
     text = " ".join(sentences)
     named = [ArgumentProblem(path=(name,), kind="missing", message="") for name in complaint.missing]
     room = max(MAX_ADVICE - len(text) - len(" Schema: "), 0)

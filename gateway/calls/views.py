@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gateway.calls.native import FINDERS, NATIVE_TOOLS
+from gateway.calls.native import FINDERS, always_listed
 from registry.catalog import Catalog
 from registry.profile import DEFAULT, Profile
 from registry.shape import Shape
@@ -26,15 +26,18 @@ class Views:
         Raises:
             KeyError: There is no such profile.
         """
-        catalog, shape = self._registry.catalog, self._registry.shape
+        catalog, shape, asked = self._registry.catalog, self._registry.shape, self.profiles[profile]
         known = self._views.get(profile)
-        if known is not None and known[0] is catalog and known[1] is shape:
+        previous = known[2] if known is not None else None
+        if known is not None and known[0] is catalog and known[1] is shape and known[2].profile is asked:
             return known[2]
-        view = build_view(catalog, shape, self.profiles[profile], always=NATIVE_TOOLS, finders=FINDERS)
+        view = build_view(
+            catalog, shape, asked, always=always_listed(asked.dialect), finders=FINDERS, previous=previous
+        )  # fmt: skip
         self._views[profile] = (catalog, shape, view)
         return view
 
     def replace(self, profiles: Mapping[str, Profile]) -> None:
         """Take other profiles; who uses one that is gone finds it gone."""
         self.profiles = {DEFAULT: Profile(), **profiles}
-        self._views.clear()
+        self._views = {name: one for name, one in self._views.items() if name in self.profiles}

@@ -13,6 +13,7 @@ from gateway.config.model import Config, ConfigFile, ServerConfig, near, strange
 from gateway.config.source import join, kind, read, values
 from gateway.config.variables import expand
 from gateway.errors import ConfigError
+from gateway.meaning.model import EXTRA, missing_packages
 from registry.errors import AliasError
 from registry.names import check_aliases
 
@@ -29,7 +30,14 @@ def load(path: Path, environ: Mapping[str, str] | None = None) -> Config:
     Raises:
         ConfigError: The file cannot be used.
     """
-    return parse(read(path), path=path, environ=environ)
+    config = parse(read(path), path=path, environ=environ)
+    if config.gateway.search.embeddings and (missing := missing_packages()):
+        raise ConfigError(
+            f"needs packages that are not installed ({', '.join(missing)}); expected pip install '{EXTRA}'",
+            file=str(path),
+            key="gateway.search.embeddings",
+        )
+    return config
 
 
 def parse(

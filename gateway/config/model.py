@@ -328,6 +328,7 @@ class SearchConfig(_Section):
     """How find_tools searches."""
 
     synonyms: dict[str, list[str]] = Field(default_factory=dict, description="Words that mean the same, by word.")
+    embeddings: bool = Field(default=False, description="Search by meaning too; needs the extra typegate[embeddings].")
 
 
 class GatewayConfig(_Section):

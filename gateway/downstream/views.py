@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any, Final, Literal
 
 from gateway import __version__, wire
-from gateway.calls.native import FINDERS, GATEWAY_TOOLS, NATIVE_PROMPTS, NATIVE_TOOLS
+from gateway.calls.native import GATEWAY_TOOLS, NATIVE_PROMPTS
 from gateway.eras import SERVER_INFO_KEY
 from registry.catalog import handshake_definition
 from registry.offerings import OfferingKind
@@ -74,9 +74,7 @@ def _items(view: View, kind: ListedKind, modern: bool, found: frozenset[str]) ->
             yield from NATIVE_PROMPTS
         yield from (one.definition for one in view.catalog.offerings.of(kind) if one.key != GATEWAY_TOOLS["name"])
         return
-    yield from NATIVE_TOOLS
-    if view.defers:
-        yield from FINDERS
+    yield from view.own
     for entry in view.entries:
         if entry.listed or entry.wrapper.name in found:
             yield entry.shown if modern else handshake_definition(entry.shown)

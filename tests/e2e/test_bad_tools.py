@@ -9,6 +9,7 @@ import pytest
 from clients import installed
 from gateways import RunningGateway, running_gateway, text_of
 from upstreams.running import scripted_http_server, scripted_stdio_server, tool
+from visitors import Visitor, in_both_eras
 
 ANYTHING = {"type": "object"}
 TYPED = {"type": "object", "properties": {"x": {"type": "integer"}}}
@@ -147,15 +148,16 @@ async def findings(gateway: RunningGateway, server: str) -> set[tuple[str, str, 
     return {(row["tool"], row["status"], row["code"]) for row in rows if row["server"] == server}
 
 
-async def test_each_offender_is_repaired_or_quarantined_alone_with_its_reason(tmp_path: Path) -> None:
+@in_both_eras
+async def test_each_offender_is_repaired_or_quarantined_alone_with_its_reason(era: str, tmp_path: Path) -> None:
     stdio, _ = scripted_stdio_server(tmp_path, "s", tools=everything_bad())
     async with (
         scripted_http_server(tmp_path, "h", tools=everything_bad(), modern=True) as http,
         running_gateway(tmp_path, {"s": stdio, "h": http.config}) as gateway,
     ):
         await gateway.until_listed("s__last", "h__last")
-        listed = await gateway.tools()
-        assert set(listed) == {f"{server}__{name}" for server in "sh" for name in LISTED}
+        listed = await Visitor(gateway=gateway, era=era).listed()
+        assert set(listed) == {"invoke_tool"} | {f"{server}__{name}" for server in "sh" for name in LISTED}
         for server in "sh":
             for name, (_, _, seen) in REPAIRED.items():
                 shown = listed[f"{server}__{name}"]

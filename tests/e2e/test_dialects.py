@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-from callers import handshake
-from e2e.test_profiles import asked, called, listed, until_all_ready
+from dialect_rules import offences
+from e2e.test_profiles import until_all_ready
 from gateways import running_gateway, text_of
 from upstreams.running import scripted_stdio_server, tool
+from visitors import OWN, Visitor, in_both_eras
 
 PLACE = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 HARD: dict[str, Any] = {
@@ -34,13 +36,17 @@ DIALECTS = (
 )  # fmt: skip
 
 
-async def test_every_dialect_lists_every_tool_and_a_call_in_its_words_arrives_as_the_original(tmp_path: Path) -> None:
+@in_both_eras
+async def test_every_dialect_lists_every_tool_and_a_call_in_its_words_arrives_as_the_original(
+    era: str, tmp_path: Path
+) -> None:
     config, record = scripted_stdio_server(tmp_path, "trips", tools=[HARD, tool("plain", "a")])
     profiles = {name: {"disclosure": "eager", "dialect": name} for name in DIALECTS}
     async with running_gateway(tmp_path, {"trips": config}, gateway={"profiles": profiles}) as gateway:
         await until_all_ready(gateway, "trips")
+        visitor = Visitor(gateway=gateway, era=era)
         for name in DIALECTS:
-            tools = await listed(gateway, name)
+            tools = await visitor.listed(name)
             assert {"trips__book", "trips__plain"} <= set(tools), name
             schema = tools["trips__book"]["inputSchema"]
             assert schema["type"] == "object"
@@ -54,11 +60,11 @@ async def test_every_dialect_lists_every_tool_and_a_call_in_its_words_arrives_as
             if name == "openai-strict":
                 assert set(schema["required"]) == set(schema["properties"])
                 sent |= {"when": None, "seats": None}
-            answer = await called(gateway, "trips__book", sent, name)
+            answer = await visitor.called("trips__book", sent, name)
             assert not answer.get("isError"), (name, text_of(answer))
             assert record.calls("book")[-1]["arguments"] == {"where": {"city": "Rome"}, "$weird key": "x"}, name
             # Checked against the original, whatever the dialect could say.
-            wrong = await called(gateway, "trips__book", {"where": {"city": "Rome"}, "seats": 10}, name)
+            wrong = await visitor.called("trips__book", {"where": {"city": "Rome"}, "seats": 10}, name)
             assert wrong["isError"], name
         assert len(record.calls("book")) == len(DIALECTS)
         rows = {row["name"]: row for row in (await gateway.admin("profiles")).json()["profiles"]}
@@ -67,23 +73,102 @@ async def test_every_dialect_lists_every_tool_and_a_call_in_its_words_arrives_as
         assert {"wrapper", "path", "keyword", "how", "narrower"} == set(rows["gemini"]["weakened"][0])
 
 
-async def test_what_a_search_finds_is_in_the_dialect_too_and_in_the_handshake_era(tmp_path: Path) -> None:
+@in_both_eras
+async def test_what_a_search_finds_is_in_the_dialect_too(era: str, tmp_path: Path) -> None:
     config, _ = scripted_stdio_server(tmp_path, "trips", tools=[HARD])
     profiles = {"default": {"disclosure": "lazy", "dialect": "gemini"}}
     async with running_gateway(tmp_path, {"trips": config}, gateway={"profiles": profiles}) as gateway:
         await until_all_ready(gateway, "trips")
-        found = (await called(gateway, "find_tools", {"query": "book"}))["structuredContent"]["tools"]
+        visitor = Visitor(gateway=gateway, era=era)
+        [found] = (await visitor.called("find_tools", {"query": "book"}))["structuredContent"]["tools"]
         assert "$defs" not in str(found)
-        session = await handshake(gateway)
-        await session.call("find_tools", {"query": "book"})
-        response = await session.post({"jsonrpc": "2.0", "id": 3, "method": "tools/list"})
-        tools = {one["name"]: one for one in response.json()["result"]["tools"]}
-        assert tools["trips__book"]["inputSchema"] == found[0]["inputSchema"]
-        assert (await asked(gateway, "tools/list"))["tools"]
+        if not visitor.modern:
+            assert (await visitor.listed())["trips__book"]["inputSchema"] == found["inputSchema"]
+        weird = next(key for key in found["inputSchema"]["properties"] if "weird" in key)
+        assert not (await visitor.called("trips__book", {"where": {"city": "Rome"}, weird: "x"})).get("isError")
+
+
+@in_both_eras
+async def test_our_own_tools_are_in_the_dialect_too_and_can_be_called_in_it(era: str, tmp_path: Path) -> None:
+    config, record = scripted_stdio_server(tmp_path, "trips", tools=[tool("plain", "a")])
+    profiles = {name: {"disclosure": "lazy", "dialect": name, "repair": "off"} for name in DIALECTS}
+    async with running_gateway(tmp_path, {"trips": config}, gateway={"profiles": profiles}) as gateway:
+        await until_all_ready(gateway, "trips")
+        visitor = Visitor(gateway=gateway, era=era)
+        for name in DIALECTS:
+            listed = await visitor.listed(name)
+            assert set(listed) == OWN
+            assert {own: offences(one, name) for own, one in listed.items()} == {own: [] for own in OWN}, name
+            strict = name == "openai-strict"
+            # What cannot hold any member would be no way to call anything.
+            kind = listed["invoke_tool"]["inputSchema"]["properties"]["arguments"]["type"]
+            assert kind == (["string", "null"] if strict else "object"), name
+            given: Any = json.dumps({"a": "b"}) if strict else {"a": "b"}
+            address = {"server": "trips", "tool": "plain"}
+            done = await visitor.called("invoke_tool", {**address, "arguments": given}, name)
+            assert not done.get("isError"), (name, text_of(done))
+            query = {"query": "plain", **({"limit": None} if strict else {})}
+            found = await visitor.called("find_tools", query, name)
+            assert [one["name"] for one in found["structuredContent"]["tools"]] == ["trips__plain"]
+            refused = await visitor.called("invoke_tool", {**address, "arguments": None}, name)
+            assert refused["isError"]
+            call = '"{\\"a\\":\\"<string>\\"}"' if strict else '{"a":"<string>"}'
+            assert f'"tool":"plain","arguments":{call}}}' in text_of(refused)
+        assert [one["arguments"] for one in record.calls()] == [{"a": "b"}] * len(DIALECTS)
+
+
+@in_both_eras
+async def test_a_caller_is_answered_in_the_names_that_it_was_shown(era: str, tmp_path: Path) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"order by": {"type": "object", "properties": {"$top": {"type": "integer"}}}, "how": {}},
+        "required": ["order by"],
+    }
+    complaint = {"isError": True, "content": [{"type": "text", "text": "'how' was not provided for 'order by'"}]}
+    config, record = scripted_stdio_server(
+        tmp_path,
+        "up",
+        tools=[{"name": "ask", "inputSchema": schema}, {"name": "moan", "inputSchema": schema}],
+        behaviours={"moan": {"kind": "result", "with": {"result": complaint}}},
+    )
+    profiles = {"p": {"dialect": "anthropic"}}
+    async with running_gateway(tmp_path, {"up": config}, gateway={"profiles": profiles}) as gateway:
+        await until_all_ready(gateway, "up")
+        visitor = Visitor(gateway=gateway, era=era)
+        shown = (await visitor.listed("p"))["up__ask"]["inputSchema"]["properties"]
+        by = next(name for name in shown if name.startswith("order_by"))
+        top = next(iter(shown[by]["properties"]))
+        generic = {"server": "up", "tool": "ask"}
+        ready = f'{{"{by}":{{}}}}'
+        for name, arguments, words in (
+            ("up__ask", {}, f"Missing: {by}. Keys sent: (none). Call it like: {ready}"),
+            ("up__ask", {"arguments": {by: {top: "x"}}}, f"{by}.{top} is declared as integer, you sent a string"),
+            ("invoke_tool", generic, f"Missing: {by}."),
+            ("invoke_tool", {**generic, "arguments": {by: {}}, "x": 1}, ready),
+            ("up__moan", {by: {}}, f"Missing: how. Keys sent: {by}."),
+        ):
+            refused = await visitor.called(name, arguments, "p")
+            assert refused["isError"]
+            assert words in text_of(refused)
+        assert record.calls("ask") == []
+        assert text_of(refused).startswith("'how' was not provided for 'order by'\n")
+        sent = {by: {top: 1}}
+        for name, arguments in (
+            ("up__ask", {"arguments": sent}),
+            ("up__ask", {by: json.dumps(sent[by])}),
+            ("invoke_tool", {**generic, "arguments": json.dumps(sent)}),
+            ("invoke_tool", {**generic, **sent}),
+        ):
+            done = await visitor.called(name, arguments, "p")
+            assert not done.get("isError"), (name, arguments, text_of(done))
+        repaired = await visitor.called("up__ask", {by: {top: "1"}}, "p")
+        assert repaired["_meta"]["typegate/repairs"]["repairs"] == [{"repair": "converted", "path": f"{by}.{top}"}]
+        assert [one["arguments"] for one in record.calls("ask")] == [{"order by": {"$top": 1}}] * 5
+        manual = await visitor.asked("prompts/get", {"name": "gateway_tools", "arguments": {}}, "p")
+        assert by in str(manual)
 
 
 def test_an_unknown_dialect_stops_the_start_with_the_nearest_one(tmp_path: Path) -> None:
-
     config = tmp_path / "c.json"
     config.write_text('{"mcpServers": {}, "gateway": {"profiles": {"p": {"dialect": "openai-strikt"}}}}')
     command = [sys.executable, "-m", "gateway", "serve", "--config", str(config)]

@@ -7,6 +7,7 @@ from pathlib import Path
 from gateways import RunningGateway, running_gateway
 from prometheus_client.parser import text_string_to_metric_families
 from upstreams.running import scripted_stdio_server, tool
+from visitors import Visitor, in_both_eras
 
 
 async def samples(gateway: RunningGateway) -> dict[tuple[str, ...], float]:
@@ -19,17 +20,26 @@ async def samples(gateway: RunningGateway) -> dict[tuple[str, ...], float]:
     }
 
 
-async def test_calls_are_counted_by_the_way_they_came_and_how_they_ended(tmp_path: Path) -> None:
-    secret = "hunter2-secret"
-    config, _ = scripted_stdio_server(tmp_path, "up", tools=[tool("echo", "text"), tool("error")])
+@in_both_eras
+async def test_calls_are_counted_by_the_way_they_came_and_how_they_ended(era: str, tmp_path: Path) -> None:
+    secret, answered = "hunter2-secret", "answered-secret"
+    told = {"content": [{"type": "text", "text": answered}], "structuredContent": {"text": answered}}
+    config, _ = scripted_stdio_server(
+        tmp_path,
+        "up",
+        tools=[tool("echo", "text"), tool("error"), tool("tell")],
+        behaviours={"tell": {"kind": "result", "with": {"result": told}}},
+    )
     async with running_gateway(tmp_path, {"up": config}, arguments=("--verbose",)) as gateway:
         await gateway.until_listed("up__echo")
-        await gateway.call("up__echo", {"text": secret})
-        await gateway.call("up__echo", {"Text": secret})
-        await gateway.call("up__echo", {})
-        await gateway.call("up__error")
+        visitor = Visitor(gateway=gateway, era=era)
+        await visitor.called("up__echo", {"text": secret})
+        await visitor.called("up__echo", {"Text": secret})
+        await visitor.called("up__echo", {})
+        await visitor.called("up__error", {})
+        assert answered in str(await visitor.called("up__tell", {}))
         for _ in range(3):
-            await gateway.call("invoke_tool", {"server": "up", "tool": "echo", "arguments": {"text": secret}})
+            await visitor.called("invoke_tool", {"server": "up", "tool": "echo", "arguments": {"text": secret}})
         seen = await samples(gateway)
 
         def calls(name: str, via: str, outcome: str) -> float:
@@ -45,5 +55,6 @@ async def test_calls_are_counted_by_the_way_they_came_and_how_they_ended(tmp_pat
         assert seen["typegate_call_seconds_total", "server=up", "tool=echo", "via=wrapper"] > 0
         assert secret not in str(seen)
         assert secret not in gateway.logged()
+        assert answered not in gateway.logged() + str(seen)
         assert gateway.logged().count("via='invoke_tool'") == 3
-        assert gateway.logged().count("via='wrapper'") == 4
+        assert gateway.logged().count("via='wrapper'") == 5

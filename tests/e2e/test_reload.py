@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-from callers import get_stream, handshake
 from gateways import RunningGateway, answer_of, glance_again, running_gateway
 from upstreams.running import Recording, scripted_http_server, scripted_stdio_server, tool
+from visitors import CHANGED, Visitor, in_both_eras
 
 ECHO = tool("echo", n={"type": "integer"})
-CHANGED = "notifications/tools/list_changed"
 
 
 def up(tmp_path: Path, name: str = "up", **script: Any) -> tuple[dict[str, Any], Recording]:
@@ -49,30 +48,54 @@ async def until_served(gateway: RunningGateway, *names: str) -> None:
             await glance_again()
 
 
-async def test_a_supplement_is_applied_with_one_announcement_and_nobody_is_asked_again(tmp_path: Path) -> None:
+@in_both_eras
+async def test_a_supplement_is_applied_with_one_announcement_and_nobody_is_asked_again(
+    era: str, tmp_path: Path
+) -> None:
     config, record = up(tmp_path)
     async with running_gateway(tmp_path, {"up": config}) as gateway:
         await gateway.until_listed("up__echo")
-        session = await handshake(gateway)
-        async with get_stream(session) as stream:
+        visitor = Visitor(gateway=gateway, era=era)
+        async with visitor.changes() as heard:
             rewrite(gateway, lambda one: one["mcpServers"]["up"].update(supplement="More."))
-            assert (await stream.next())["method"] == CHANGED
-            assert (await gateway.tools())["up__echo"]["description"] == "Does echo.\n\nMore."
+            assert (await heard.next())["method"] == CHANGED
+            assert (await visitor.listed())["up__echo"]["description"] == "Does echo.\n\nMore."
             # Nothing that is shown has changed: nothing is announced before the next real change is.
             rewrite(gateway, lambda one: one["mcpServers"]["up"].update(callTimeout=50))
             await until(gateway, lambda row: row["reloads"] == 2)
             rewrite(gateway, lambda one: one["mcpServers"]["up"].update(supplement="Less."))
-            assert (await stream.next())["method"] == CHANGED
-            assert (await gateway.tools())["up__echo"]["description"] == "Does echo.\n\nLess."
+            assert (await heard.next())["method"] == CHANGED
+            assert (await visitor.listed())["up__echo"]["description"] == "Does echo.\n\nLess."
         assert len(record.requests("tools/list")) == 1
         assert len(record.starts()) == 1
 
 
-async def test_a_bad_file_keeps_the_running_configuration_and_says_why(tmp_path: Path) -> None:
+@in_both_eras
+async def test_a_change_is_announced_to_the_profiles_that_show_it_only(era: str, tmp_path: Path) -> None:
+    a, record = up(tmp_path, "a")
+    b, _ = up(tmp_path, "b")
+    profiles = {"one": {"servers": ["a"]}, "two": {"servers": ["b"], "supplements": {"b__echo": "Old."}}}
+    async with running_gateway(tmp_path, {"a": a, "b": b}, gateway={"profiles": profiles}) as gateway:
+        await gateway.until_listed("a__echo", "b__echo")
+        visitor = Visitor(gateway=gateway, era=era)
+        async with visitor.changes("one") as one, visitor.changes("two") as two:
+            rewrite(gateway, lambda file: file["gateway"]["profiles"]["two"].update(supplements={"b__echo": "New."}))
+            assert (await two.next())["method"] == CHANGED
+            assert (await visitor.listed("two"))["b__echo"]["description"] == "Does echo.\n\nNew."
+            rewrite(gateway, lambda file: file["gateway"]["profiles"]["one"].update(tools=["nothing"]))
+            assert (await one.next())["method"] == CHANGED
+            assert set(await visitor.listed("one")) == {"invoke_tool"}
+        assert len(record.requests("tools/list")) == 1
+
+
+@in_both_eras
+async def test_a_bad_file_keeps_the_running_configuration_and_says_why(era: str, tmp_path: Path) -> None:
     config, _ = up(tmp_path)
     async with running_gateway(tmp_path, {"up": config}) as gateway:
         await gateway.until_listed("up__echo")
+        visitor = Visitor(gateway=gateway, era=era)
         good = gateway.config.read_text()
+        before = (await visitor.sent("tools/list")).content
         for bad, why in (
             ("{", "is not JSON"),
             ('{"mcpServers": {"up": {}}}', "command"),
@@ -82,8 +105,8 @@ async def test_a_bad_file_keeps_the_running_configuration_and_says_why(tmp_path:
             gateway.config.write_text(bad)
             row = await until(gateway, lambda row, why=why: row["error"] is not None and why in row["error"])
             assert row["reloads"] == 0
-            assert set(await gateway.tools()) == {"up__echo"}
-            assert not (await gateway.call("up__echo", {"n": 1})).get("isError")
+            assert (await visitor.sent("tools/list")).content == before
+            assert not (await visitor.called("up__echo", {"n": 1})).get("isError")
         gateway.config.unlink()
         gateway.config.write_text(good.replace('"args"', '"tags": ["x"], "args"'))
         await until(gateway, lambda row: row["error"] is None and row["reloads"] == 1)
@@ -140,28 +163,21 @@ async def test_a_running_call_ends_as_it_began_when_its_server_is_changed_or_rem
         assert len(record.calls("slow")) == 2
 
 
-async def test_five_hundred_calls_in_flight_outlive_ten_changes(tmp_path: Path) -> None:
+async def test_five_hundred_calls_of_both_eras_in_flight_outlive_ten_changes(tmp_path: Path) -> None:
     config, record = up(tmp_path, tools=[tool("nap")], behaviours={"nap": {"kind": "sleep", "with": {"seconds": 0.3}}})
     calm, _ = up(tmp_path, "calm")
     servers = {"up": {**config, "maxConcurrency": 1_000}, "calm": calm}
     async with running_gateway(tmp_path, servers) as gateway:
         await gateway.until_listed("up__nap", "calm__echo")
+        visitors = [Visitor(gateway=gateway, era=era) for era in ("2026-07-28", "2025-11-25")]
+        await visitors[1].session()
         failed: list[Any] = []
         done = 0
 
         async def call(number: int) -> None:
             nonlocal done
-            body = {
-                "jsonrpc": "2.0",
-                "id": number,
-                "method": "tools/call",
-                "params": {"name": "up__nap", "arguments": {}},
-            }
-            body["params"]["_meta"] = {
-                "io.modelcontextprotocol/protocolVersion": "2026-07-28",
-                "io.modelcontextprotocol/clientCapabilities": {},
-            }
-            answer = answer_of(await gateway.post(body, timeout_s=30))
+            visitor = visitors[number % len(visitors)]
+            answer = answer_of(await visitor.sent("tools/call", {"name": "up__nap", "arguments": {}}))
             if "result" not in answer or answer["result"].get("isError"):
                 failed.append(answer)
             done += 1
@@ -233,3 +249,28 @@ async def test_what_waits_for_the_next_start_is_said(tmp_path: Path) -> None:
         rewrite(gateway, lambda one: one["gateway"].update(listen={"port": 1}))
         await until(gateway, lambda row: row["reloads"] == 1)
         assert "gateway.listen takes effect at the next start" in gateway.logged()
+
+
+@in_both_eras
+async def test_a_storm_of_changes_ends_with_the_last_one_and_fails_no_call(era: str, tmp_path: Path) -> None:
+    config, record = up(tmp_path)
+    async with running_gateway(tmp_path, {"up": config}) as gateway:
+        await gateway.until_listed("up__echo")
+        visitor = Visitor(gateway=gateway, era=era)
+        await visitor.listed()
+        good = json.loads(gateway.config.read_text())
+        for count in range(300):
+            good["mcpServers"]["up"]["supplement"] = f"Number {count}."
+            # Every third is cut off in the middle, as a program leaves it that writes in place.
+            text = json.dumps(good)
+            gateway.config.write_text(text[: len(text) // 2] if count % 3 == 0 else text)
+            if count % 10 == 0:
+                assert not (await visitor.called("up__echo", {"n": count})).get("isError")
+                assert set(await visitor.listed()) == {"invoke_tool", "up__echo"}
+        with anyio.fail_after(10):
+            while (await visitor.listed())["up__echo"]["description"] != "Does echo.\n\nNumber 299.":
+                await glance_again()
+        assert (await state(gateway))["error"] is None
+        assert len(record.starts()) == 1
+        assert len(record.requests("tools/list")) == 1
+        assert "Traceback" not in gateway.logged()

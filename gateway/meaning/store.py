@@ -1,0 +1,74 @@
+"""Vectors on disk, by digest of the text and name of the model: what was embedded once never is again."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    import sqlite3
+
+log = logging.getLogger(__name__)
+
+FILE_NAME: Final = "vectors.sqlite"
+MAX_ROWS: Final = 100_000
+_WAIT_S: Final = 5.0
+_TABLE: Final = "create table if not exists vectors (model text, digest text, vector blob, primary key (model, digest))"
+_AT_ONCE: Final = 500
+
+
+class VectorStore:
+    """One file in the state directory, shared by every gateway that has it; without a directory nothing is kept.
+
+    A file that cannot be read or written costs a warning and the time to embed again.
+    """
+
+    def __init__(self, state_dir: Path | None, model: str, size_bytes: int) -> None:
+        self._path = state_dir / FILE_NAME if state_dir is not None else None
+        self._model = model
+        self._size_bytes = size_bytes
+
+    def read(self, digests: Iterable[str]) -> dict[str, bytes]:
+        """Return what is stored of these."""
+        wanted, found = list(digests), dict[str, bytes]()
+
+        def select(base: sqlite3.Connection) -> None:
+            for start in range(0, len(wanted), _AT_ONCE):
+                some = wanted[start : start + _AT_ONCE]
+                marks = ",".join("?" * len(some))
+                asked = f"select digest, vector from vectors where model = ? and digest in ({marks})"
+                found.update(base.execute(asked, (self._model, *some)))
+
+        self._with_file(select)
+        return {digest: vector for digest, vector in found.items() if len(vector) == self._size_bytes}
+
+    def write(self, vectors: Mapping[str, bytes]) -> None:
+        """Store these; beyond 100,000 the oldest go."""
+
+        def insert(base: sqlite3.Connection) -> None:
+            rows = [(self._model, digest, vector) for digest, vector in vectors.items()]
+            base.executemany("insert or replace into vectors values (?, ?, ?)", rows)
+            oldest = "select rowid from vectors order by rowid desc limit -1 offset ?"
+            base.execute(f"delete from vectors where rowid in ({oldest})", (MAX_ROWS,))
+
+        self._with_file(insert)
+
+    def _with_file(self, act: Callable[[sqlite3.Connection], None]) -> None:
+        if self._path is None:
+            return
+        import sqlite3  # late: most gateways have no vectors, and a host waits for what is imported
+
+        try:
+            with closing(sqlite3.connect(self._path, timeout=_WAIT_S)) as base, base:
+                self._path.chmod(0o600)
+                base.execute(_TABLE)
+                act(base)
+        except (sqlite3.Error, OSError) as error:
+            log.warning("the stored vectors are not used: %s", error)
+            if isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.OperationalError):
+                # It is damaged, and holds nothing that cannot be made again.
+                with suppress(OSError):
+                    self._path.unlink()

@@ -1,0 +1,179 @@
+"""Descriptions that know their context, and hints that hosts search by (rows S1-S12, X13)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import anyio
+from e2e.test_profiles import MAIL, server, until_all_ready
+from gateways import RunningGateway, glance_again, running_gateway
+from upstreams.running import scripted_http_server, tool
+from visitors import CHANGED, OWN, Visitor, in_both_eras
+
+FILINGS = [tool("read"), tool("list")]
+
+
+async def until_described(visitor: Visitor, name: str, description: str) -> None:
+    with anyio.fail_after(10):
+        while (await visitor.listed())[name]["description"] != description:
+            await glance_again()
+
+
+async def noted(gateway: RunningGateway, wrapper: str, text: str) -> None:
+    answer = await gateway.admin("notes", "POST", {"wrapper": wrapper, "text": text})
+    assert answer.status_code == 201, answer.text
+
+
+@in_both_eras
+async def test_supplements_follow_the_upstreams_words_in_their_order_and_each_once(era: str, tmp_path: Path) -> None:
+    a, record = server(
+        tmp_path, "a", FILINGS, tags=["filings"], displayName="The filings", supplement="Server text.", siblings=["b"],
+        tools={"read": {"supplement": "Tool text.", "examples": [{"year": 2024}]}},
+    )  # fmt: skip
+    b, _ = server(tmp_path, "b", [tool("find")], displayName="History")
+    c, _ = server(tmp_path, "c", [tool("sum")], tags=["filings"])
+    profiles = {
+        "sec": {
+            "disclosure": "eager",
+            "supplements": {"a__read": "Profile text.", "a__list": "Server text.", "a__gone": "x"},
+            "guidance": {"filings": "Cite the filing."},
+        },
+        "user": {"disclosure": "eager"},
+    }
+    async with running_gateway(tmp_path, {"a": a, "b": b, "c": c}, gateway={"profiles": profiles}) as gateway:
+        await until_all_ready(gateway, "a", "b", "c")
+        await noted(gateway, "a__read", "Slow on Mondays.")
+        visitor = Visitor(gateway=gateway, era=era)
+        sec, user = await visitor.listed("sec"), await visitor.listed("user")
+        parts = ["Does read.", "Server text.", "Tool text.", "Profile text.", "Cite the filing."]
+        read = "\n\n".join([*parts, "Related server: b (History).", "Slow on Mondays."])
+        assert sec["a__read"]["description"] == f'{read}\n\nExamples:\n{{"year":2024}}'
+        assert sec["a__list"]["description"] == (
+            "Does list.\n\nServer text.\n\nCite the filing.\n\nRelated server: b (History)."
+        )
+        # Guidance reaches every server with its tag and no other, and no other profile has a word of it.
+        assert sec["c__sum"]["description"] == "Does sum.\n\nCite the filing."
+        assert sec["b__find"]["description"] == "Does find.\n\nRelated server: a (The filings)."
+        assert "Cite the filing" not in json.dumps([user, await visitor.listed()])
+        assert user["c__sum"]["description"] == "Does sum."
+        for name in ("a__read", "a__list", "b__find", "c__sum"):
+            assert {**sec[name], "description": ""} == {**user[name], "description": ""}
+        rows = {row["name"]: row for row in (await gateway.admin("profiles")).json()["profiles"]}
+        assert rows["sec"]["warnings"] == ["supplements: a__gone is no wrapper"]
+        assert rows["user"]["warnings"] == []
+        assert len(record.requests("tools/list")) == 1
+
+
+@in_both_eras
+async def test_two_paths_differ_and_two_clients_on_one_path_read_the_same_bytes(era: str, tmp_path: Path) -> None:
+    config, _ = server(tmp_path, "a", [MAIL])
+    profiles = {"sec": {"supplements": {"a__send_mail": "Never to strangers."}}, "user": {}}
+    async with running_gateway(tmp_path, {"a": config}, gateway={"profiles": profiles}) as gateway:
+        await until_all_ready(gateway, "a")
+        one, other = Visitor(gateway=gateway, era=era), Visitor(gateway=gateway, era=era)
+        sec, user = [(await one.sent("tools/list", profile=path)).content for path in ("sec", "user")]
+        assert sec != user
+        assert (await other.sent("tools/list", profile="sec")).content == sec
+        assert (await other.sent("tools/list", profile="user")).content == user
+        shown = (await one.listed("sec"))["a__send_mail"]
+        assert shown["description"] == "Does send_mail.\n\nNever to strangers."
+        assert shown["inputSchema"] == MAIL["inputSchema"]
+
+
+@in_both_eras
+async def test_a_sibling_is_named_while_it_is_served(era: str, tmp_path: Path) -> None:
+    a, record = server(tmp_path, "a", [tool("read")], siblings=["b", "never"])
+    async with scripted_http_server(tmp_path, "b", tools=[tool("find")]) as b:
+        async with running_gateway(tmp_path, {"a": a, "b": b.config}) as gateway:
+            await until_all_ready(gateway, "a", "b")
+            visitor = Visitor(gateway=gateway, era=era)
+            both = "Does read.\n\nRelated server: b."
+            await until_described(visitor, "a__read", both)
+            assert (await visitor.listed())["b__find"]["description"] == "Does find.\n\nRelated server: a."
+            async with visitor.changes() as heard:
+                await b.stop()
+                # Only now is it known to be gone.
+                await visitor.called("b__find", {})
+                assert (await heard.next())["method"] == CHANGED
+                assert (await visitor.listed())["a__read"]["description"] == "Does read."
+                await b.start()
+                assert (await heard.next())["method"] == CHANGED
+                assert (await visitor.listed())["a__read"]["description"] == both
+        assert len(record.requests("tools/list")) == 1
+
+
+@in_both_eras
+async def test_what_is_added_is_cut_with_a_mark_and_never_what_the_upstream_wrote(era: str, tmp_path: Path) -> None:
+    long = {**tool("long"), "description": "u" * 3_000}
+    shown = {"examples": [{"a": 1}]}
+    room = 2_048 - len("Does full.") - 2
+    config, _ = server(
+        tmp_path, "a", [tool("read"), long, tool("full")], tools={"read": shown, "long": shown, "full": shown}
+    )
+    profiles = {"p": {"supplements": {"a__full": "f" * room, "a__read": "s" * 5_000, "a__long": "s"}}}
+    async with running_gateway(tmp_path, {"a": config}, gateway={"profiles": profiles}) as gateway:
+        await until_all_ready(gateway, "a")
+        tools = await Visitor(gateway=gateway, era=era).listed("p")
+        assert tools["a__long"]["description"] == "u" * 3_000
+        described = tools["a__read"]["description"]
+        assert described.startswith("Does read.\n\nsss")
+        assert described.endswith(" […]")
+        assert len(described) == 2_048
+        # Examples give way first: not a letter of the prose is lost for them.
+        assert tools["a__full"]["description"] == f"Does full.\n\n{'f' * room}"
+
+
+@in_both_eras
+async def test_without_context_a_list_is_what_it_was_byte_for_byte(era: str, tmp_path: Path) -> None:
+    config, _ = server(tmp_path, "a", [MAIL])
+    async with running_gateway(tmp_path, {"a": config}) as gateway:
+        await until_all_ready(gateway, "a")
+        plain = (await Visitor(gateway=gateway, era=era).sent("tools/list")).content
+    (here := tmp_path / "again").mkdir()
+    profiles = {"default": {"disclosure": "eager"}, "other": {"supplements": {"a__send_mail": "x", "a__no": "y"}}}
+    async with running_gateway(here, {"a": config}, gateway={"profiles": profiles}) as gateway:
+        await until_all_ready(gateway, "a")
+        assert (await Visitor(gateway=gateway, era=era).sent("tools/list")).content == plain
+        rows = {row["name"]: row for row in (await gateway.admin("profiles")).json()["profiles"]}
+        assert rows["other"]["warnings"] == ["supplements: a__no is no wrapper"]
+
+
+@in_both_eras
+async def test_hints_of_the_configuration_stand_where_the_upstream_has_none(era: str, tmp_path: Path) -> None:
+    hinted = {**tool("b"), "annotations": {"readOnlyHint": False, "x": 1}, "_meta": {"mine": 1}}
+    reads = {"readOnlyHint": True, "openWorldHint": False}
+    said = {"annotations": reads, "searchHint": "post letter", "alwaysLoad": True}
+    config, _ = server(tmp_path, "s", [tool("a"), hinted], tools={"a": said, "b": said})
+    async with running_gateway(tmp_path, {"s": config}) as gateway:
+        await until_all_ready(gateway, "s")
+        tools = await Visitor(gateway=gateway, era=era).listed()
+        hints = {"anthropic/searchHint": "post letter", "anthropic/alwaysLoad": True}
+        assert tools["s__a"]["annotations"] == reads
+        assert tools["s__b"]["annotations"] == {"readOnlyHint": False, "x": 1, "openWorldHint": False}
+        assert (tools["s__a"]["_meta"], tools["s__b"]["_meta"]) == (hints, {"mine": 1, **hints})
+
+
+@in_both_eras
+async def test_titles_and_descriptions_hold_the_words_of_server_and_tool_where_a_host_searches_them(
+    era: str, tmp_path: Path
+) -> None:
+    wordless = {"name": "getOpen_orders", "inputSchema": {"type": "object"}}
+    titled = {**tool("close"), "title": "Close it"}
+    telling = {**tool("sum"), "description": "The sum of what the shop on the web has sold."}
+    config, _ = server(tmp_path, "web-shop", [wordless, titled, telling])
+    profiles = {"host": {"dialect": "claude-code", "supplements": {"web-shop__close": "Ask first."}}}
+    async with running_gateway(tmp_path, {"web-shop": config}, gateway={"profiles": profiles}) as gateway:
+        await until_all_ready(gateway, "web-shop")
+        visitor = Visitor(gateway=gateway, era=era)
+        tools = await visitor.listed("host")
+        assert tools["web-shop__getOpen_orders"]["title"] == "web shop: get Open orders"
+        for shown in tools.values():
+            said = shown["description"].lower()
+            assert shown["name"] in OWN or all(word in said for word in ("web", "shop")), said
+        assert "get Open orders" in tools["web-shop__getOpen_orders"]["description"]
+        assert tools["web-shop__close"]["title"] == "Close it"
+        assert tools["web-shop__close"]["description"] == "Does close.\n\nAsk first.\n\nweb shop: close."
+        # What has the words already gets none.
+        assert tools["web-shop__sum"]["description"] == telling["description"]
+        assert (await visitor.listed())["web-shop__close"]["description"] == "Does close."

