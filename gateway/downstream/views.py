@@ -29,6 +29,8 @@ class ListViews:
 
     def __init__(self) -> None:
         self._views: dict[tuple[str, ListedKind, bool], tuple[object, bytes]] = {}
+        # Each item of the last list by the definition that it was made of: a change makes only its own anew.
+        self._items: dict[tuple[str, ListedKind, bool], dict[int, tuple[object, bytes]]] = {}
 
     def result(
         self, view: View, kind: ListedKind, *, modern: bool, shared: bool, found: frozenset[str] = frozenset()
@@ -60,15 +62,27 @@ class ListViews:
                 "cacheScope": "public" if public else "private",
                 "_meta": {SERVER_INFO_KEY: SERVER_INFO},
             }
-        items = b",".join(wire.dumps(item) for item in _items(view, kind, modern, found))
+        items = b",".join(self._written(view, kind, modern, found))
         tail = b"," + wire.dumps(rest)[1:] if rest else b"}"
         result = b'{"' + kind.encode() + b'":[' + items + b"]" + tail
         if not found:
             self._views[view.profile.name, kind, modern] = (key, result)
         return result
 
+    def _written(self, view: View, kind: ListedKind, modern: bool, found: frozenset[str]) -> Iterable[bytes]:
+        name = (view.profile.name, kind, modern)
+        before, now = self._items.get(name, {}), dict[int, tuple[object, bytes]]()
+        for item in _items(view, kind, found):
+            known = before.get(id(item))
+            if known is None or known[0] is not item:
+                known = (item, wire.dumps(item if modern or kind != "tools" else handshake_definition(item)))
+            now[id(item)] = known
+            yield known[1]
+        if not found:
+            self._items[name] = now
 
-def _items(view: View, kind: ListedKind, modern: bool, found: frozenset[str]) -> Iterable[dict[str, Any]]:
+
+def _items(view: View, kind: ListedKind, found: frozenset[str]) -> Iterable[dict[str, Any]]:
     if kind != "tools":
         if kind == "prompts":
             yield from NATIVE_PROMPTS
@@ -77,4 +91,4 @@ def _items(view: View, kind: ListedKind, modern: bool, found: frozenset[str]) ->
     yield from view.own
     for entry in view.entries:
         if entry.listed or entry.wrapper.name in found:
-            yield entry.shown if modern else handshake_definition(entry.shown)
+            yield entry.shown
