@@ -30,6 +30,8 @@ from gateway.downstream.changes import Announcer
 from gateway.downstream.listening import Listening
 from gateway.downstream.server import McpServer
 from gateway.fleet import Fleet
+from gateway.hooks.guard import Guard
+from gateway.hooks.running import Hooks
 from gateway.notebook import Notebook
 from gateway.reloading import Reloader
 from gateway.upstream.http import HttpClient
@@ -47,7 +49,9 @@ FIRST_LIST_S: Final = 0.7
 class Gateway:
     """Everything that runs: one fleet of upstreams, one registry, one server."""
 
-    def __init__(self, config: Config, state_dir: Path | None, group: TaskGroup) -> None:
+    def __init__(
+        self, config: Config, state_dir: Path | None, group: TaskGroup, guards: tuple[Guard, ...] = ()
+    ) -> None:
         self.config = config
         self._group = group
         self._client = HttpClient()
@@ -74,6 +78,7 @@ class Gateway:
         self.reloader: Reloader | None = None
         seals = Seals(state_dir)
         tasks = TaskNames(seals)
+        self.hooks = Hooks(self.registry, guards)
         forwarder = Forwarder(self.fleet.links, self.private, seals)
         self.pipeline = CallPipeline(
             self.registry,
@@ -85,11 +90,12 @@ class Gateway:
             ),
             self.outcomes,
             self.finder,
+            self.hooks,
         )  # fmt: skip
         self.server = McpServer(
             self.views,
             self.pipeline,
-            OfferingCalls(self.registry, forwarder, tasks),
+            OfferingCalls(self.registry, forwarder, tasks, self.hooks),
             Listening(self.views, self.subscriptions, tasks, self.announcer, pending=self._pending),
             self.announcer,
             shared=not config.gateway.auth.api_keys,
@@ -103,6 +109,7 @@ class Gateway:
         self.fleet.start(_reachable(self.config))
         self._group.start_soon(self.announcer.run)
         self._group.start_soon(self.notebook.run)
+        self._group.start_soon(self.hooks.run)
 
     def close(self) -> None:
         """Drop what no task owns."""

@@ -9,7 +9,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from gateway.config.model import Config, ConfigFile, ServerConfig, near
+from gateway.config.model import Config, ConfigFile, ServerConfig
+from gateway.config.sections import near
 from gateway.config.source import join, kind, read, values
 from gateway.config.variables import expand
 from gateway.errors import ConfigError

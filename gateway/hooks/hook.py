@@ -1,0 +1,224 @@
+"""`Hook`: what may look at a call, change it, answer it or block it. Its docstrings are the manual."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal
+
+from gateway.hooks.payloads import copied
+
+Kind = Literal["tool", "prompt", "resource"]
+Mode = Literal["transform", "validate", "audit", "concurrent"]
+BLOCK_CODE = -32000
+"""The JSON-RPC code of a block that says none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metadata:
+    """What is known of a call beside its arguments; nothing of it ever stands among them.
+
+    Attributes:
+        kind: Whether a tool is called, a prompt got or a resource read.
+        wrapper: The name that callers know: `server__tool`, a prompt's exposed name, a resource's exposed URI.
+        server: The alias of the upstream.
+        tool: The name that the upstream knows: of the tool, of the prompt, or the URI.
+        principal: Who calls.
+        session: The caller's handshake-era session; None in the modern era, which has none.
+        request_id: The JSON-RPC id that the caller gave; not unique beyond its connection.
+        call_id: Ours, unique to this call.
+        via: `wrapper` or `invoke_tool`: the route a call came by.
+        tags: Of the server.
+        profile: The caller's.
+        digest: Of the tool's definition; another one after it has changed.
+        read_only: The tool says that it changes nothing (`readOnlyHint`).
+        blocked_by: For audit hooks after a blocked call: who blocked it.
+    """
+
+    kind: Kind
+    wrapper: str
+    server: str
+    tool: str
+    principal: str
+    session: str | None
+    request_id: str | int | float | None
+    call_id: str
+    via: Literal["wrapper", "invoke_tool"]
+    tags: tuple[str, ...]
+    profile: str
+    digest: str = ""
+    read_only: bool = False
+    blocked_by: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One call on its way to an upstream.
+
+    The arguments are this hook's own copy: what it does to them in place changes nothing, for anybody.
+
+    Attributes:
+        name: What is called, as the upstream names it; through `invoke_tool` it is the inner name.
+        args: The arguments: repaired, with defaults, checked. `{}` where the caller sent none. For a resource
+            `{"uri": …}`, for a prompt its arguments.
+        metadata: Everything else.
+    """
+
+    name: str
+    args: dict[str, Any]
+    metadata: Metadata
+    _definition: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def definition(self) -> dict[str, Any]:
+        """The tool's definition, a copy; `{}` for prompts and resources."""
+        return copied(dict(self._definition))
+
+    def with_args(self, args: dict[str, Any]) -> Call:
+        """This call with other arguments: what a transforming hook returns."""
+        return replace(self, args=args)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What an upstream answered, whole: every content item, `structuredContent`, `isError`, `_meta`.
+
+    Attributes:
+        value: The result object, this hook's own copy. Of a tool it has `content`, of a prompt `messages`, of a
+            resource `contents`.
+    """
+
+    value: dict[str, Any]
+
+    @property
+    def content(self) -> list[Any]:
+        """All items: of a tool's content, a prompt's messages, a resource's contents."""
+        found = next((self.value[key] for key in ("content", "messages", "contents") if key in self.value), None)
+        return found if isinstance(found, list) else []
+
+    @property
+    def structured_content(self) -> Any:
+        """The structured form; None where there is none."""
+        return self.value.get("structuredContent")
+
+    @property
+    def is_error(self) -> bool:
+        """Whether the tool says that it failed."""
+        return self.value.get("isError") is True
+
+    def with_value(self, value: dict[str, Any]) -> Result:
+        """Another result: what a transforming hook returns."""
+        return replace(self, value=value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """Returned to stop a call, or to withhold its result.
+
+    Attributes:
+        reason: A short text for the caller.
+        description: More of it.
+        code: The JSON-RPC code where blocks are answered as protocol errors (`blockAs: error`).
+    """
+
+    reason: str
+    description: str = ""
+    code: int = BLOCK_CODE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """Returned before a call to answer it in the upstream's place; hooks that come later do not see the call."""
+
+    value: dict[str, Any]
+
+
+class HookFailed(Exception):
+    """A hook did not do its work; the text completes a sentence that begins with its name."""
+
+
+Before = Call | Block | Answer | None
+After = Result | Block | None
+
+
+class Hook:
+    """Looks at calls. Override the phases that you want; a phase that is not overridden costs nothing.
+
+    One object serves every call, for as long as its entry in the configuration stays as it is.
+
+    **When.** A call is routed, allowed, repaired, given its defaults and checked; then the `before` phase runs.
+    If a hook has changed the arguments they are checked against the schema again. After the upstream has answered,
+    the `after` phase runs, in reverse order; then the gateway adds its advice. A call through `invoke_tool` runs
+    once, under the inner name. Hooks do not see bad arguments: those are refused first.
+
+    **What may be returned.** Nothing, to leave everything as it is; `call.with_args(...)` or
+    `result.with_value(...)`, to change it; a `Block`, to stop it; before a call also an `Answer`. Anything else,
+    an exception and a time-out are failures of the hook: the call fails, unless the entry says `onError: ignore`.
+
+    **Modes**, as `mode` here or in the configuration says:
+
+    - `transform` may do all of it. Transforming and validating hooks run one after the other, by priority.
+    - `validate` may block, and not change anything.
+    - `concurrent` is `validate`, all such hooks together, after those that run in turn.
+    - `audit` gets copies, later, one at a time and in order; nothing waits for it and nothing that it does has an
+      effect. It hears of the arguments as they were sent and of the result as it was answered, of blocked calls too
+      (`metadata.blocked_by`). What does not fit into its queue is counted as dropped, and said in the log.
+
+    **`async def` or `def`.** An `async def` phase runs on the event loop and must not block it. A plain `def` phase
+    runs in a thread of its own, of which each hook has a few; if all of them hang, further calls fail fast.
+
+    A hook that fails five times in a row is passed over for some seconds: with `onError: ignore` calls pass, with
+    `fail` they fail at once, and both are counted.
+    """
+
+    mode: ClassVar[Mode] = "transform"
+    """The mode where the configuration does not say one."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        """Take the `config` object of the entry.
+
+        Raises:
+            ValueError: The configuration cannot be used; the text says what was expected.
+        """
+        self.config = config
+
+    async def start(self) -> None:
+        """Called once before the first call, within ten seconds."""
+
+    async def close(self) -> None:
+        """Called once after the last call, within two seconds."""
+
+    async def before_call(self, call: Call) -> Before:
+        """Called before a tool is called."""
+        return None
+
+    async def after_call(self, call: Call, result: Result) -> After:
+        """Called with a tool's result; `call` has the arguments as they were sent."""
+        return None
+
+    async def before_prompt(self, call: Call) -> Before:
+        """Called before a prompt is asked for."""
+        return None
+
+    async def after_prompt(self, call: Call, result: Result) -> After:
+        """Called with a prompt's messages."""
+        return None
+
+    async def before_resource(self, call: Call) -> Before:
+        """Called before a resource is read; `call.args` is `{"uri": …}`."""
+        return None
+
+    async def after_resource(self, call: Call, result: Result) -> After:
+        """Called with a resource's contents."""
+        return None
+
+
+PHASES: Mapping[str, str] = {
+    "beforeCall": "before_call",
+    "afterCall": "after_call",
+    "beforePrompt": "before_prompt",
+    "afterPrompt": "after_prompt",
+    "beforeResource": "before_resource",
+    "afterResource": "after_resource",
+}
+"""Phases as the configuration spells them, and the methods they are."""

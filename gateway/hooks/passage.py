@@ -1,0 +1,243 @@
+"""The way of one call through its hooks: what they make of its arguments and of its result."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+
+from gateway.errors import INTERNAL_ERROR, RpcError, error_result
+from gateway.hooks.guard import Guard
+from gateway.hooks.hook import After, Answer, Before, Block, Call, HookFailed, Metadata, Result
+from gateway.hooks.payloads import copied
+
+if TYPE_CHECKING:
+    from gateway.hooks.chain import Chain, Chains
+
+BLOCKED_KEY: Final = "typegate/blockedBy"
+"""The member of a result's `_meta` that names the hook which blocked the call."""
+_WORDS: Final = {"tool": "The tool was {}called.", "prompt": "The prompt was {}got.", "resource": "It was {}read."}
+_UNFINISHED: Final = frozenset({"task", "input_required"})
+
+
+class HookRefusal(RpcError):
+    """A hook blocked, and the caller is to see a JSON-RPC error."""
+
+
+class Passage:
+    """One call of one wrapper, prompt or resource. Enter it, ask `before`, then `after`; nothing runs twice.
+
+    Attributes:
+        answer: What the caller gets in place of the upstream's answer: a block, or a hook's own answer.
+        changed_by: The hooks that have rewritten the arguments.
+    """
+
+    __slots__ = ("_args", "_begun", "_chain", "_definition", "_metadata", "_over", "_owner", "_phase", "_reached",
+                 "answer", "changed_by")  # fmt: skip
+
+    def __init__(self, chain: Chain, metadata: Metadata, definition: dict[str, Any], owner: Chains) -> None:
+        self._chain = chain
+        self._metadata = metadata
+        self._definition = definition
+        self._owner = owner
+        self._phase = "call" if metadata.kind == "tool" else metadata.kind
+        self._reached = 0
+        self._begun = self._over = False
+        self._args: dict[str, Any] = {}
+        self.answer: dict[str, Any] | None = None
+        self.changed_by: tuple[str, ...] = ()
+
+    def __enter__(self) -> Passage:
+        self._owner.entered()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._begun and not self._over and self._chain.audits:
+            self._tell(error_result(f"No answer: {'the call was given up' if error is None else kind_of(error)}."))
+        self._owner.left()
+
+    async def before(self, arguments: Any) -> dict[str, Any]:
+        """Return the arguments as the hooks leave them; the very same object if none has changed them.
+
+        Raises:
+            HookRefusal: A hook blocked, and says so by a protocol error.
+        """
+        phase = f"before_{self._phase}"
+        self._begun = True
+        args: dict[str, Any] = arguments if isinstance(arguments, dict) else {}  # null and nothing are the same
+        self._args = args
+        for guard in self._chain.turns:
+            self._reached += 1
+            if not guard.runs(phase):
+                continue
+            try:
+                said = await guard.before(phase, self._call(args))
+            except HookFailed as failure:
+                if guard.terms.ignores:
+                    guard.counts["ignored"] += 1
+                    continue
+                return self._failed(guard, failure, "not ")
+            if isinstance(said, Call):
+                self._args = args = said.args
+                self.changed_by = (*self.changed_by, guard.name)
+            elif isinstance(said, Answer):
+                self._reached -= 1
+                self.answer = said.value
+                return args
+            elif isinstance(said, Block):
+                return self._blocked(guard, said, "not ")
+        if self._chain.together:
+            for guard, verdict in await self._all(phase, functools.partial(self._call, args), None):
+                if isinstance(verdict, HookFailed):
+                    return self._failed(guard, verdict, "not ")
+                if isinstance(verdict, Block):
+                    return self._blocked(guard, verdict, "not ")
+        for queue in self._chain.audits:
+            if queue.guard.runs(phase):
+                queue.tell(phase, self._call(args), None)
+        return args
+
+    async def after(self, result: Any) -> Any:
+        """Return a result as the hooks leave it; what is no result, or not yet one, passes as it is.
+
+        Raises:
+            HookRefusal: A hook blocked, and says so by a protocol error.
+        """
+        if self._over or not self._begun or not _is_result(result):
+            return result
+        self._over = True
+        unfinished = result.get("resultType") in _UNFINISHED
+        if self._metadata.blocked_by is None and not unfinished:
+            result = await self._shown(result)
+        self._tell(result)
+        return result
+
+    async def relayed(self, error: RpcError) -> dict[str, Any] | None:
+        """Show the hooks a protocol error of the upstream; a result, if one of them would not have it so.
+
+        Raises:
+            HookRefusal: A hook blocked, and says so by a protocol error.
+        """
+        form = error_result(error.message, meta={"typegate/upstreamError": error.to_object()})
+        if self._metadata.kind != "tool":
+            form = {"messages": [], "contents": [], "isError": True, "_meta": form["_meta"]}
+        shown = await self.after(form)
+        return None if shown == form else shown
+
+    def unfit(self, text: str) -> None:
+        """Answer a call whose arguments have become wrong since they were checked; the call is not made."""
+        names = ", ".join(self.changed_by)
+        why = (
+            f"the arguments were changed by hook {names}, and do not fit any more" if names else "the tool has changed"
+        )
+        self._metadata = replace(self._metadata, blocked_by=names or "gateway")
+        self.answer = error_result(f"Not called: {why}.\n\n{text}")
+
+    async def _shown(self, result: dict[str, Any]) -> dict[str, Any]:
+        phase = f"after_{self._phase}"
+        for guard in reversed(self._chain.turns[: self._reached]):
+            if not guard.runs(phase):
+                continue
+            try:
+                said = await guard.after(phase, self._call(self._args), Result(value=copied(result)))
+            except HookFailed as failure:
+                if guard.terms.ignores:
+                    guard.counts["ignored"] += 1
+                    continue
+                self._failed(guard, failure, "")
+                break
+            if isinstance(said, Result):
+                result = said.value
+            elif isinstance(said, Block):
+                self._blocked(guard, said, "")
+                break
+        if self._chain.together and self.answer is None:
+            for guard, verdict in await self._all(phase, functools.partial(self._call, self._args), result):
+                if isinstance(verdict, HookFailed):
+                    self._failed(guard, verdict, "")
+                    break
+                if isinstance(verdict, Block):
+                    self._blocked(guard, verdict, "")
+                    break
+        return self.answer if self._metadata.blocked_by is not None and self.answer is not None else result
+
+    async def _all(
+        self, phase: str, call: functools.partial[Call], result: dict[str, Any] | None
+    ) -> list[tuple[Guard, Before | After | HookFailed]]:
+        """What those that run together say, in their order; failures that are ignored are left out."""
+        said: dict[int, Before | After | HookFailed] = {}
+
+        async def one(place: int, guard: Guard) -> None:
+            try:
+                if result is None:
+                    said[place] = await guard.before(phase, call())
+                else:
+                    said[place] = await guard.after(phase, call(), Result(value=copied(result)))
+            except HookFailed as failure:
+                if guard.terms.ignores:
+                    guard.counts["ignored"] += 1
+                else:
+                    said[place] = failure
+
+        guards = [guard for guard in self._chain.together if guard.runs(phase)]
+        async with anyio.create_task_group() as group:
+            for place, guard in enumerate(guards):
+                group.start_soon(one, place, guard)
+        return [(guards[place], said[place]) for place in sorted(said)]
+
+    def _call(self, args: dict[str, Any]) -> Call:
+        metadata = self._metadata
+        return Call(name=metadata.tool, args=copied(args), metadata=metadata, _definition=self._definition)
+
+    def _failed(self, guard: Guard, failure: HookFailed, negation: str) -> dict[str, Any]:
+        happened = _WORDS[self._metadata.kind].format(negation)
+        return self._refused(guard, f"Hook '{guard.name}' {failure}. {happened}", INTERNAL_ERROR, as_error=False)
+
+    def _blocked(self, guard: Guard, block: Block, negation: str) -> dict[str, Any]:
+        happened = _WORDS[self._metadata.kind].format(negation)
+        what = "Blocked" if negation else "Its result is withheld"
+        more = f"\n{block.description}" if block.description else ""
+        text = f"{what} by hook '{guard.name}': {block.reason}{more}\n\n{happened}"
+        return self._refused(guard, text, block.code, as_error=guard.terms.block_as == "error", block=block)
+
+    def _refused(
+        self, guard: Guard, text: str, code: int, *, as_error: bool, block: Block | None = None
+    ) -> dict[str, Any]:
+        told: dict[str, Any] = {"hook": guard.name, "code": code}
+        if block is not None:
+            told |= {"reason": block.reason, "description": block.description}
+        self._metadata = replace(self._metadata, blocked_by=guard.name)
+        self.answer = error_result(text, meta={BLOCKED_KEY: told})
+        if as_error or self._metadata.kind != "tool":
+            self._over = True
+            self._tell(self.answer)
+            raise HookRefusal(code, text, told)
+        return self._args
+
+    def _tell(self, result: dict[str, Any]) -> None:
+        self._over = True
+        phase = f"after_{self._phase}"
+        for queue in self._chain.audits:
+            if queue.guard.runs(phase):
+                queue.tell(phase, self._call(self._args), result)
+
+
+def kind_of(error: BaseException) -> str:
+    """What ended a call, in words."""
+    if isinstance(error, RpcError):
+        return error.message[:500]
+    return "it was cancelled" if isinstance(error, anyio.get_cancelled_exc_class()) else "it failed"
+
+
+def _is_result(result: Any) -> bool:
+    if not isinstance(result, dict):
+        return False
+    if result.get("resultType") in _UNFINISHED:
+        return True
+    lists = (result.get(name) for name in ("content", "messages", "contents"))
+    return "structuredContent" in result or any(isinstance(one, list) for one in lists)

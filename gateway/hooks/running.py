@@ -1,0 +1,99 @@
+"""The hooks that run now: started before the first call, replaced while calls run, closed after the last."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from functools import partial
+from typing import Any
+
+import anyio
+from anyio.abc import TaskGroup
+
+from gateway.hooks.chain import Chains
+from gateway.hooks.guard import Guard
+from registry.names import ServerName
+from registry.store import Registry
+
+log = logging.getLogger(__name__)
+
+_CLOSE_S = 3.0
+
+
+class Hooks:
+    """The one place where the present chains are found.
+
+    Attributes:
+        chains: None where no hook is configured, so that calls pay for one look at it.
+    """
+
+    def __init__(self, registry: Registry, guards: Iterable[Guard] = ()) -> None:
+        self._registry = registry
+        self._group: TaskGroup | None = None
+        self._ending: list[Guard] = []
+        self.guards: tuple[Guard, ...] = tuple(guards)
+        self.chains = Chains(self.guards, registry) if self.guards else None
+
+    async def run(self) -> None:
+        """Tell audit hooks what happens, until cancelled; then close every hook."""
+        try:
+            async with anyio.create_task_group() as group:
+                self._group = group
+                for guard in self.guards:
+                    self._begin(guard)
+                await anyio.sleep_forever()
+        finally:
+            self._group = None
+            with anyio.move_on_after(_CLOSE_S, shield=True):
+                async with anyio.create_task_group() as closing:
+                    for guard in {*self.guards, *self._ending}:
+                        closing.start_soon(guard.close)
+
+    def replace(self, guards: Iterable[Guard]) -> None:
+        """Let calls from now on go through these; those that are running end with what they began with."""
+        before, self.guards = self.guards, tuple(guards)
+        retired = self.chains
+        self.chains = Chains(self.guards, self._registry) if self.guards else None
+        for guard in self.guards:
+            if guard not in before:
+                self._begin(guard)
+        gone = [guard for guard in before if guard not in self.guards]
+        self._ending += gone
+        if retired is not None:
+            retired.retire(partial(self._end, gone))
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One row for each hook, in the order in which they run before a call."""
+        return [guard.row() for guard in (self.chains.guards if self.chains is not None else ())]
+
+    def wrapper_rows(self) -> list[dict[str, Any]]:
+        """One row for each wrapper that a hook concerns: who runs before and after a call, in order."""
+        chains = self.chains
+        if chains is None:
+            return []
+        rows: list[dict[str, Any]] = []
+        catalog = self._registry.catalog
+        found = [("tool", one.server, str(one.name), str(one.tool)) for one in catalog.wrappers]
+        found += [("prompt", one.server, one.key, one.original) for one in catalog.offerings.prompts]
+        found += [("resource", one.server, one.key, one.original) for one in catalog.offerings.resources]
+        for kind, server, name, original in found:
+            chain = chains.chain(kind, ServerName(server), name, original)  # type: ignore[arg-type]
+            if chain:
+                rows.append({"kind": kind, "name": name, "server": server, **chain.order()})
+        return rows
+
+    def _begin(self, guard: Guard) -> None:
+        if guard.queue is not None and self._group is not None:
+            self._group.start_soon(guard.queue.run)
+
+    def _end(self, guards: list[Guard]) -> None:
+        if self._group is not None:
+            for guard in guards:
+                self._group.start_soon(self._closed, guard)
+
+    async def _closed(self, guard: Guard) -> None:
+        if guard.queue is not None:
+            guard.queue.close()
+            await guard.queue.ended.wait()
+        self._ending.remove(guard)
+        await guard.close()
