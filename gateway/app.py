@@ -115,7 +115,7 @@ class Gateway:
         """Drop what no task owns."""
         self._client.close()
 
-    def apply(self, config: Config, steps: Plan) -> None:
+    def apply(self, config: Config, steps: Plan, guards: tuple[Guard, ...] = ()) -> None:
         """Take another configuration; only what the steps name is touched, and running calls end as they began."""
         servers = _reachable(config)
         self.config = config
@@ -132,6 +132,7 @@ class Gateway:
                 self.fleet.add(alias, one)
         self.fleet.reshape(servers, max_length=config.gateway.names.max_length)
         self.views.replace(_profiles(config))
+        self.hooks.replace(guards)
         self.finder.replace(config.gateway.search.synonyms)
         self.server.shared = not config.gateway.auth.api_keys
         self.announcer.stir()
@@ -163,9 +164,18 @@ def _profiles(config: Config) -> Mapping[str, Profile]:
 
 @asynccontextmanager
 async def open_gateway(config: Config, *, state_dir: Path | None) -> AsyncIterator[Gateway]:
-    """Start every link and yield at once; leaving ends every connection and child."""
+    """Start every hook, then every link, and yield at once; leaving ends every connection and child.
+
+    Raises:
+        ConfigError: A hook cannot be loaded, or does not start.
+    """
+    guards: tuple[Guard, ...] = ()
+    if config.gateway.hooks:
+        from gateway.hooks.loading import prepare
+
+        guards = await prepare(config)
     async with anyio.create_task_group() as group:
-        gateway = Gateway(config, state_dir, group)
+        gateway = Gateway(config, state_dir, group, guards)
         gateway.start()
         try:
             yield gateway

@@ -55,14 +55,13 @@ class Guard:
         self.last_error: str | None = None
         self.queue = AuditQueue(self) if terms.mode == "audit" else None
         self.breaker = Breaker()
+        self.origin: object = None
         self._clock = clock
         self._threads: Threads | None = None
         self._methods: Mapping[str, tuple[Callable[..., Any], bool]] = {
             phase: (method, inspect.iscoroutinefunction(method))
             for phase in PHASES.values()
-            if phase in terms.phases
-            and getattr(type(hook), phase, None) is not getattr(Hook, phase)
-            and callable(method := getattr(hook, phase, None))
+            if phase in terms.phases and hook.offers(phase) and callable(method := getattr(hook, phase, None))
         }
         if any(not is_coroutine for _, is_coroutine in self._methods.values()):
             self._threads = Threads(terms.name)
@@ -126,7 +125,7 @@ class Guard:
         except BadPayload as error:
             raise self._failure(str(error)) from None
         except Exception as error:  # noqa: BLE001 - boundary: a hook may raise what it likes
-            raise self._failure(f"raised {type(error).__name__}{_place(error)}") from None
+            raise self._failure(f"raised {type(error).__name__}{place_of(error)}") from None
         finally:
             self.seconds += self._clock() - now_s
         if self.breaker.failures:
@@ -229,7 +228,7 @@ def _result(value: Any, call: Call) -> dict[str, Any]:
     return found
 
 
-def _place(error: Exception) -> str:
+def place_of(error: Exception) -> str:
     """Where it was raised; its text may hold what was called with."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:

@@ -182,6 +182,10 @@ class Hook:
         """
         self.config = config
 
+    def offers(self, phase: str) -> bool:
+        """Whether it has something to say in a phase: by default, whether that method is overridden."""
+        return getattr(type(self), phase, None) is not getattr(Hook, phase)
+
     async def start(self) -> None:
         """Called once before the first call, within ten seconds."""
 
