@@ -54,7 +54,8 @@ class Guard:
         self.seconds = 0.0
         self.last_error: str | None = None
         self.queue = AuditQueue(self) if terms.mode == "audit" else None
-        self.breaker = Breaker()
+        # One for each phase: a hook that is fine after every call may fail before each.
+        self._breakers: dict[str, Breaker] = dict.fromkeys(PHASES.values(), Breaker())
         self.origin: object = None
         self._clock = clock
         self._threads: Threads | None = None
@@ -83,7 +84,8 @@ class Guard:
     @property
     def open(self) -> bool:
         """Whether it is passed over for now."""
-        return not self.breaker.admits(self._clock())
+        now_s = self._clock()
+        return any(not breaker.admits(now_s) for breaker in self._breakers.values())
 
     async def before(self, phase: str, call: Call) -> Before:
         """What it says to a call that is about to be made; a rewritten one comes back in the native shape.
@@ -102,11 +104,12 @@ class Guard:
         return await self._run(phase, call, result)  # type: ignore[return-value]
 
     async def _run(self, phase: str, call: Call, result: Result | None) -> Call | Result | Answer | Block | None:
-        now_s = self._clock()
-        if not self.breaker.admits(now_s):
+        now_s, breaker = self._clock(), self._breakers[phase]
+        if not breaker.admits(now_s):
             self.counts["skipped"] += 1
             raise HookFailed(_NEVER)
-        self.breaker = self.breaker.probing(now_s)
+        if breaker.open_until_s is not None:
+            self._breakers[phase] = breaker.probing(now_s)
         terms = self.terms
         self.counts["runs"] += 1
         try:
@@ -117,19 +120,19 @@ class Guard:
             checked = self._checked(said, call, result)
         except Late:
             self.counts["late"] += 1
-            raise self._failure(f"did not answer within {terms.timeout_s:g} s") from None
+            raise self._failure(phase, f"did not answer within {terms.timeout_s:g} s") from None
         except Interfered as error:
-            raise self._failure(f"raised {error}") from None
+            raise self._failure(phase, f"raised {error}") from None
         except Busy:
-            raise self._failure("has no thread left: earlier calls of it hang") from None
+            raise self._failure(phase, "has no thread left: earlier calls of it hang") from None
         except BadPayload as error:
-            raise self._failure(str(error)) from None
+            raise self._failure(phase, str(error)) from None
         except Exception as error:  # noqa: BLE001 - boundary: a hook may raise what it likes
-            raise self._failure(f"raised {type(error).__name__}{place_of(error)}") from None
+            raise self._failure(phase, f"raised {type(error).__name__}{place_of(error)}") from None
         finally:
             self.seconds += self._clock() - now_s
-        if self.breaker.failures:
-            self.breaker = self.breaker.succeeded()
+        if self._breakers[phase].failures:
+            self._breakers[phase] = self._breakers[phase].succeeded()
         return checked
 
     async def _said(self, phase: str, call: Call, result: Result | None) -> Any:
@@ -172,8 +175,8 @@ class Guard:
         now_s = self._clock()
         self.counts["failed"] += 1
         self.last_error = text
-        was_open = not self.breaker.admits(now_s)
-        self.breaker = self.breaker.failed(now_s, random())
+        was_open = not self._breakers[phase].admits(now_s)
+        self._breakers[phase] = self._breakers[phase].failed(now_s, random())
         if not was_open:
             log.warning("hook %s %s", self.name, text)
         return HookFailed(text)
