@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from random import random
 from typing import Any, Final, Literal
 
+from cachetools import LRUCache
+
 from gateway.hooks.audits import AuditQueue
 from gateway.hooks.driving import Driven, Interfered, Late
 from gateway.hooks.formats import Format, decode, encode
@@ -21,9 +23,10 @@ from gateway.upstream.breaker import Breaker
 
 log = logging.getLogger(__name__)
 
+MAX_BREAKERS: Final = 1_024
 MAX_REASON: Final = 2_000
 _LISTS: Final = {"tool": "content", "prompt": "messages", "resource": "contents"}
-_NEVER: Final = "is passed over for now, because it has failed again and again"
+_PASSED_OVER: Final = "is passed over for now, because it has failed again and again"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,8 +57,9 @@ class Guard:
         self.seconds = 0.0
         self.last_error: str | None = None
         self.queue = AuditQueue(self) if terms.mode == "audit" else None
-        # One for each phase: a hook that is fine after every call may fail before each.
-        self._breakers: dict[str, Breaker] = dict.fromkeys(PHASES.values(), Breaker())
+        # One for each phase, since a hook that is fine after every call may fail before each; and for each
+        # principal, since one whose calls make it fail must not shut it for all others.
+        self._breakers: LRUCache[tuple[str, str], Breaker] = LRUCache(MAX_BREAKERS)
         self.origin: object = None
         self._clock = clock
         self._threads: Threads | None = None
@@ -85,7 +89,7 @@ class Guard:
     def open(self) -> bool:
         """Whether it is passed over for now."""
         now_s = self._clock()
-        return any(not breaker.admits(now_s) for breaker in self._breakers.values())
+        return any(not breaker.admits(now_s) for breaker in list(self._breakers.values()))
 
     async def before(self, phase: str, call: Call) -> Before:
         """What it says to a call that is about to be made; a rewritten one comes back in the native shape.
@@ -104,12 +108,13 @@ class Guard:
         return await self._run(phase, call, result)  # type: ignore[return-value]
 
     async def _run(self, phase: str, call: Call, result: Result | None) -> Call | Result | Answer | Block | None:
-        now_s, breaker = self._clock(), self._breakers[phase]
-        if not breaker.admits(now_s):
-            self.counts["skipped"] += 1
-            raise HookFailed(_NEVER)
-        if breaker.open_until_s is not None:
-            self._breakers[phase] = breaker.probing(now_s)
+        key = phase, call.metadata.principal
+        now_s, breaker = self._clock(), self._breakers.get(key)
+        if breaker is not None:
+            if not breaker.admits(now_s):
+                self.counts["skipped"] += 1
+                raise HookFailed(_PASSED_OVER)
+            self._breakers[key] = breaker.probing(now_s)
         terms = self.terms
         self.counts["runs"] += 1
         try:
@@ -120,19 +125,19 @@ class Guard:
             checked = self._checked(said, call, result)
         except Late:
             self.counts["late"] += 1
-            raise self._failure(phase, f"did not answer within {terms.timeout_s:g} s") from None
+            raise self._failure(key, f"did not answer within {terms.timeout_s:g} s") from None
         except Interfered as error:
-            raise self._failure(phase, f"raised {error}") from None
+            raise self._failure(key, f"raised {error}") from None
         except Busy:
-            raise self._failure(phase, "has no thread left: earlier calls of it hang") from None
+            raise self._failure(key, "has no thread left: earlier calls of it hang") from None
         except BadPayload as error:
-            raise self._failure(phase, str(error)) from None
+            raise self._failure(key, str(error)) from None
         except Exception as error:  # noqa: BLE001 - boundary: a hook may raise what it likes
-            raise self._failure(phase, f"raised {type(error).__name__}{place_of(error)}") from None
+            raise self._failure(key, f"raised {type(error).__name__}{place_of(error)}") from None
         finally:
             self.seconds += self._clock() - now_s
-        if self._breakers[phase].failures:
-            self._breakers[phase] = self._breakers[phase].succeeded()
+        if breaker is not None:
+            self._breakers.pop(key, None)
         return checked
 
     async def _said(self, phase: str, call: Call, result: Result | None) -> Any:
@@ -171,13 +176,12 @@ class Guard:
             return Answer(value=value)
         raise BadPayload(f"handed back a {type(said).__name__}, which is none of what it may")
 
-    def _failure(self, text: str) -> HookFailed:
-        now_s = self._clock()
+    def _failure(self, key: tuple[str, str], text: str) -> HookFailed:
+        now_s, breaker = self._clock(), self._breakers.get(key, Breaker())
         self.counts["failed"] += 1
         self.last_error = text
-        was_open = not self._breakers[phase].admits(now_s)
-        self._breakers[phase] = self._breakers[phase].failed(now_s, random())
-        if not was_open:
+        self._breakers[key] = breaker.failed(now_s, random())
+        if breaker.admits(now_s):
             log.warning("hook %s %s", self.name, text)
         return HookFailed(text)
 

@@ -167,8 +167,8 @@ class Hook:
     **`async def` or `def`.** An `async def` phase runs on the event loop and must not block it. A plain `def` phase
     runs in a thread of its own, of which each hook has a few; if all of them hang, further calls fail fast.
 
-    A hook that fails five times in a row is passed over for some seconds: with `onError: ignore` calls pass, with
-    `fail` they fail at once, and both are counted.
+    A hook that fails five times in a row for one principal is passed over for some seconds, for its calls: with
+    `onError: ignore` they pass, with `fail` they fail at once, and both are counted.
     """
 
     mode: ClassVar[Mode] = "transform"

@@ -127,6 +127,16 @@ async def test_a_hook_that_keeps_failing_and_is_to_be_ignored_costs_no_call_its_
         assert (await up.hook("hostile"))["counts"]["ignored"] == 6
 
 
+async def test_a_principal_whose_calls_make_a_hook_fail_does_not_shut_it_for_others(tmp_path: Path) -> None:
+    keys = {"auth": {"apiKeys": [{"name": name, "key": f"key-of-{name}"} for name in ("ann", "bob")]}}
+    async with hooked(tmp_path, hostile("raise"), gateway=keys) as up:
+        for _ in range(6):
+            answer = await up.ask("modern", "wrapper", "echo", {}, authorization="Bearer key-of-ann")
+        assert "is passed over for now" in said(answer)
+        answer = await up.ask("modern", "wrapper", "echo", {"spare": True}, authorization="Bearer key-of-bob")
+        assert "isError" not in answer["result"]
+
+
 async def test_a_plain_function_that_hangs_is_left_in_its_thread_and_the_gateway_still_ends(tmp_path: Path) -> None:
     async with hooked(tmp_path, sample("Blocking", timeout=0.2)) as up:
         answer = await up.ask("modern", "wrapper", "echo", {})
