@@ -15,6 +15,8 @@ T = TypeVar("T")
 
 GRACE_S: Final = 0.5
 """For closing what it holds, a coroutine that is cancelled gets so long."""
+MAX_CANCELLATIONS: Final = 100
+"""A coroutine that lives through more of them is left: a scope that is over cancels in every turn of the loop."""
 
 
 class Late(Exception):
@@ -54,41 +56,43 @@ class Driven(Awaitable[T]):
         return (yield from self._waiting(waited))
 
     def _waiting(self, waited: Any) -> Generator[Any, Any, T]:
-        """Wait with it; `told` is set once it was cancelled, by its time-out or with this whole task."""
         coroutine, loop = self._coroutine, asyncio.get_running_loop()
         self._task = task = asyncio.current_task()
         assert task is not None
         requested = task.cancelling()
         timer = loop.call_later(self._timeout_s, self._end)
-        told: BaseException | None = None
-        outer: BaseException | None = None
+        told, cancellations = False, 0
+        cancelled: asyncio.CancelledError | None = None
         try:
             while True:
                 thrown: BaseException | None = None
                 try:
                     sent = yield waited
                 except asyncio.CancelledError as error:
-                    thrown = error
-                    over = self._ours and told is not None
+                    thrown, over = error, False
                     if self._ours:
-                        self._ours = False
+                        self._ours, over = False, told
+                        told = True
                         task.uncancel()
-                    if task.cancelling() > requested:
-                        outer = outer or error
-                    if over:
-                        self._abandon()
-                        raise outer or Late() from None
-                    if told is None:
-                        told = error
-                        timer.cancel()
                         timer = loop.call_later(GRACE_S, self._end)
+                    else:
+                        cancelled = error
+                    cancellations += 1
+                    if over or cancellations > MAX_CANCELLATIONS:
+                        self._abandon()
+                        if cancelled is not None and task.cancelling() > requested:
+                            raise cancelled from None
+                        raise Late from None
                 except BaseException as error:  # noqa: BLE001 - it is handed on
                     thrown = error
                 try:
-                    waited = coroutine.throw(thrown) if thrown is not None else coroutine.send(sent)
+                    waited = coroutine.send(sent) if thrown is None else coroutine.throw(thrown)
                 except BaseException as error:
-                    if told is not None:
-                        raise outer or Late() from None
+                    # Scopes of its own have taken back what they asked for; what is left is the whole task's.
+                    if cancelled is not None and task.cancelling() > requested:
+                        raise cancelled from None
+                    if told:
+                        raise Late from None
                     if isinstance(error, StopIteration):
                         return error.value  # type: ignore[no-any-return]
                     if isinstance(error, Exception):
