@@ -196,7 +196,7 @@ class Hostile(Hook):
 class Blocking(Hook):
     """A plain function that hangs in its thread."""
 
-    def before_call(self, call: Call) -> Any:  # type: ignore[override]
+    def before_call(self, call: Call) -> Any:
         if not call.args.get("spare"):
             time.sleep(self.config.get("seconds", 1000))
         return None
@@ -205,7 +205,7 @@ class Blocking(Hook):
 class Plain(Hook):
     """A plain function that rewrites."""
 
-    def before_call(self, call: Call) -> Any:  # type: ignore[override]
+    def before_call(self, call: Call) -> Any:
         return call.with_args({**call.args, "thread": True})
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
@@ -32,6 +32,7 @@ class Metadata:
         profile: The caller's.
         digest: Of the tool's definition; another one after it has changed.
         read_only: The tool says that it changes nothing (`readOnlyHint`).
+        elapsed_ms: For audit hooks after a call: what it took, hooks included.
         blocked_by: For audit hooks after a blocked call: who blocked it.
     """
 
@@ -48,6 +49,7 @@ class Metadata:
     profile: str
     digest: str = ""
     read_only: bool = False
+    elapsed_ms: float | None = None
     blocked_by: str | None = None
 
 
@@ -62,11 +64,13 @@ class Call:
         args: The arguments: repaired, with defaults, checked. `{}` where the caller sent none. For a resource
             `{"uri": …}`, for a prompt its arguments.
         metadata: Everything else.
+        memo: This hook's own notes on this call: what it puts in before, it finds there after. Nobody else sees it.
     """
 
     name: str
     args: dict[str, Any]
     metadata: Metadata
+    memo: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
     _definition: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -192,27 +196,27 @@ class Hook:
     async def close(self) -> None:
         """Called once after the last call, within two seconds."""
 
-    async def before_call(self, call: Call) -> Before:
+    def before_call(self, call: Call) -> Before | Awaitable[Before]:
         """Called before a tool is called."""
         return None
 
-    async def after_call(self, call: Call, result: Result) -> After:
+    def after_call(self, call: Call, result: Result) -> After | Awaitable[After]:
         """Called with a tool's result; `call` has the arguments as they were sent."""
         return None
 
-    async def before_prompt(self, call: Call) -> Before:
+    def before_prompt(self, call: Call) -> Before | Awaitable[Before]:
         """Called before a prompt is asked for."""
         return None
 
-    async def after_prompt(self, call: Call, result: Result) -> After:
+    def after_prompt(self, call: Call, result: Result) -> After | Awaitable[After]:
         """Called with a prompt's messages."""
         return None
 
-    async def before_resource(self, call: Call) -> Before:
+    def before_resource(self, call: Call) -> Before | Awaitable[Before]:
         """Called before a resource is read; `call.args` is `{"uri": …}`."""
         return None
 
-    async def after_resource(self, call: Call, result: Result) -> After:
+    def after_resource(self, call: Call, result: Result) -> After | Awaitable[After]:
         """Called with a resource's contents."""
         return None
 

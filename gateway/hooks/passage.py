@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+import time
 from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
@@ -35,8 +35,21 @@ class Passage:
         changed_by: The hooks that have rewritten the arguments.
     """
 
-    __slots__ = ("_args", "_begun", "_chain", "_definition", "_metadata", "_over", "_owner", "_phase", "_reached",
-                 "answer", "changed_by")  # fmt: skip
+    __slots__ = (
+        "_args",
+        "_began_s",
+        "_begun",
+        "_chain",
+        "_definition",
+        "_memos",
+        "_metadata",
+        "_over",
+        "_owner",
+        "_phase",
+        "_reached",
+        "answer",
+        "changed_by",
+    )  # fmt: skip
 
     def __init__(self, chain: Chain, metadata: Metadata, definition: dict[str, Any], owner: Chains) -> None:
         self._chain = chain
@@ -46,7 +59,9 @@ class Passage:
         self._phase = "call" if metadata.kind == "tool" else metadata.kind
         self._reached = 0
         self._begun = self._over = False
+        self._began_s = 0.0
         self._args: dict[str, Any] = {}
+        self._memos: dict[Guard, dict[str, Any]] = {}
         self.answer: dict[str, Any] | None = None
         self.changed_by: tuple[str, ...] = ()
 
@@ -69,6 +84,7 @@ class Passage:
         """
         phase = f"before_{self._phase}"
         self._begun = True
+        self._began_s = time.perf_counter()
         args: dict[str, Any] = arguments if isinstance(arguments, dict) else {}  # null and nothing are the same
         self._args = args
         for guard in self._chain.turns:
@@ -76,7 +92,7 @@ class Passage:
             if not guard.runs(phase):
                 continue
             try:
-                said = await guard.before(phase, self._call(args))
+                said = await guard.before(phase, self._call(args, guard))
             except HookFailed as failure:
                 if guard.terms.ignores:
                     guard.counts["ignored"] += 1
@@ -92,7 +108,7 @@ class Passage:
             elif isinstance(said, Block):
                 return self._blocked(guard, said, "not ")
         if self._chain.together:
-            for guard, verdict in await self._all(phase, functools.partial(self._call, args), None):
+            for guard, verdict in await self._all(phase, args, None):
                 if isinstance(verdict, HookFailed):
                     return self._failed(guard, verdict, "not ")
                 if isinstance(verdict, Block):
@@ -144,7 +160,7 @@ class Passage:
             if not guard.runs(phase):
                 continue
             try:
-                said = await guard.after(phase, self._call(self._args), Result(value=copied(result)))
+                said = await guard.after(phase, self._call(self._args, guard), Result(value=copied(result)))
             except HookFailed as failure:
                 if guard.terms.ignores:
                     guard.counts["ignored"] += 1
@@ -157,7 +173,7 @@ class Passage:
                 self._blocked(guard, said, "")
                 break
         if self._chain.together and self.answer is None:
-            for guard, verdict in await self._all(phase, functools.partial(self._call, self._args), result):
+            for guard, verdict in await self._all(phase, self._args, result):
                 if isinstance(verdict, HookFailed):
                     self._failed(guard, verdict, "")
                     break
@@ -167,7 +183,7 @@ class Passage:
         return self.answer if self._metadata.blocked_by is not None and self.answer is not None else result
 
     async def _all(
-        self, phase: str, call: functools.partial[Call], result: dict[str, Any] | None
+        self, phase: str, args: dict[str, Any], result: dict[str, Any] | None
     ) -> list[tuple[Guard, Before | After | HookFailed]]:
         """What those that run together say, in their order; failures that are ignored are left out."""
         said: dict[int, Before | After | HookFailed] = {}
@@ -175,9 +191,9 @@ class Passage:
         async def one(place: int, guard: Guard) -> None:
             try:
                 if result is None:
-                    said[place] = await guard.before(phase, call())
+                    said[place] = await guard.before(phase, self._call(args, guard))
                 else:
-                    said[place] = await guard.after(phase, call(), Result(value=copied(result)))
+                    said[place] = await guard.after(phase, self._call(args, guard), Result(value=copied(result)))
             except HookFailed as failure:
                 if guard.terms.ignores:
                     guard.counts["ignored"] += 1
@@ -190,9 +206,10 @@ class Passage:
                 group.start_soon(one, place, guard)
         return [(guards[place], said[place]) for place in sorted(said)]
 
-    def _call(self, args: dict[str, Any]) -> Call:
+    def _call(self, args: dict[str, Any], guard: Guard | None = None) -> Call:
         metadata = self._metadata
-        return Call(name=metadata.tool, args=copied(args), metadata=metadata, _definition=self._definition)
+        memo = self._memos.setdefault(guard, {}) if guard is not None else {}
+        return Call(name=metadata.tool, args=copied(args), metadata=metadata, memo=memo, _definition=self._definition)
 
     def _failed(self, guard: Guard, failure: HookFailed, negation: str) -> dict[str, Any]:
         happened = _WORDS[self._metadata.kind].format(negation)
@@ -220,8 +237,12 @@ class Passage:
         return self._args
 
     def _tell(self, result: dict[str, Any]) -> None:
+        if not self._chain.audits:
+            return
         self._over = True
         phase = f"after_{self._phase}"
+        elapsed_ms = round((time.perf_counter() - self._began_s) * 1000, 3)
+        self._metadata = replace(self._metadata, elapsed_ms=elapsed_ms)
         for queue in self._chain.audits:
             if queue.guard.runs(phase):
                 queue.tell(phase, self._call(self._args), result)
