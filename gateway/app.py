@@ -77,8 +77,8 @@ class Gateway:
         self.announcer = Announcer(self.registry, self.views)
         self.reloader: Reloader | None = None
         seals = Seals(state_dir)
-        tasks = TaskNames(seals)
         self.hooks = Hooks(self.registry, guards)
+        tasks = TaskNames(seals, self.hooks)
         forwarder = Forwarder(self.fleet.links, self.private, seals)
         self.pipeline = CallPipeline(
             self.registry,

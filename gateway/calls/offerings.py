@@ -22,6 +22,7 @@ from gateway.errors import (
 )
 from gateway.hooks.passage import HookRefusal, Passage
 from gateway.hooks.running import Hooks
+from registry.catalog import ToolWrapper
 from registry.names import ServerName
 from registry.store import Registry
 
@@ -124,6 +125,11 @@ class OfferingCalls:
         exposed = _text(params, "taskId")
         server, original = self._tasks.owner(exposed, caller.principal.name)
         result = await self._send(server, method, {**params, "taskId": original}, caller)
+        passage = self._hooks.task(server, original, caller) if "result" in result else None
+        if passage is not None:
+            with passage:
+                passage.resume()
+                result = {**result, "result": await passage.after(result["result"])}
         return self._tasks.expose(result, server, caller.principal.name)
 
     async def _hooked(
@@ -154,10 +160,8 @@ class OfferingCalls:
             except HookRefusal:
                 raise
             except RpcError as error:
-                shown = await passage.relayed(error)
-                if shown is None:
-                    raise
-                raise RpcError(INTERNAL_ERROR, f"Withheld by a hook: {error.code}") from None
+                await passage.relayed(error)
+                raise
 
     async def _send(
         self, server: str, method: str, params: dict[str, Any], caller: Caller, passage: Passage | None = None
@@ -185,8 +189,21 @@ class TaskNames:
     read a task, and an upstream knows every caller of ours by the same credential.
     """
 
-    def __init__(self, seals: Seals) -> None:
+    def __init__(self, seals: Seals, hooks: Hooks) -> None:
         self._seals = seals
+        self._hooks = hooks
+
+    def began(self, result: dict[str, Any], wrapper: ToolWrapper, principal: str) -> dict[str, Any]:
+        """Give a task that a call has begun its id for this caller; hooks will want to know whose it is."""
+        if self._hooks.chains is not None and isinstance(result.get("taskId"), str):
+            self._hooks.began(result["taskId"], wrapper)
+        return self.expose(result, wrapper.server, principal)
+
+    def announced(self, params: dict[str, Any], server: str, principal: str) -> dict[str, Any]:
+        """Give a task in a notification its id; where there are hooks its result is to be asked for, past them."""
+        if self._hooks.chains is not None and "result" in params:
+            params = {key: value for key, value in params.items() if key != "result"}
+        return self.expose(params, server, principal)
 
     def name(self, original: str, server: str, principal: str) -> str:
         """The id for this caller."""

@@ -176,7 +176,7 @@ class CallPipeline:
                 result = await passage.after(result)
             result = adapt(result, server=wrapper.server, version=call.caller.version)
             if result.get("resultType") == "task":
-                result = self._tasks.expose(result, wrapper.server, call.caller.principal.name)
+                result = self._tasks.began(result, wrapper, call.caller.principal.name)
         except (StateRefused, HookRefusal):
             raise
         except UpstreamError as error:

@@ -102,6 +102,14 @@ class Chains:
         chain = self.chain(kind, server, name, original)
         return self._passage(chain, server, name, original, caller) if chain else None
 
+    def task(self, server: str, wrapper: ToolWrapper | None, caller: Caller) -> Passage | None:
+        """The way of a task's result; of one whose tool is not known any more, through all hooks of its server."""
+        if wrapper is not None:
+            return self.tool(wrapper, "wrapper", caller)
+        tags = self._registry.shape.servers.get(ServerName(server), _UNSHAPED).tags
+        chain = self._chain("tool", server, None, tags)
+        return self._passage(chain, server, "", "", caller) if chain else None
+
     def chain(self, kind: Kind, server: str, name: str, original: str) -> Chain:
         """The hooks that concern a wrapper, a prompt or a resource."""
         basis = self._registry.catalog
@@ -115,14 +123,14 @@ class Chains:
             chain = self._known[key] = self._chain(kind, server, (name, original), tags)
         return chain
 
-    def _chain(self, kind: Kind, server: str, names: tuple[str, ...], tags: tuple[str, ...]) -> Chain:
+    def _chain(self, kind: Kind, server: str, names: tuple[str, ...] | None, tags: tuple[str, ...]) -> Chain:
         phases = {"tool": "call"}.get(kind, kind)
         found = [
             guard
             for guard in self.guards
             if (guard.runs(f"before_{phases}") or guard.runs(f"after_{phases}"))
             and _one_of(server, guard.terms.servers)
-            and (guard.terms.wrappers is None or any(_one_of(name, guard.terms.wrappers) for name in names))
+            and (names is None or any(_one_of(name, guard.terms.wrappers) for name in names))
             and (guard.terms.tags is None or any(_one_of(tag, guard.terms.tags) for tag in tags))
         ]
         return Chain(

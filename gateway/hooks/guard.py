@@ -227,6 +227,8 @@ def _result(value: Any, call: Call) -> dict[str, Any]:
     wanted = _LISTS[call.metadata.kind]
     if not isinstance(found, dict):
         raise BadPayload("handed back a result that is no object")
+    if found.get("resultType", "complete") != "complete":
+        return found
     structured = call.metadata.kind == "tool" and "structuredContent" in found and wanted not in found
     if not structured and not isinstance(found.get(wanted), list):
         raise BadPayload(f"handed back a result without a list of `{wanted}`")

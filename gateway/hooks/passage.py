@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 BLOCKED_KEY: Final = "typegate/blockedBy"
 """The member of a result's `_meta` that names the hook which blocked the call."""
 _WORDS: Final = {"tool": "The tool was {}called.", "prompt": "The prompt was {}got.", "resource": "It was {}read."}
+_UPSTREAM_ERROR: Final = "typegate/upstreamError"
 _UNFINISHED: Final = frozenset({"task", "input_required"})
 
 
@@ -118,6 +119,12 @@ class Passage:
                 queue.tell(phase, self._call(args), None)
         return args
 
+    def resume(self) -> None:
+        """Go on after a call of which nothing is known any more but that it was made."""
+        self._begun = True
+        self._began_s = time.perf_counter()
+        self._reached = len(self._chain.turns)
+
     async def after(self, result: Any) -> Any:
         """Return a result as the hooks leave it; what is no result, or not yet one, passes as it is.
 
@@ -139,11 +146,17 @@ class Passage:
         Raises:
             HookRefusal: A hook blocked, and says so by a protocol error.
         """
-        form = error_result(error.message, meta={"typegate/upstreamError": error.to_object()})
+        meta = {_UPSTREAM_ERROR: error.to_object()}
+        form = error_result(error.message, meta=meta)
         if self._metadata.kind != "tool":
-            form = {"messages": [], "contents": [], "isError": True, "_meta": form["_meta"]}
+            form = {"messages": [], "contents": [], "isError": True, "_meta": meta}
         shown = await self.after(form)
-        return None if shown == form else shown
+        if shown == form or self._metadata.kind == "tool":
+            return None if shown == form else shown
+        kept = shown.get("_meta", {}).get(_UPSTREAM_ERROR)
+        if isinstance(kept, dict) and isinstance(kept.get("message"), str):
+            raise HookRefusal(error.code, kept["message"], kept.get("data"))
+        raise HookRefusal(error.code, "A hook has left nothing of what the server answered.")
 
     def unfit(self, text: str) -> None:
         """Answer a call whose arguments have become wrong since they were checked; the call is not made."""
@@ -258,7 +271,7 @@ def kind_of(error: BaseException) -> str:
 def _is_result(result: Any) -> bool:
     if not isinstance(result, dict):
         return False
-    if result.get("resultType") in _UNFINISHED:
+    if result.get("resultType", "complete") != "complete":
         return True
     lists = (result.get(name) for name in ("content", "messages", "contents"))
     return "structuredContent" in result or any(isinstance(one, list) for one in lists)

@@ -5,19 +5,26 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 from anyio.abc import TaskGroup
+from cachetools import LRUCache
 
 from gateway.hooks.chain import Chains
 from gateway.hooks.guard import Guard
-from registry.names import ServerName
+from gateway.hooks.passage import Passage
+from registry.catalog import ToolWrapper
+from registry.names import ServerName, WrapperName
 from registry.store import Registry
+
+if TYPE_CHECKING:
+    from gateway.calls.context import Caller
 
 log = logging.getLogger(__name__)
 
-_CLOSE_S = 3.0
+_CLOSE_S: Final = 3.0
+_MAX_TASKS: Final = 20_000
 
 
 class Hooks:
@@ -31,6 +38,7 @@ class Hooks:
         self._registry = registry
         self._group: TaskGroup | None = None
         self._ending: list[Guard] = []
+        self._tasks: LRUCache[tuple[str, str], WrapperName] = LRUCache(_MAX_TASKS)
         self.guards: tuple[Guard, ...] = tuple(guards)
         self.chains = Chains(self.guards, registry) if self.guards else None
 
@@ -61,6 +69,17 @@ class Hooks:
         self._ending += gone
         if retired is not None:
             retired.retire(partial(self._end, gone))
+
+    def began(self, task_id: str, wrapper: ToolWrapper) -> None:
+        """Remember of which tool a task is, by the id that its upstream gave it."""
+        self._tasks[wrapper.server, task_id] = wrapper.name
+
+    def task(self, server: str, task_id: str, caller: Caller) -> Passage | None:
+        """The way of a task's result through its hooks; None where it has none."""
+        if self.chains is None:
+            return None
+        name = self._tasks.get((server, task_id))
+        return self.chains.task(server, self._registry.catalog.get(name) if name is not None else None, caller)
 
     def rows(self) -> list[dict[str, Any]]:
         """One row for each hook, in the order in which they run before a call."""

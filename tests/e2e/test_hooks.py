@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gateways import META, answer_of, envelope
 from hooked import ERAS, ROUTES, every_way, hooked, said, sample
 from upstreams.running import tool
 
@@ -288,3 +289,42 @@ async def test_a_protocol_error_of_an_upstream_is_shown_to_hooks_and_stays_what_
 async def test_a_plain_function_is_a_hook_too(tmp_path: Path) -> None:
     async with hooked(tmp_path, sample("Plain")) as up:
         assert (await up.ask("modern", "wrapper", "echo", {"x": 1}))["result"]["structuredContent"]["thread"] is True
+
+
+async def test_the_result_of_a_task_passes_its_hooks_when_it_is_asked_for(tmp_path: Path) -> None:
+    extension = {"io.modelcontextprotocol/tasks": {}}
+    begun = {"resultType": "task", "taskId": "t-1", "status": "working", "pollIntervalMs": 1}
+    secret = {"content": [{"type": "text", "text": "key AKIAIOSFODNN7EXAMPLE"}]}
+    script = {
+        "modern": True,
+        "capabilities": {"extensions": extension},
+        "behaviours": {"echo": {"kind": "result", "with": {"result": begun}}},
+        "answers": {"tasks/get": {"taskId": "t-1", "status": "completed", "result": secret, "resultType": "complete"}},
+    }
+    hooks = [
+        {"name": "redact", "use": "redact", "conditions": {"wrappers": ["up__echo"]}}, sample("Recorder"),
+        sample("Stamper", config={"stamp": "of send"}, conditions={"wrappers": ["up__send"]}),
+    ]  # fmt: skip
+    async with hooked(tmp_path, *hooks, **script) as up:
+        knows = {"_meta": envelope(**{META + "clientCapabilities": {"extensions": extension}})}
+
+        async def ask(method: str, named: str, **params: Any) -> dict[str, Any]:
+            body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, **knows}}
+            result: dict[str, Any] = answer_of(await up.gateway.post(body, {"mcp-name": named}))["result"]
+            return result
+
+        task = await ask("tools/call", "up__echo", name="up__echo", arguments={})
+        assert task["status"] == "working"
+        assert up.seen("after_call") == [], "it is no result yet"
+        done = await ask("tasks/get", task["taskId"], taskId=task["taskId"])
+        assert [item["text"] for item in done["result"]["content"]] == ["key [redacted secret]"]
+        assert up.seen("after_call")[0]["metadata"]["wrapper"] == "up__echo"
+
+
+async def test_what_is_said_of_a_failed_prompt_passes_its_hooks_too(tmp_path: Path) -> None:
+    fault = {"error": {"code": -32050, "message": "the key AKIAIOSFODNN7EXAMPLE is refused", "on": ["prompts/get"]}}
+    hooks = [{"name": "redact", "use": "redact"}, sample("Recorder", mode="audit")]
+    async with hooked(tmp_path, *hooks, faults=fault, **OFFERINGS) as up:
+        answer = await up.rpc("modern", "prompts/get", {"name": "up__greet"})
+        assert (answer["error"]["code"], answer["error"]["message"]) == (-32050, "the key [redacted secret] is refused")
+        assert len(await up.until_seen(1, "after_prompt")) == 1
