@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 
 from gateway import wire
-from gateway.hooks.hook import Call, HookFailed, Result
+from gateway.hooks.hook import Call, HookFailed, Metadata, Result
 
 if TYPE_CHECKING:
     from gateway.hooks.guard import Guard
@@ -28,16 +27,16 @@ class AuditQueue:
 
     def __init__(self, guard: Guard) -> None:
         self.guard = guard
-        self._waiting: deque[tuple[str, Call, bytes]] = deque()
+        self._waiting: deque[tuple[str, Metadata, bytes]] = deque()
         self._bytes = 0
         self._stirred = anyio.Event()
         self._closed = False
         self.ended = anyio.Event()
 
-    def tell(self, phase: str, call: Call, result: dict[str, Any] | None) -> None:
+    def tell(self, phase: str, metadata: Metadata, args: dict[str, Any], result: dict[str, Any] | None) -> None:
         """Take one event; it is written down as it is now."""
         try:
-            data = wire.dumps([call.args, result])
+            data = wire.dumps([args, result])
         except wire.MalformedJson:
             data = b""
         room = len(self._waiting) < MAX_WAITING and self._bytes + len(data) <= MAX_WAITING_BYTES
@@ -46,7 +45,7 @@ class AuditQueue:
                 log.warning("hook %s cannot keep up: events are dropped, and counted", self.guard.name)
             self.guard.counts["dropped"] += 1
             return
-        self._waiting.append((phase, replace(call, args={}), data))
+        self._waiting.append((phase, metadata, data))
         self._bytes += len(data)
         self._stirred.set()
 
@@ -73,14 +72,14 @@ class AuditQueue:
 
     async def _told(self) -> None:
         while self._waiting:
-            phase, call, data = self._waiting.popleft()
+            phase, metadata, data = self._waiting.popleft()
             self._bytes -= len(data)
             args, result = wire.loads(data)
-            call = replace(call, args=args)
+            call = Call(name=metadata.tool, args=args, metadata=metadata)
             try:
                 if result is None:
                     await self.guard.before(phase, call)
                 else:
-                    await self.guard.after(phase, call, Result(value=result))
+                    await self.guard.after(phase, call, Result(result))
             except HookFailed:
                 self.guard.counts["ignored"] += 1

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
-import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 from gateway.hooks.audits import AuditQueue
 from gateway.hooks.guard import Guard
-from gateway.hooks.hook import Kind, Metadata
+from gateway.hooks.hook import Kind, Via
 from gateway.hooks.passage import Passage
 from registry.catalog import ToolWrapper
 from registry.names import ServerName
@@ -23,8 +21,26 @@ if TYPE_CHECKING:
 
 _UNSHAPED: Final = ServerShape()
 _MAX_KNOWN: Final = 20_000
-_IDS: Final = itertools.count(1)
-_RUN: Final = secrets.token_hex(8)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """What is called: a tool, a prompt or a resource.
+
+    Attributes:
+        name: As callers know it.
+        original: As its upstream knows it.
+        definition: Of a tool, as its upstream gave it.
+    """
+
+    kind: Kind
+    server: str
+    name: str
+    original: str
+    tags: tuple[str, ...] = ()
+    digest: str = ""
+    read_only: bool = False
+    definition: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,14 +48,14 @@ class Chain:
     """The hooks of one wrapper, prompt or resource.
 
     Attributes:
+        subject: What they are the hooks of.
         turns: Those that run in turn, by priority; after a call in reverse.
         together: Those that run together, after the others.
         audits: Those that are told.
         personal: Whether any of them asks who calls.
     """
 
-    kind: Kind
-    tags: tuple[str, ...]
+    subject: Subject
     turns: tuple[Guard, ...] = ()
     together: tuple[Guard, ...] = ()
     audits: tuple[AuditQueue, ...] = ()
@@ -57,8 +73,7 @@ class Chain:
             return tuple(one for one in guards if _one_of(principal, one.terms.principals))
 
         return Chain(
-            kind=self.kind,
-            tags=self.tags,
+            subject=self.subject,
             turns=concerned(self.turns),
             together=concerned(self.together),
             audits=tuple(one for one in self.audits if _one_of(principal, one.guard.terms.principals)),
@@ -66,7 +81,7 @@ class Chain:
 
     def order(self) -> dict[str, list[str]]:
         """The names of those that run before, and after, in order; audit hooks are told last."""
-        stem = "call" if self.kind == "tool" else self.kind
+        stem = "call" if self.subject.kind == "tool" else self.subject.kind
         last = (*self.together, *(queue.guard for queue in self.audits))
         return {
             "before": [one.name for one in (*self.turns, *last) if one.runs(f"before_{stem}")],
@@ -80,99 +95,91 @@ class Chains:
     def __init__(self, guards: Iterable[Guard], registry: Registry) -> None:
         self.guards = tuple(sorted(guards, key=lambda guard: guard.terms.priority))
         self._registry = registry
-        self._known: dict[tuple[Kind, str, str], Chain] = {}
+        self._wrappers: dict[str, tuple[ToolWrapper, Chain]] = {}
+        self._offerings: dict[tuple[Kind, str, str], Chain] = {}
         self._basis: object = None
         self._passages = 0
         self._retired: Callable[[], None] | None = None
 
-    def tool(self, wrapper: ToolWrapper, via: Literal["wrapper", "invoke_tool"], caller: Caller) -> Passage | None:
+    def tool(self, wrapper: ToolWrapper, via: Via, caller: Caller) -> Passage | None:
         """The way of a tool call through its hooks; None where it has none."""
-        chain = self.chain("tool", wrapper.server, wrapper.name, wrapper.tool)
-        if not chain:
-            return None
-        hints = wrapper.definition.get("annotations")
-        return self._passage(
-            chain, wrapper.server, wrapper.name, wrapper.tool, caller, via=via,
-            digest=wrapper.digest, definition=wrapper.definition,
-            read_only=isinstance(hints, dict) and hints.get("readOnlyHint") is True,
-        )  # fmt: skip
+        return self._passage(self.chain_of(wrapper), caller, via)
 
     def offering(self, kind: Kind, server: str, name: str, original: str, caller: Caller) -> Passage | None:
         """The way of a prompt or a resource through its hooks; None where it has none."""
-        chain = self.chain(kind, server, name, original)
-        return self._passage(chain, server, name, original, caller) if chain else None
+        return self._passage(self.chain(kind, server, name, original), caller)
 
     def task(self, server: str, wrapper: ToolWrapper | None, caller: Caller) -> Passage | None:
         """The way of a task's result; of one whose tool is not known any more, through all hooks of its server."""
         if wrapper is not None:
             return self.tool(wrapper, "wrapper", caller)
-        tags = self._registry.shape.servers.get(ServerName(server), _UNSHAPED).tags
-        chain = self._chain("tool", server, None, tags)
-        return self._passage(chain, server, "", "", caller) if chain else None
+        subject = Subject(kind="tool", server=server, name="", original="", tags=self._tags(server))
+        return self._passage(self._chain(subject, whatever=True), caller)
 
-    def chain(self, kind: Kind, server: str, name: str, original: str) -> Chain:
-        """The hooks that concern a wrapper, a prompt or a resource."""
-        basis = self._registry.catalog
-        if basis is not self._basis or len(self._known) >= _MAX_KNOWN:
-            self._known.clear()
-            self._basis = basis
-        key = (kind, server, name)
-        chain = self._known.get(key)
-        if chain is None:
-            tags = self._registry.shape.servers.get(ServerName(server), _UNSHAPED).tags
-            chain = self._known[key] = self._chain(kind, server, (name, original), tags)
+    def chain_of(self, wrapper: ToolWrapper) -> Chain:
+        """The hooks that concern a wrapper."""
+        self._refreshed()
+        known = self._wrappers.get(wrapper.name)
+        if known is not None and known[0] is wrapper:
+            return known[1]
+        hints = wrapper.definition.get("annotations")
+        subject = Subject(
+            kind="tool",
+            server=wrapper.server,
+            name=wrapper.name,
+            original=wrapper.tool,
+            tags=self._tags(wrapper.server),
+            digest=wrapper.digest,
+            read_only=isinstance(hints, dict) and hints.get("readOnlyHint") is True,
+            definition=wrapper.definition,
+        )
+        chain = self._chain(subject)
+        self._wrappers[wrapper.name] = wrapper, chain
         return chain
 
-    def _chain(self, kind: Kind, server: str, names: tuple[str, ...] | None, tags: tuple[str, ...]) -> Chain:
-        phases = {"tool": "call"}.get(kind, kind)
+    def chain(self, kind: Kind, server: str, name: str, original: str) -> Chain:
+        """The hooks that concern a prompt or a resource."""
+        self._refreshed()
+        key = (kind, server, name)
+        chain = self._offerings.get(key)
+        if chain is None:
+            subject = Subject(kind=kind, server=server, name=name, original=original, tags=self._tags(server))
+            chain = self._offerings[key] = self._chain(subject)
+        return chain
+
+    def _refreshed(self) -> None:
+        catalog = self._registry.catalog
+        if catalog is not self._basis or len(self._offerings) >= _MAX_KNOWN:
+            self._wrappers.clear()
+            self._offerings.clear()
+            self._basis = catalog
+
+    def _tags(self, server: str) -> tuple[str, ...]:
+        return self._registry.shape.servers.get(ServerName(server), _UNSHAPED).tags
+
+    def _chain(self, subject: Subject, *, whatever: bool = False) -> Chain:
+        stem = "call" if subject.kind == "tool" else subject.kind
+        names = (subject.name, subject.original)
         found = [
             guard
             for guard in self.guards
-            if (guard.runs(f"before_{phases}") or guard.runs(f"after_{phases}"))
-            and _one_of(server, guard.terms.servers)
-            and (names is None or any(_one_of(name, guard.terms.wrappers) for name in names))
-            and (guard.terms.tags is None or any(_one_of(tag, guard.terms.tags) for tag in tags))
+            if (guard.runs(f"before_{stem}") or guard.runs(f"after_{stem}"))
+            and _one_of(subject.server, guard.terms.servers)
+            and (whatever or any(_one_of(name, guard.terms.wrappers) for name in names))
+            and (guard.terms.tags is None or any(_one_of(tag, guard.terms.tags) for tag in subject.tags))
         ]
         return Chain(
-            kind=kind,
-            tags=tags,
+            subject=subject,
             turns=tuple(one for one in found if one.terms.mode in ("transform", "validate")),
             together=tuple(one for one in found if one.terms.mode == "concurrent"),
             audits=tuple(one.queue for one in found if one.queue is not None),
             personal=any(one.terms.principals is not None for one in found),
         )
 
-    def _passage(
-        self,
-        chain: Chain,
-        server: str,
-        name: str,
-        original: str,
-        caller: Caller,
-        *,
-        via: Literal["wrapper", "invoke_tool"] = "wrapper",
-        digest: str = "",
-        read_only: bool = False,
-        definition: dict[str, Any] | None = None,
-    ) -> Passage | None:
-        if chain.personal and not (chain := chain.only(caller.principal.name)):
-            return None
-        metadata = Metadata(
-            kind=chain.kind,
-            wrapper=name,
-            server=server,
-            tool=original,
-            principal=caller.principal.name,
-            session=caller.session_id,
-            request_id=caller.request_id,
-            call_id=f"{_RUN}-{next(_IDS):x}",
-            via=via,
-            tags=chain.tags,
-            profile=caller.view.profile.name,
-            digest=digest,
-            read_only=read_only,
-        )
-        return Passage(chain, metadata, definition or {}, self)
+    def _passage(self, chain: Chain, caller: Caller, via: Via = "wrapper") -> Passage | None:
+        if chain.personal:
+            chain = chain.only(caller.principal.name)
+        return Passage(chain, caller, via, self) if chain else None
 
     # the calls that run
 

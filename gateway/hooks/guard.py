@@ -7,7 +7,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from random import random
 from typing import Any, Final, Literal
 
@@ -17,7 +17,7 @@ from gateway.hooks.audits import AuditQueue
 from gateway.hooks.driving import Driven, Interfered, Late
 from gateway.hooks.formats import Format, decode, encode
 from gateway.hooks.hook import BLOCK_CODE, PHASES, After, Answer, Before, Block, Call, Hook, HookFailed, Mode, Result
-from gateway.hooks.payloads import BadPayload, copied, plain
+from gateway.hooks.payloads import BadPayload, plain
 from gateway.hooks.threads import Busy, Threads
 from gateway.upstream.breaker import Breaker
 
@@ -60,6 +60,7 @@ class Guard:
         # One for each phase, since a hook that is fine after every call may fail before each; and for each
         # principal, since one whose calls make it fail must not shut it for all others.
         self._breakers: LRUCache[tuple[str, str], Breaker] = LRUCache(MAX_BREAKERS)
+        self._troubled = False
         self.origin: object = None
         self._clock = clock
         self._threads: Threads | None = None
@@ -108,45 +109,48 @@ class Guard:
         return await self._run(phase, call, result)  # type: ignore[return-value]
 
     async def _run(self, phase: str, call: Call, result: Result | None) -> Call | Result | Answer | Block | None:
-        key = phase, call.metadata.principal
-        now_s, breaker = self._clock(), self._breakers.get(key)
+        now_s = self._clock()
+        breaker = self._breakers.get((phase, call.metadata.principal)) if self._troubled else None
         if breaker is not None:
             if not breaker.admits(now_s):
                 self.counts["skipped"] += 1
                 raise HookFailed(_PASSED_OVER)
-            self._breakers[key] = breaker.probing(now_s)
+            self._breakers[phase, call.metadata.principal] = breaker.probing(now_s)
         terms = self.terms
         self.counts["runs"] += 1
         try:
             given = call
             if terms.shape != "native":
-                given = replace(call, args=encode(terms.shape, copied(call.args), call.metadata))
-            said = await Driven(self._said(phase, given, result), terms.timeout_s)
-            checked = self._checked(said, call, result)
+                given = call.with_args(encode(terms.shape, call.args, call.metadata))
+            method, is_coroutine = self._methods[phase]
+            if not is_coroutine:
+                said = await Driven(self._threaded(method, given, result), terms.timeout_s)
+            else:
+                said = await Driven(method(given) if result is None else method(given, result), terms.timeout_s)
+            checked = None if said is None else self._checked(said, call, result)
         except Late:
             self.counts["late"] += 1
-            raise self._failure(key, f"did not answer within {terms.timeout_s:g} s") from None
+            raise self._failure(phase, call, f"did not answer within {terms.timeout_s:g} s") from None
         except Interfered as error:
-            raise self._failure(key, f"raised {error}") from None
+            raise self._failure(phase, call, f"raised {error}") from None
         except Busy:
-            raise self._failure(key, "has no thread left: earlier calls of it hang") from None
+            raise self._failure(phase, call, "has no thread left: earlier calls of it hang") from None
         except BadPayload as error:
-            raise self._failure(key, str(error)) from None
+            raise self._failure(phase, call, str(error)) from None
         except Exception as error:  # noqa: BLE001 - boundary: a hook may raise what it likes
-            raise self._failure(key, f"raised {type(error).__name__}{place_of(error)}") from None
+            raise self._failure(phase, call, f"raised {type(error).__name__}{place_of(error)}") from None
         finally:
             self.seconds += self._clock() - now_s
         if breaker is not None:
-            self._breakers.pop(key, None)
+            self._breakers.pop((phase, call.metadata.principal), None)
+            self._troubled = bool(self._breakers)
         return checked
 
-    async def _said(self, phase: str, call: Call, result: Result | None) -> Any:
-        method, is_coroutine = self._methods[phase]
-        arguments = (call,) if result is None else (call, result)
-        if is_coroutine:
-            return await method(*arguments)
+    async def _threaded(self, method: Callable[..., Any], call: Call, result: Result | None) -> Any:
         assert self._threads is not None
-        said = await self._threads.run(method, *arguments)
+        said = (
+            await self._threads.run(method, call) if result is None else await self._threads.run(method, call, result)
+        )
         if isinstance(said, Awaitable):
             if inspect.iscoroutine(said):
                 said.close()
@@ -154,33 +158,33 @@ class Guard:
         return said
 
     def _checked(self, said: Any, call: Call, result: Result | None) -> Call | Result | Answer | Block | None:
-        if said is None:
-            return None
         if isinstance(said, Block):
             self.counts["blocked"] += 1
             return _block(said)
         if self.terms.mode != "transform":
             raise BadPayload(f"handed back a {type(said).__name__}, which its mode {self.terms.mode} does not allow")
         if isinstance(said, Call) and result is None:
-            args, _ = plain(said.args)
+            args, _ = plain(said.handed_back())
             args = decode(self.terms.shape, args)
             self.counts["changed"] += 1
-            return replace(call, args=args)
+            return call.with_args(args)
         if isinstance(said, Result) and result is not None:
-            value = _result(said.value, call)
+            value = _result(said.handed_back(), call)
             self.counts["changed"] += 1
-            return Result(value=value)
+            return Result(value)
         if isinstance(said, Answer) and result is None:
             value = _result(said.value, call)
             self.counts["answered"] += 1
             return Answer(value=value)
         raise BadPayload(f"handed back a {type(said).__name__}, which is none of what it may")
 
-    def _failure(self, key: tuple[str, str], text: str) -> HookFailed:
-        now_s, breaker = self._clock(), self._breakers.get(key, Breaker())
+    def _failure(self, phase: str, call: Call, text: str) -> HookFailed:
+        now_s, key = self._clock(), (phase, call.metadata.principal)
+        breaker = self._breakers.get(key, Breaker())
         self.counts["failed"] += 1
         self.last_error = text
         self._breakers[key] = breaker.failed(now_s, random())
+        self._troubled = True
         if breaker.admits(now_s):
             log.warning("hook %s %s", self.name, text)
         return HookFailed(text)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from gateway.hooks.payloads import copied
 
 Kind = Literal["tool", "prompt", "resource"]
+Via = Literal["wrapper", "invoke_tool"]
 Mode = Literal["transform", "validate", "audit", "concurrent"]
 BLOCK_CODE = -32000
 """The JSON-RPC code of a block that says none."""
@@ -44,7 +45,7 @@ class Metadata:
     session: str | None
     request_id: str | int | float | None
     call_id: str
-    via: Literal["wrapper", "invoke_tool"]
+    via: Via
     tags: tuple[str, ...]
     profile: str
     digest: str = ""
@@ -53,46 +54,97 @@ class Metadata:
     blocked_by: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One call on its way to an upstream.
+    """One call on its way to an upstream; nothing of it can be set.
 
-    The arguments are this hook's own copy: what it does to them in place changes nothing, for anybody.
-
-    Attributes:
-        name: What is called, as the upstream names it; through `invoke_tool` it is the inner name.
-        args: The arguments: repaired, with defaults, checked. `{}` where the caller sent none. For a resource
-            `{"uri": …}`, for a prompt its arguments.
-        metadata: Everything else.
-        memo: This hook's own notes on this call: what it puts in before, it finds there after. Nobody else sees it.
+    The arguments are this hook's own copy, made when it first looks at them: what it does to them in place changes
+    nothing, for anybody.
     """
 
-    name: str
-    args: dict[str, Any]
-    metadata: Metadata
-    memo: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
-    _definition: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    __slots__ = ("_args", "_definition", "_memo", "_metadata", "_name", "_own")
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        args: dict[str, Any],
+        metadata: Metadata | Callable[[], Metadata],
+        memo: dict[str, Any] | None = None,
+        definition: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._name = name
+        self._args = args
+        self._metadata = metadata
+        self._memo = memo
+        self._definition = definition
+        self._own: dict[str, Any] | None = None
+
+    @property
+    def name(self) -> str:
+        """What is called, as the upstream names it; through `invoke_tool` it is the inner name."""
+        return self._name
+
+    @property
+    def args(self) -> dict[str, Any]:
+        """The arguments: repaired, with defaults, checked; `{}` where the caller sent none.
+
+        For a prompt its arguments, for a resource `{"uri": …}`.
+        """
+        if self._own is None:
+            self._own = copied(self._args)
+        return self._own
+
+    @property
+    def metadata(self) -> Metadata:
+        """Everything else."""
+        if not isinstance(self._metadata, Metadata):
+            self._metadata = self._metadata()
+        return self._metadata
+
+    @property
+    def memo(self) -> dict[str, Any]:
+        """This hook's own notes on this call: what it puts in before, it finds there after. Nobody else sees it."""
+        if self._memo is None:
+            self._memo = {}
+        return self._memo
 
     @property
     def definition(self) -> dict[str, Any]:
         """The tool's definition, a copy; `{}` for prompts and resources."""
-        return copied(dict(self._definition))
+        return copied(dict(self._definition or {}))
 
     def with_args(self, args: dict[str, Any]) -> Call:
         """This call with other arguments: what a transforming hook returns."""
-        return replace(self, args=args)
+        return Call(
+            name=self._name, args=args, metadata=self._metadata, memo=self._memo, definition=self._definition
+        )  # fmt: skip
+
+    def handed_back(self) -> Any:
+        """The arguments as the hook has left them, whatever they are; for the gateway, which copies and checks."""
+        return self._args if self._own is None else self._own
+
+    def __repr__(self) -> str:
+        return f"Call(name={self._name!r})"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
     """What an upstream answered, whole: every content item, `structuredContent`, `isError`, `_meta`.
 
-    Attributes:
-        value: The result object, this hook's own copy. Of a tool it has `content`, of a prompt `messages`, of a
-            resource `contents`.
+    Of a tool it has `content`, of a prompt `messages`, of a resource `contents`.
     """
 
-    value: dict[str, Any]
+    __slots__ = ("_own", "_value")
+
+    def __init__(self, value: dict[str, Any]) -> None:
+        self._value = value
+        self._own: dict[str, Any] | None = None
+
+    @property
+    def value(self) -> dict[str, Any]:
+        """The result object; this hook's own copy, made when it first looks at it."""
+        if self._own is None:
+            self._own = copied(self._value)
+        return self._own
 
     @property
     def content(self) -> list[Any]:
@@ -108,11 +160,15 @@ class Result:
     @property
     def is_error(self) -> bool:
         """Whether the tool says that it failed."""
-        return self.value.get("isError") is True
+        return self._value.get("isError") is True
 
     def with_value(self, value: dict[str, Any]) -> Result:
         """Another result: what a transforming hook returns."""
-        return replace(self, value=value)
+        return Result(value)
+
+    def handed_back(self) -> Any:
+        """The result as the hook has left it, whatever it is; for the gateway, which copies and checks."""
+        return self._value if self._own is None else self._own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

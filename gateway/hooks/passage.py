@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import secrets
 import time
 from dataclasses import replace
 from types import TracebackType
@@ -11,14 +13,16 @@ import anyio
 
 from gateway.errors import INTERNAL_ERROR, RpcError, error_result
 from gateway.hooks.guard import Guard
-from gateway.hooks.hook import After, Answer, Before, Block, Call, HookFailed, Metadata, Result
-from gateway.hooks.payloads import copied
+from gateway.hooks.hook import After, Answer, Before, Block, Call, HookFailed, Metadata, Result, Via
 
 if TYPE_CHECKING:
+    from gateway.calls.context import Caller
     from gateway.hooks.chain import Chain, Chains
 
 BLOCKED_KEY: Final = "typegate/blockedBy"
 """The member of a result's `_meta` that names the hook which blocked the call."""
+_IDS: Final = itertools.count(1)
+_RUN: Final = secrets.token_hex(8)
 _WORDS: Final = {"tool": "The tool was {}called.", "prompt": "The prompt was {}got.", "resource": "It was {}read."}
 _UPSTREAM_ERROR: Final = "typegate/upstreamError"
 _UNFINISHED: Final = frozenset({"task", "input_required"})
@@ -33,37 +37,28 @@ class Passage:
 
     Attributes:
         answer: What the caller gets in place of the upstream's answer: a block, or a hook's own answer.
+        blocked_by: The hook that has blocked it.
         changed_by: The hooks that have rewritten the arguments.
     """
 
-    __slots__ = (
-        "_args",
-        "_began_s",
-        "_begun",
-        "_chain",
-        "_definition",
-        "_memos",
-        "_metadata",
-        "_over",
-        "_owner",
-        "_phase",
-        "_reached",
-        "answer",
-        "changed_by",
-    )  # fmt: skip
+    __slots__ = ("_about", "_args", "_began_s", "_begun", "_caller", "_calls", "_chain", "_known", "_over", "_owner",
+                 "_reached", "_stem", "_via", "answer", "blocked_by", "changed_by")  # fmt: skip
 
-    def __init__(self, chain: Chain, metadata: Metadata, definition: dict[str, Any], owner: Chains) -> None:
+    def __init__(self, chain: Chain, caller: Caller, via: Via, owner: Chains) -> None:
         self._chain = chain
-        self._metadata = metadata
-        self._definition = definition
+        self._about = chain.subject
+        self._caller = caller
+        self._via: Via = via
         self._owner = owner
-        self._phase = "call" if metadata.kind == "tool" else metadata.kind
+        self._stem = "call" if chain.subject.kind == "tool" else chain.subject.kind
+        self._known: Metadata | None = None
         self._reached = 0
         self._begun = self._over = False
         self._began_s = 0.0
         self._args: dict[str, Any] = {}
-        self._memos: dict[Guard, dict[str, Any]] = {}
+        self._calls: dict[Guard, Call] = {}
         self.answer: dict[str, Any] | None = None
+        self.blocked_by: str | None = None
         self.changed_by: tuple[str, ...] = ()
 
     def __enter__(self) -> Passage:
@@ -83,7 +78,7 @@ class Passage:
         Raises:
             HookRefusal: A hook blocked, and says so by a protocol error.
         """
-        phase = f"before_{self._phase}"
+        phase = f"before_{self._stem}"
         self._begun = True
         self._began_s = time.perf_counter()
         args: dict[str, Any] = arguments if isinstance(arguments, dict) else {}  # null and nothing are the same
@@ -116,7 +111,7 @@ class Passage:
                     return self._blocked(guard, verdict, "not ")
         for queue in self._chain.audits:
             if queue.guard.runs(phase):
-                queue.tell(phase, self._call(args), None)
+                queue.tell(phase, self._metadata(), args, None)
         return args
 
     def resume(self) -> None:
@@ -135,7 +130,7 @@ class Passage:
             return result
         self._over = True
         unfinished = result.get("resultType") in _UNFINISHED
-        if self._metadata.blocked_by is None and not unfinished:
+        if self.blocked_by is None and not unfinished:
             result = await self._shown(result)
         self._tell(result)
         return result
@@ -148,10 +143,10 @@ class Passage:
         """
         meta = {_UPSTREAM_ERROR: error.to_object()}
         form = error_result(error.message, meta=meta)
-        if self._metadata.kind != "tool":
+        if self._about.kind != "tool":
             form = {"messages": [], "contents": [], "isError": True, "_meta": meta}
         shown = await self.after(form)
-        if shown == form or self._metadata.kind == "tool":
+        if shown == form or self._about.kind == "tool":
             return None if shown == form else shown
         kept = shown.get("_meta", {}).get(_UPSTREAM_ERROR)
         if isinstance(kept, dict) and isinstance(kept.get("message"), str):
@@ -164,16 +159,16 @@ class Passage:
         why = (
             f"the arguments were changed by hook {names}, and do not fit any more" if names else "the tool has changed"
         )
-        self._metadata = replace(self._metadata, blocked_by=names or "gateway")
+        self.blocked_by = names or "gateway"
         self.answer = error_result(f"Not called: {why}.\n\n{text}")
 
     async def _shown(self, result: dict[str, Any]) -> dict[str, Any]:
-        phase = f"after_{self._phase}"
+        phase = f"after_{self._stem}"
         for guard in reversed(self._chain.turns[: self._reached]):
             if not guard.runs(phase):
                 continue
             try:
-                said = await guard.after(phase, self._call(self._args, guard), Result(value=copied(result)))
+                said = await guard.after(phase, self._call(self._args, guard), Result(result))
             except HookFailed as failure:
                 if guard.terms.ignores:
                     guard.counts["ignored"] += 1
@@ -193,7 +188,7 @@ class Passage:
                 if isinstance(verdict, Block):
                     self._blocked(guard, verdict, "")
                     break
-        return self.answer if self._metadata.blocked_by is not None and self.answer is not None else result
+        return self.answer if self.blocked_by is not None and self.answer is not None else result
 
     async def _all(
         self, phase: str, args: dict[str, Any], result: dict[str, Any] | None
@@ -206,7 +201,7 @@ class Passage:
                 if result is None:
                     said[place] = await guard.before(phase, self._call(args, guard))
                 else:
-                    said[place] = await guard.after(phase, self._call(args, guard), Result(value=copied(result)))
+                    said[place] = await guard.after(phase, self._call(args, guard), Result(result))
             except HookFailed as failure:
                 if guard.terms.ignores:
                     guard.counts["ignored"] += 1
@@ -219,17 +214,42 @@ class Passage:
                 group.start_soon(one, place, guard)
         return [(guards[place], said[place]) for place in sorted(said)]
 
-    def _call(self, args: dict[str, Any], guard: Guard | None = None) -> Call:
-        metadata = self._metadata
-        memo = self._memos.setdefault(guard, {}) if guard is not None else {}
-        return Call(name=metadata.tool, args=copied(args), metadata=metadata, memo=memo, _definition=self._definition)
+    def _call(self, args: dict[str, Any], guard: Guard) -> Call:
+        about = self._about
+        before = self._calls.get(guard)
+        memo = before.memo if before is not None else None
+        call = self._calls[guard] = Call(
+            name=about.original, args=args, metadata=self._metadata, memo=memo, definition=about.definition
+        )  # fmt: skip
+        return call
+
+    def _metadata(self) -> Metadata:
+        """What is told of the call beside its arguments, made when somebody wants to know."""
+        if self._known is None:
+            about, caller = self._about, self._caller
+            self._known = Metadata(
+                kind=about.kind,
+                wrapper=about.name,
+                server=about.server,
+                tool=about.original,
+                principal=caller.principal.name,
+                session=caller.session_id,
+                request_id=caller.request_id,
+                call_id=f"{_RUN}-{next(_IDS):x}",
+                via=self._via,
+                tags=about.tags,
+                profile=caller.view.profile.name,
+                digest=about.digest,
+                read_only=about.read_only,
+            )
+        return self._known
 
     def _failed(self, guard: Guard, failure: HookFailed, negation: str) -> dict[str, Any]:
-        happened = _WORDS[self._metadata.kind].format(negation)
+        happened = _WORDS[self._about.kind].format(negation)
         return self._refused(guard, f"Hook '{guard.name}' {failure}. {happened}", INTERNAL_ERROR, as_error=False)
 
     def _blocked(self, guard: Guard, block: Block, negation: str) -> dict[str, Any]:
-        happened = _WORDS[self._metadata.kind].format(negation)
+        happened = _WORDS[self._about.kind].format(negation)
         what = "Blocked" if negation else "Its result is withheld"
         more = f"\n{block.description}" if block.description else ""
         text = f"{what} by hook '{guard.name}': {block.reason}{more}\n\n{happened}"
@@ -241,9 +261,9 @@ class Passage:
         told: dict[str, Any] = {"hook": guard.name, "code": code}
         if block is not None:
             told |= {"reason": block.reason, "description": block.description}
-        self._metadata = replace(self._metadata, blocked_by=guard.name)
+        self.blocked_by = guard.name
         self.answer = error_result(text, meta={BLOCKED_KEY: told})
-        if as_error or self._metadata.kind != "tool":
+        if as_error or self._about.kind != "tool":
             self._over = True
             self._tell(self.answer)
             raise HookRefusal(code, text, told)
@@ -253,12 +273,12 @@ class Passage:
         if not self._chain.audits:
             return
         self._over = True
-        phase = f"after_{self._phase}"
+        phase = f"after_{self._stem}"
         elapsed_ms = round((time.perf_counter() - self._began_s) * 1000, 3)
-        self._metadata = replace(self._metadata, elapsed_ms=elapsed_ms)
+        metadata = replace(self._metadata(), elapsed_ms=elapsed_ms, blocked_by=self.blocked_by)
         for queue in self._chain.audits:
             if queue.guard.runs(phase):
-                queue.tell(phase, self._call(self._args), result)
+                queue.tell(phase, metadata, self._args, result)
 
 
 def kind_of(error: BaseException) -> str:

@@ -15,7 +15,7 @@ from gateway.hooks.chain import Chains
 from gateway.hooks.guard import Guard
 from gateway.hooks.passage import Passage
 from registry.catalog import ToolWrapper
-from registry.names import ServerName, WrapperName
+from registry.names import WrapperName
 from registry.store import Registry
 
 if TYPE_CHECKING:
@@ -90,16 +90,15 @@ class Hooks:
         chains = self.chains
         if chains is None:
             return []
-        rows: list[dict[str, Any]] = []
-        catalog = self._registry.catalog
-        found = [("tool", one.server, str(one.name), str(one.tool)) for one in catalog.wrappers]
-        found += [("prompt", one.server, one.key, one.original) for one in catalog.offerings.prompts]
-        found += [("resource", one.server, one.key, one.original) for one in catalog.offerings.resources]
-        for kind, server, name, original in found:
-            chain = chains.chain(kind, ServerName(server), name, original)  # type: ignore[arg-type]
-            if chain:
-                rows.append({"kind": kind, "name": name, "server": server, **chain.order()})
-        return rows
+        catalog, offerings = self._registry.catalog, self._registry.catalog.offerings
+        found = [chains.chain_of(one) for one in catalog.wrappers]
+        found += [chains.chain("prompt", one.server, one.key, one.original) for one in offerings.prompts]
+        found += [chains.chain("resource", one.server, one.key, one.original) for one in offerings.resources]
+        return [
+            {"kind": one.subject.kind, "name": one.subject.name, "server": one.subject.server, **one.order()}
+            for one in found
+            if one
+        ]
 
     def _begin(self, guard: Guard) -> None:
         if guard.queue is not None and self._group is not None:

@@ -40,7 +40,7 @@ class Clock:
 
 
 def call(args: dict[str, Any] | None = None, definition: dict[str, Any] | None = None, **known: Any) -> Call:
-    return Call(name="t", args=args or {}, metadata=replace(METADATA, **known), _definition=definition or {})
+    return Call(name="t", args=args or {}, metadata=replace(METADATA, **known), definition=definition or {})
 
 
 def text(said: str, **more: Any) -> Result:

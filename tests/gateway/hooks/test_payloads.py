@@ -112,3 +112,25 @@ async def test_a_block_is_checked_and_cut() -> None:
     said = await guard(Blocks({})).before("before_call", Call(name="t", args={}, metadata=METADATA))
     assert isinstance(said, Block)
     assert (len(said.reason), said.code) == (2_000, -32000)
+
+
+async def test_what_a_hook_has_done_to_its_own_copy_holds_if_it_hands_that_back() -> None:
+    class Edits(Hook):
+        async def before_call(self, call: Call) -> Before:
+            call.args["x"] = 2
+            return call
+
+    args = {"x": 1}
+    said = await guard(Edits({})).before("before_call", Call(name="t", args=args, metadata=METADATA))
+    assert isinstance(said, Call)
+    assert said.args == {"x": 2}
+    assert args == {"x": 1}
+
+
+def test_nothing_of_a_call_can_be_set() -> None:
+    call = Call(name="t", args={}, metadata=METADATA)
+    for attribute in ("name", "args", "metadata", "memo", "definition", "other"):
+        with pytest.raises(AttributeError):
+            setattr(call, attribute, 1)
+    with pytest.raises(AttributeError):
+        METADATA.principal = "bob"  # type: ignore[misc]
