@@ -12,9 +12,11 @@ from typing import Any
 
 import anyio
 import pytest
+from callers import hello, running_host
 from gateways import TOKEN, glance_again
 from hooked import SAMPLES, Hooked, every_way, hooked, said, sample
-from upstreams.running import tool
+from jsonschema import Draft202012Validator
+from upstreams.running import scripted_stdio_server, tool
 
 KEY = "AKIAIOSFODNN7EXAMPLE"
 READ_ONLY = {**tool("look", what="string"), "annotations": {"readOnlyHint": True}}
@@ -275,3 +277,42 @@ async def test_what_runs_where_is_listed_in_order(tmp_path: Path) -> None:
             assert [line[0] for line in lines[2:]] == ["silent", "auditor", "setter"]
             done = await anyio.run_process([*command, "--json"], env={**os.environ, "TYPEGATE_ADMIN_TOKEN": TOKEN})
             assert json.loads(done.stdout)["wrappers"] == found["wrappers"]
+
+
+async def test_a_hook_of_an_installed_package_is_found_by_its_entry_point(tmp_path: Path) -> None:
+    package = tmp_path / "site"
+    about = package / "hooks_of_ours-1.0.dist-info"
+    about.mkdir(parents=True)
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: hooks-of-ours\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text("[typegate.hooks]\ngreet = hooks_of_ours:Greet\n")
+    (package / "hooks_of_ours.py").write_text(
+        "from gateway.hooks import Hook\n\nclass Greet(Hook):\n    def before_call(self, call):\n"
+        "        return call.with_args({**call.args, 'greeting': self.config['word']})\n"
+    )
+    path = f"{package}{os.pathsep}{SAMPLES.parents[1]}"
+    up, record = scripted_stdio_server(tmp_path, "up", tools=[tool("echo")])
+    hooks = [
+        {"name": "entry", "use": "greet", "config": {"word": "hello"}, "conditions": {"wrappers": ["echo"]}},
+        {"name": "dotted", "path": "hooks_of_ours:Greet", "config": {"word": "again"}, "priority": 200},
+    ]
+    whole = {"mcpServers": {"up": up}, "gateway": {"hooks": hooks, "profiles": {"p": {}}}}
+    (tmp_path / "mcp.json").write_text(json.dumps(whole))
+    async with running_host(
+        tmp_path, "--config", str(tmp_path / "mcp.json"), "--profile", "p", environment={"PYTHONPATH": path}
+    ) as host:
+        await host.answer(hello())
+        await host.until_listed("up__echo")
+        params = {"name": "up__echo", "arguments": {"x": 1}}
+        answer = await host.answer({"jsonrpc": "2.0", "id": "c", "method": "tools/call", "params": params})
+        assert answer["result"]["structuredContent"] == {"x": 1, "greeting": "again"}
+        assert len(record.calls()) == 1
+        assert await host.leave() == 0
+
+
+def test_the_schema_of_the_file_knows_hooks() -> None:
+    done = subprocess.run([sys.executable, "-m", "gateway", "check", "--schema"], capture_output=True, timeout=60)
+    schema = json.loads(done.stdout)
+    wrong = {"mcpServers": {}, "gateway": {"hooks": [{"name": "x", "use": "cache", "mode": "watch"}]}}
+    right = {"mcpServers": {}, "gateway": {"hooks": [{"name": "x", "use": "cache", "mode": "audit"}]}}
+    assert Draft202012Validator(schema).is_valid(right)
+    assert not Draft202012Validator(schema).is_valid(wrong)

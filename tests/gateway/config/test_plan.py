@@ -44,3 +44,10 @@ def test_every_way_to_reach_a_server_counts() -> None:
 def test_what_waits_for_the_next_start_is_named() -> None:
     steps = plan(config(a=A), config({"listen": {"port": 1}, "admin": {"token": "t"}}, a=A))
     assert steps.later == ("gateway.listen", "gateway.admin")
+
+
+def test_hooks_that_are_new_gone_or_another_are_named_and_servers_stay() -> None:
+    one, two, three = ({"name": name, "use": "cache"} for name in ("one", "two", "three"))
+    steps = plan(config({"hooks": [one, two]}, a=A), config({"hooks": [{**two, "priority": 1}, three]}, a=A))
+    assert steps.hooks == ("one", "two", "three")
+    assert (steps.add, steps.remove, steps.replace, steps.adjust, steps.later) == ((), (), (), (), ())
