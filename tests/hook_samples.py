@@ -71,6 +71,13 @@ class Silent(Hook):
         return None
 
 
+class Same(Hook):
+    """Hands back what it got."""
+
+    async def before_call(self, call: Call) -> Before:
+        return call.with_args(call.args)
+
+
 class Setter(Hook):
     """Sets arguments before a call, and adds a text after it."""
 

@@ -116,7 +116,7 @@ class Call:
     def with_args(self, args: dict[str, Any]) -> Call:
         """This call with other arguments: what a transforming hook returns."""
         return Call(
-            name=self._name, args=args, metadata=self._metadata, memo=self._memo, definition=self._definition
+            name=self._name, args=args, metadata=self._metadata, memo=self.memo, definition=self._definition
         )  # fmt: skip
 
     def handed_back(self) -> Any:
@@ -225,7 +225,8 @@ class Hook:
       (`metadata.blocked_by`). What does not fit into its queue is counted as dropped, and said in the log.
 
     **`async def` or `def`.** An `async def` phase runs on the event loop and must not block it. A plain `def` phase
-    runs in a thread of its own, of which each hook has a few; if all of them hang, further calls fail fast.
+    runs in a thread of its own, of which each hook has eight; while all of them hang, further calls wait for one, no
+    longer than their time-out.
 
     A hook that fails five times in a row for one principal is passed over for some seconds, for its calls: with
     `onError: ignore` they pass, with `fail` they fail at once, and both are counted.

@@ -5,13 +5,12 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
-
-import anyio.to_thread
 
 from gateway.config.hooks import HookConfig
 from gateway.config.model import Config
@@ -19,7 +18,9 @@ from gateway.errors import ConfigError
 from gateway.hooks.driving import Driven, Late
 from gateway.hooks.guard import Guard, Terms, place_of
 from gateway.hooks.hook import PHASES, Hook
+from gateway.hooks.threads import Threads
 
+LOAD_S: Final = 30.0
 START_S: Final = 10.0
 GROUP: Final = "typegate.hooks"
 OURS: Final = {
@@ -50,7 +51,14 @@ async def prepare(config: Config, running: Iterable[Guard] = ()) -> tuple[Guard,
     if not config.gateway.hooks:
         return ()
     known = tuple(running)
-    guards = await anyio.to_thread.run_sync(_build, config, known)
+    loading = Threads("loading", limit=1)
+    try:
+        # Code of others is read there; a thread that hangs in it does not hold the end of the process.
+        guards = await Driven(loading.run(_build, config, known), LOAD_S)
+    except Late:
+        raise _fault(config, 0, f"or a later one was not loaded within {LOAD_S:g} s", "a hook that loads") from None
+    finally:
+        loading.close()
     started: list[Guard] = []
     for place, guard in enumerate(guards):
         if guard in known:
@@ -167,7 +175,7 @@ def _file(path: Path, modules: dict[Path, ModuleType]) -> ModuleType:
         return modules[path]
     if not path.is_file():
         raise FileNotFoundError(path)
-    name = f"typegate_hooks_{path.stem}"
+    name = f"typegate_hooks_{path.stem}_{zlib.crc32(str(path).encode()):08x}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise ImportError("it is no Python file")

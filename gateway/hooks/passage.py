@@ -95,7 +95,7 @@ class Passage:
                     continue
                 return self._failed(guard, failure, "not ")
             if isinstance(said, Call):
-                self._args = args = said.args
+                self._args = args = said.handed_back()  # the guard's, and nobody else's
                 self.changed_by = (*self.changed_by, guard.name)
             elif isinstance(said, Answer):
                 self._reached -= 1
@@ -176,7 +176,7 @@ class Passage:
                 self._failed(guard, failure, "")
                 break
             if isinstance(said, Result):
-                result = said.value
+                result = said.handed_back()
             elif isinstance(said, Block):
                 self._blocked(guard, said, "")
                 break

@@ -8,6 +8,9 @@ these headers:
   the secret of the hook's `config`. A receiver computes it over the bytes as they came, compares in constant time,
   and refuses a timestamp that is more than 300 s away from its clock, so that a request cannot be replayed later.
 - `typegate-delivery`: the call's id and the phase; unlike any other, so that a replay within the window can be told.
+  Where a kept connection ends under a request it is sent once more, with the same delivery.
+
+The metadata has the id of a handshake-era session: a receiver must be one that may know it.
 
 The answer is an object with at most one of `args` (before), `answer` (before: a result in the upstream's place),
 `result` (after) and `block` (`reason`, and perhaps `description` and `code`); `{}` and the status 204 leave
@@ -128,8 +131,12 @@ class Webhook(Hook):
             "typegate-delivery": f"{call.metadata.call_id}:{_SPELLED[phase]}",
         }
         try:
-            async with self._client.send("POST", self._url, headers, body) as response:
-                status, data = response.status, await response.read(MAX_BYTES)
+            try:
+                status, data = await self._posted(headers, body)
+            except ConnectionLost as error:
+                if not error.sent:
+                    raise
+                status, data = await self._posted(headers, body)
         except (ConnectionLost, HttpStatusError) as error:
             raise BadPayload(f"could not be asked ({error})") from None
         if status == 204 or (status == 200 and not data.strip()):
@@ -143,6 +150,10 @@ class Webhook(Hook):
         if not isinstance(answer, dict) or len(answer) > 1 or any(key not in _KEYS for key in answer):
             raise BadPayload(f"answered with something else than one of {', '.join(_KEYS)}")
         return next(iter(answer.items()), ("", None))
+
+    async def _posted(self, headers: Mapping[str, str], body: bytes) -> tuple[int, bytes]:
+        async with self._client.send("POST", self._url, headers, body) as response:
+            return response.status, await response.read(MAX_BYTES)
 
 
 def _block(value: Any) -> Block:

@@ -110,6 +110,22 @@ async def test_a_webhook_that_nobody_receives_or_that_hangs_fails_in_time_or_is_
             assert (await up.hook("slow"))["counts"]["ignored"] == 2
 
 
+async def test_a_connection_that_ends_under_a_request_costs_no_call(tmp_path: Path) -> None:
+    seen: list[str] = []
+
+    def answer(body: dict[str, Any]) -> tuple[int, bytes, dict[str, str]]:
+        seen.append(f"{body['metadata']['callId']}:{body['phase']}")
+        if len(seen) == 2:
+            raise ConnectionAbortedError  # the receiver drops the connection without a word
+        return 200, b"{}", {}
+
+    with receiver(answer) as remote:
+        async with hooked(tmp_path, webhook(remote.url)) as up:
+            assert "isError" not in (await up.ask("modern", "wrapper", "echo", {}))["result"]
+        assert len(seen) == 3
+        assert seen[1] == seen[2] == remote.headers[1]["typegate-delivery"]
+
+
 def test_a_signature_holds_for_its_body_its_time_and_its_secret_only() -> None:
     body, at = b'{"phase":"beforeCall"}', "1700000000"
     headers = {"typegate-timestamp": at, "typegate-signature": sign(SECRET, at, body)}

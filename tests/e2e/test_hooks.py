@@ -328,3 +328,38 @@ async def test_what_is_said_of_a_failed_prompt_passes_its_hooks_too(tmp_path: Pa
         answer = await up.rpc("modern", "prompts/get", {"name": "up__greet"})
         assert (answer["error"]["code"], answer["error"]["message"]) == (-32050, "the key [redacted secret] is refused")
         assert len(await up.until_seen(1, "after_prompt")) == 1
+
+
+NAMES: dict[str, Any] = {
+    "tool_name": "t", "metadata": {"wrapper": "w"}, "client_session_id": "c", "name": "n", "args": [1], "server": "s",
+}  # fmt: skip
+
+
+@every_way
+@pytest.mark.parametrize("shape", ["native", "nested", "metadata"])
+async def test_arguments_of_any_name_pass_a_hook_that_does_nothing_in_every_shape(
+    shape: str, era: str, route: str, tmp_path: Path
+) -> None:
+    hooks = [sample("Silent", payloadFormat=shape), sample("Same", payloadFormat=shape)]
+    async with hooked(tmp_path, *hooks, sample("Recorder", payloadFormat=shape)) as up:
+        # `arguments` alone would be taken for a wrapping of the others on either route.
+        for sent in (NAMES, {"arguments": "text", **NAMES}):
+            assert "isError" not in (await up.ask(era, route, "echo", sent))["result"]
+            assert up.recording.calls()[-1]["arguments"] == sent
+        seen = up.seen("before_call")[0]["args"]
+        assert seen == NAMES if shape == "native" else seen["arguments"] == NAMES
+        if shape == "metadata":
+            assert seen["metadata"]["via"] == route
+
+
+@every_way
+async def test_the_flat_shape_refuses_an_argument_named_metadata_and_passes_all_others(
+    era: str, route: str, tmp_path: Path
+) -> None:
+    async with hooked(tmp_path, sample("Same", payloadFormat="flatMetadata")) as up:
+        answer = await up.ask(era, route, "echo", {"metadata": 1})
+        assert "Hook 'same' cannot be given an argument named `metadata`" in said(answer)
+        assert up.recording.calls() == []
+        rest = {key: value for key, value in NAMES.items() if key != "metadata"}
+        await up.ask(era, route, "echo", rest)
+        assert up.recording.calls()[0]["arguments"] == rest

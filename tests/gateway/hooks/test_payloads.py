@@ -134,3 +134,14 @@ def test_nothing_of_a_call_can_be_set() -> None:
             setattr(call, attribute, 1)
     with pytest.raises(AttributeError):
         METADATA.principal = "bob"  # type: ignore[misc]
+
+
+async def test_what_a_hook_notes_before_it_finds_after_whatever_its_shape() -> None:
+    class Notes(Hook):
+        async def before_call(self, call: Call) -> Before:
+            call.memo["noted"] = True
+            return None
+
+    call = Call(name="t", args={}, metadata=METADATA)
+    await guard(Notes({}), shape="nested").before("before_call", call)
+    assert call.memo == {"noted": True}
