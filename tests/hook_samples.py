@@ -91,6 +91,13 @@ class Setter(Hook):
         return call.with_args({"uri": self.config["uri"]}) if "uri" in self.config else None
 
 
+class Nonce(Hook):
+    """Adds an argument that is another each time."""
+
+    async def before_call(self, call: Call) -> Before:
+        return call.with_args({**call.args, "nonce": call.metadata.call_id})
+
+
 class Stamper(Hook):
     """Adds a text to every result."""
 

@@ -143,6 +143,7 @@ class OfferingCalls:
         if passage is None:
             return await self._send(server, method, params, caller)
         with passage:
+            asked = params
             given = params.get("arguments") if kind == "prompt" else {"uri": original}
             made = await passage.before(given)
             if passage.changed_by:
@@ -156,7 +157,7 @@ class OfferingCalls:
                     raise RpcError(INTERNAL_ERROR, str(result["content"][0]["text"]))
                 return adapt_other(result, server=server, version=caller.version)
             try:
-                return await self._send(server, method, params, caller, passage)
+                return await self._send(server, method, params, caller, passage, asked)
             except HookRefusal:
                 raise
             except RpcError as error:
@@ -164,12 +165,13 @@ class OfferingCalls:
                 raise
 
     async def _send(
-        self, server: str, method: str, params: dict[str, Any], caller: Caller, passage: Passage | None = None
-    ) -> dict[str, Any]:
+        self, server: str, method: str, params: dict[str, Any], caller: Caller,
+        passage: Passage | None = None, asked: dict[str, Any] | None = None,
+    ) -> dict[str, Any]:  # fmt: skip
         shape = self._registry.shape.servers.get(ServerName(server))
         try:
             result = await self._forwarder.send(
-                server, method, params, caller, repeatable=not method.startswith("tasks/")
+                server, method, params, caller, repeatable=not method.startswith("tasks/"), asked=asked
             )
             if passage is not None:
                 result = await passage.after(result)

@@ -171,6 +171,7 @@ class CallPipeline:
                     call.caller,
                     repeatable=_repeatable(wrapper),
                     header_map={path: header for header, path in wrapper.headers.items()} if wrapper.headers else None,
+                    asked=call.params if passage is not None else None,
                 )
             if passage is not None:
                 result = await passage.after(result)

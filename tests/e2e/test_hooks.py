@@ -363,3 +363,31 @@ async def test_the_flat_shape_refuses_an_argument_named_metadata_and_passes_all_
         rest = {key: value for key, value in NAMES.items() if key != "metadata"}
         await up.ask(era, route, "echo", rest)
         assert up.recording.calls()[0]["arguments"] == rest
+
+
+@pytest.mark.parametrize("route", ROUTES)
+async def test_a_question_in_mid_call_is_answered_although_a_hook_changes_the_call_each_time(
+    route: str, tmp_path: Path
+) -> None:
+    script = {"modern": True, "tools": [tool("elicit", message="string")]}
+    async with hooked(tmp_path, sample("Nonce"), sample("Recorder"), **script) as up:
+        asks = {"_meta": envelope(**{META + "clientCapabilities": {"elicitation": {"form": {}}}})}
+        inner = {"message": "Who?"}
+        params: dict[str, Any] = {"name": "up__elicit", "arguments": inner}
+        if route == "invoke_tool":
+            params = {"name": route, "arguments": {"server": "up", "tool": "elicit", "arguments": inner}}
+
+        async def ask(**more: Any) -> dict[str, Any]:
+            body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {**params, **more, **asks}}
+            return answer_of(await up.gateway.post(body))
+
+        question = (await ask())["result"]
+        assert question["resultType"] == "input_required"
+        replies = {"who": {"action": "accept", "content": {"name": "Ann"}}}
+        done = await ask(inputResponses=replies, requestState=question["requestState"])
+        assert json.loads(said(done)) == [replies, "opaque-état-1"]
+        assert len({call["arguments"]["nonce"] for call in up.recording.calls()}) == 2
+        assert len(up.seen("after_call")) == 1, "a question is no result"
+        params["arguments"] = {**params["arguments"], "message": "Other?"}
+        other = await ask(inputResponses=replies, requestState=question["requestState"])
+        assert "error" in other or other["result"].get("isError"), "a state is for the call that it was given for"

@@ -179,6 +179,8 @@ async def test_a_caller_that_gives_up_takes_its_hook_with_it(tmp_path: Path) -> 
     async with hooked(tmp_path, *hooks) as up:
         with anyio.move_on_after(0.5):
             await up.gateway.post(call_of("up__echo", {}))
+        [after] = await up.until_seen(1, "after_call")
+        assert text_of(after["result"]) == "No answer: it was cancelled."
         assert "isError" not in (await up.ask("modern", "wrapper", "echo", {"spare": True}))["result"]
         assert await up.gateway.stop() == 0
 
