@@ -19,6 +19,7 @@ from gateway.calls.offerings import TaskNames
 from gateway.calls.outcomes import Failure, Outcomes
 from gateway.calls.results import adapt
 from gateway.errors import INVALID_PARAMS, RpcError, UpstreamError, error_result, relay
+from gateway.hooks.chain import Chains
 from gateway.hooks.passage import HookRefusal, Passage
 from gateway.hooks.running import Hooks
 from gateway.upstream.link import UpstreamLink
@@ -114,7 +115,8 @@ class CallPipeline:
             call = _Call(
                 wrapper=wrapper, arguments=arguments, params=params, caller=caller, via=via, repairs=repairs
             )  # fmt: skip
-            result = await self._run(call)
+            chains = self._hooks.chains
+            result = await (self._run(call, None) if chains is None else self._through(chains, call))
             outcome = "error_result" if result.get("isError") else "ok"
             return result
         finally:
@@ -130,15 +132,14 @@ class CallPipeline:
                     },
                 )  # fmt: skip
 
-    async def _run(self, call: _Call) -> dict[str, Any]:
-        chains = self._hooks.chains
-        passage = chains.tool(call.wrapper, call.via, call.caller) if chains is not None else None
+    async def _through(self, chains: Chains, call: _Call) -> dict[str, Any]:
+        passage = chains.tool(call.wrapper, call.via, call.caller)
         if passage is None:
-            return await self._answered(call, None)
+            return await self._run(call, None)
         with passage:
-            return await self._answered(call, passage)
+            return await self._run(call, passage)
 
-    async def _answered(self, call: _Call, passage: Passage | None) -> dict[str, Any]:
+    async def _run(self, call: _Call, passage: Passage | None) -> dict[str, Any]:
         wrapper = call.wrapper
         link = self._links.get(wrapper.server)
         if link is None:

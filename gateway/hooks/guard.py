@@ -241,7 +241,7 @@ def _result(value: Any, call: Call) -> dict[str, Any]:
     return found
 
 
-def place_of(error: Exception) -> str:
+def place_of(error: BaseException) -> str:
     """Where it was raised; its text may hold what was called with."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:

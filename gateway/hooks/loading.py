@@ -97,9 +97,9 @@ def _guard(config: Config, place: int, known: tuple[Guard, ...], modules: dict[P
     made = _loaded(config, place, folder, modules)
     settings: dict[str, Any] = dict(wanted.config)
     if wanted.webhook is not None:
-        settings = {"url": wanted.webhook, **settings}
+        settings["url"] = wanted.webhook
     elif wanted.cpex is not None:
-        settings = {"file": str(files[0]), **settings}
+        settings["file"] = str(files[0])
     elif wanted.use == "audit_log" and isinstance(settings.get("file"), str):
         settings["file"] = str(folder / settings["file"])
     try:
@@ -108,7 +108,7 @@ def _guard(config: Config, place: int, known: tuple[Guard, ...], modules: dict[P
         raise _fault(config, place, str(error), "", key="config") from None
     except ImportError as error:
         raise _fault(config, place, str(error), "") from None
-    except Exception as error:  # noqa: BLE001 - boundary: a hook may raise what it likes
+    except BaseException as error:  # noqa: BLE001 - boundary: a hook may raise what it likes
         raise _fault(config, place, f"cannot be made: {type(error).__name__}{place_of(error)}", "") from None
     guard = Guard(hook, _terms(wanted, hook))
     guard.origin = origin
@@ -160,7 +160,7 @@ def _loaded(config: Config, place: int, folder: Path, modules: dict[Path, Module
         raise _fault(config, place, "names a file that is not there", "a file beside this one", key=key) from None
     except ImportError as error:
         raise _fault(config, place, f"cannot be imported ({error})", "package.module:Class", key=key) from None
-    except Exception as error:  # noqa: BLE001 - boundary: a module may do anything when it is imported
+    except BaseException as error:  # noqa: BLE001 - boundary: a module may do anything when it is imported
         why = f"cannot be imported: {type(error).__name__}{place_of(error)}"
         raise _fault(config, place, why, "a module that can be imported", key=key) from None
     if not (isinstance(found, type) and issubclass(found, Hook)):

@@ -120,6 +120,11 @@ async def test_a_log_has_every_call_on_both_routes_and_blocked_ones(tmp_path: Pa
         ({"name": "x", "path": f"{SAMPLES}:Nobody"}, "gateway.hooks[0].path: has no class Nobody"),
         ({"name": "x", "path": f"{SAMPLES}:NoHook"}, "is no hook; expected a class that derives from"),
         ({"name": "x", "path": f"{SAMPLES}:Particular"}, "gateway.hooks[0].config: number is missing"),
+        (
+            {"name": "x", "path": "./leaving.py:Hook"},
+            "gateway.hooks[0].path: cannot be imported: SystemExit at leaving.py:2",
+        ),
+        ({"name": "x", "path": "./broken.py:Hook"}, "gateway.hooks[0].path: cannot be imported: SyntaxError"),
         ({"name": "x", "path": f"{SAMPLES}:Late"}, "gateway.hooks[0]: did not start: there is no database"),
         (
             {"name": "x", "path": f"{SAMPLES}:Slow", "phases": ["afterCall"]},
@@ -141,6 +146,8 @@ async def test_a_log_has_every_call_on_both_routes_and_blocked_ones(tmp_path: Pa
 )
 def test_a_wrong_entry_is_one_message_with_file_key_and_form(entry: dict[str, Any], words: str, tmp_path: Path) -> None:
     file = tmp_path / "mcp.json"
+    (tmp_path / "leaving.py").write_text("import sys\nsys.exit(0)\n")
+    (tmp_path / "broken.py").write_text("class Hook(:\n")
     file.write_text(json.dumps({"mcpServers": {}, "gateway": {"hooks": [entry]}}))
     done = subprocess.run(
         [sys.executable, "-m", "gateway", "check", "--config", str(file)],
