@@ -13,12 +13,13 @@ The map, in the direction in which imports run:
     access              who is calling
     telemetry           logs and metrics
     calls               one call from wrapper name to result; every other request to its owner
+    hooks               what looks at calls on their way, and may change them
     discovery           what an upstream said becomes a listing
     notebook            operators' notes about tools
     upstream            one link for each server behind us
 
-`eras`, `errors`, `files`, `lines`, `wire`, `config.model`, `access.principal` and
-`access.seals` are leaves, open to all.
+`eras`, `errors`, `files`, `lines`, `wire`, `config.model`, `config.hooks`, `config.sections`,
+`access.principal` and `access.seals` are leaves, open to all.
 What tools *are* is known to the package `registry`, which does no I/O and imports nothing from here.
 """
 

@@ -30,6 +30,8 @@ from gateway.downstream.changes import Announcer
 from gateway.downstream.listening import Listening
 from gateway.downstream.server import McpServer
 from gateway.fleet import Fleet
+from gateway.hooks.guard import Guard
+from gateway.hooks.running import Hooks
 from gateway.meaning.meanings import Meanings
 from gateway.notebook import Notebook
 from gateway.reloading import Reloader
@@ -48,7 +50,9 @@ FIRST_LIST_S: Final = 0.7
 class Gateway:
     """Everything that runs: one fleet of upstreams, one registry, one server."""
 
-    def __init__(self, config: Config, state_dir: Path | None, group: TaskGroup) -> None:
+    def __init__(
+        self, config: Config, state_dir: Path | None, group: TaskGroup, guards: tuple[Guard, ...] = ()
+    ) -> None:
         self.config = config
         self._group = group
         self._client = HttpClient()
@@ -76,7 +80,8 @@ class Gateway:
         self.announcer = Announcer(self.registry, self.views)
         self.reloader: Reloader | None = None
         seals = Seals(state_dir)
-        tasks = TaskNames(seals)
+        self.hooks = Hooks(self.registry, guards)
+        tasks = TaskNames(seals, self.hooks)
         forwarder = Forwarder(self.fleet.links, self.private, seals)
         self.pipeline = CallPipeline(
             self.registry,
@@ -88,11 +93,12 @@ class Gateway:
             ),
             self.outcomes,
             self.finder,
+            self.hooks,
         )  # fmt: skip
         self.server = McpServer(
             self.views,
             self.pipeline,
-            OfferingCalls(self.registry, forwarder, tasks),
+            OfferingCalls(self.registry, forwarder, tasks, self.hooks),
             Listening(self.views, self.subscriptions, tasks, self.announcer, pending=self._pending),
             self.announcer,
             shared=not config.gateway.auth.api_keys,
@@ -107,12 +113,13 @@ class Gateway:
         self._group.start_soon(self.announcer.run)
         self._group.start_soon(self.notebook.run)
         self._group.start_soon(self.meanings.run)
+        self._group.start_soon(self.hooks.run)
 
     def close(self) -> None:
         """Drop what no task owns."""
         self._client.close()
 
-    def apply(self, config: Config, steps: Plan) -> None:
+    def apply(self, config: Config, steps: Plan, guards: tuple[Guard, ...] = ()) -> None:
         """Take another configuration; only what the steps name is touched, and running calls end as they began."""
         servers = config.servers
         self.config = config
@@ -129,6 +136,7 @@ class Gateway:
                 self.fleet.add(alias, one)
         self.fleet.reshape(servers, max_length=config.gateway.names.max_length)
         self.views.replace(_profiles(config))
+        self.hooks.replace(guards)
         self.finder.replace(config.gateway.search.synonyms)
         self.meanings.replace(wanted=config.gateway.search.embeddings)
         self.server.shared = not config.gateway.auth.api_keys
@@ -157,9 +165,18 @@ def _profiles(config: Config) -> Mapping[str, Profile]:
 
 @asynccontextmanager
 async def open_gateway(config: Config, *, state_dir: Path | None) -> AsyncIterator[Gateway]:
-    """Start every link and yield at once; leaving ends every connection and child."""
+    """Start every hook, then every link, and yield at once; leaving ends every connection and child.
+
+    Raises:
+        ConfigError: A hook cannot be loaded, or does not start.
+    """
+    guards: tuple[Guard, ...] = ()
+    if config.gateway.hooks:
+        from gateway.hooks.loading import prepare
+
+        guards = await prepare(config)
     async with anyio.create_task_group() as group:
-        gateway = Gateway(config, state_dir, group)
+        gateway = Gateway(config, state_dir, group, guards)
         gateway.start()
         try:
             yield gateway

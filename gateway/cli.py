@@ -76,6 +76,14 @@ examples:
   typegate tools --format prompt --config mcp.json
 """
 
+_HOOKS = """\
+The hooks of a running gateway, or those of a configuration: what runs on which wrapper, in order.
+
+examples:
+  typegate hooks
+  typegate hooks --config mcp.json --json
+"""
+
 _TOOL = """Document the arguments of a tool, or override what its server says, in the configuration file.
 
 The file's comments and order stay as they are.
@@ -157,6 +165,11 @@ def parser() -> argparse.ArgumentParser:
     tools.add_argument("--explain", action="store_true", help="why each wrapper is listed, or left to search")
     tools.add_argument("--format", choices=("table", "json", "prompt"), default="table", help="default: table")
     tools.add_argument("--json", action="store_const", const="json", dest="format", help="--format json")
+
+    hooks = command("hooks", _HOOKS, "looking:hooks")
+    _config(hooks)
+    _running(hooks)
+    hooks.add_argument("--json", action="store_true", help="print JSON")
 
     tool = commands.add_parser(
         "tool",

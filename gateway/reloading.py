@@ -16,6 +16,7 @@ from gateway.config.model import Config
 from gateway.config.plan import plan
 from gateway.config.watch import follow
 from gateway.errors import ConfigError
+from gateway.hooks.loading import prepare
 
 if TYPE_CHECKING:
     from gateway.app import Gateway
@@ -64,6 +65,7 @@ class Reloader:
             config = await anyio.to_thread.run_sync(load, path)
             self._check(config)
             self._gateway.fleet.check(config.servers, self._gateway.config.servers)
+            guards = await prepare(config, self._gateway.hooks.guards)
         except ConfigError as error:
             self.error = str(error)
             log.error("the changed configuration is not used: %s", error)
@@ -73,13 +75,15 @@ class Reloader:
             log.exception("the changed configuration is not used")
             return
         steps = plan(self._gateway.config, config)
-        self._gateway.apply(config, steps)
+        self._gateway.apply(config, steps, guards)
         self._applied(config)
         self.error, self._loaded_at_s, self.count = None, time.time(), self.count + 1
         log.info(
             "configuration reloaded: %d added, %d removed, %d replaced, %d adjusted",
             len(steps.add), len(steps.remove), len(steps.replace), len(steps.adjust),
         )  # fmt: skip
+        if steps.hooks:
+            log.info("hooks changed: %s", ", ".join(steps.hooks))
         for warning in config.warnings:
             log.warning("%s", warning)
         for key in steps.later:

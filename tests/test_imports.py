@@ -27,6 +27,7 @@ LAYERS = (
     {"app", "fleet", "reloading"},
     {"downstream", "admin", "config", "access", "telemetry"},
     {"calls"},
+    {"hooks"},
     {"upstream", "snapshot", "discovery", "notebook", "meaning"},
 )
 LEAVES = {
@@ -37,6 +38,8 @@ LEAVES = {
     "gateway.lines",
     "gateway.files",
     "gateway.config.model",
+    "gateway.config.hooks",
+    "gateway.config.sections",
     "gateway.access.principal",
     "gateway.access.seals",
 }

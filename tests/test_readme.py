@@ -11,10 +11,13 @@ import pytest
 from gateway.cli import parser
 from gateway.config.load import parse
 from gateway.config.model import Config
+from gateway.hooks import Call, Metadata
+from gateway.hooks.loading import prepare
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 VARIABLES = {"GITHUB_TOKEN": "a", "TYPEGATE_API_KEY": "b", "TYPEGATE_ADMIN_TOKEN": "c"}
+VARIABLES |= {"HOOK_SECRET": "0123456789abcdef"}
 
 
 def blocks(language: str) -> list[str]:
@@ -69,6 +72,7 @@ def test_every_command_is_shown_in_the_readme() -> None:
         "looking:check",
         "looking:servers",
         "looking:tools",
+        "looking:hooks",
         "calling:call",
     }
 
@@ -79,8 +83,25 @@ def test_the_two_promised_lines_stand_alone_and_unchanged() -> None:
     assert "python3 -m venv .venv && .venv/bin/pip install -q -e '.[dev]' && .venv/bin/pytest -q" in lines
 
 
+async def test_the_hooks_in_the_readme_are_loaded_and_run(tmp_path: Path) -> None:
+    [code] = blocks("python")
+    (tmp_path / "hooks.py").write_text(code)
+    [text] = [one for one in blocks("yaml") if "hooks:" in one]
+    config = parse(text, path=tmp_path / "mcp.yaml", environ=VARIABLES)
+    guards = await prepare(config)
+    metadata = Metadata(
+        kind="tool", wrapper="bank__pay", server="bank", tool="pay", principal="ann", session=None, request_id=1,
+        call_id="c", via="wrapper", tags=(), profile="default",
+    )  # fmt: skip
+    said = await guards[0].before("before_call", Call(name="pay", args={"note": "n"}, metadata=metadata))
+    assert isinstance(said, Call)
+    assert said.args == {"note": "seen"}
+    for guard in guards:
+        await guard.close()
+
+
 def test_every_path_in_the_readme_exists() -> None:
-    for path in re.findall(r"`(deploy/[\w./-]+)`", README):
+    for path in re.findall(r"`((?:deploy|gateway)/[\w./-]+)`", README):
         assert (ROOT / path).exists(), path
 
 

@@ -63,6 +63,7 @@ class AdminApi:
                 Route("/admin/profiles", self._guarded(self._profiles)),
                 Route("/admin/budget", self._guarded(self._budget)),
                 Route("/admin/failures", self._guarded(self._failures)),
+                Route("/admin/hooks", self._guarded(self._hooks)),
                 Route("/admin/notes", self._guarded(self._notes), methods=["GET", "POST"]),
                 Route("/admin/notes/{id}", self._guarded(self._one_note), methods=["DELETE"]),
             ]
@@ -117,6 +118,10 @@ class AdminApi:
     async def _failures(self, request: Request) -> Response:
         outcomes = self._gateway.outcomes
         return JsonAnswer({"failures": outcomes.failure_rows(), "repaired": outcomes.repair_rows()})
+
+    async def _hooks(self, request: Request) -> Response:
+        hooks = self._gateway.hooks
+        return JsonAnswer({"wrappers": hooks.wrapper_rows(), "hooks": hooks.rows()})
 
     async def _notes(self, request: Request) -> Response:
         notebook = self._gateway.notebook

@@ -23,6 +23,7 @@ class Caller:
         view: What it may see and call, pinned for the whole call.
         version: The protocol version that it speaks.
         owner: Equal for requests whose log messages may be read together.
+        request_id: The JSON-RPC id of this request, as it came.
         session_id: Of its handshake-era session; None in the modern era.
         host: The same session, as upstreams see it that have a connection for each.
         capabilities: What it says it can do.
@@ -39,6 +40,7 @@ class Caller:
     view: View
     version: str = MODERN_VERSIONS[-1]
     owner: object = field(default_factory=object)
+    request_id: str | int | float | None = None
     session_id: str | None = None
     host: Host | None = None
     capabilities: Mapping[str, Any] = field(default_factory=dict)

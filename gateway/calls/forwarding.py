@@ -59,6 +59,7 @@ class Forwarder:
         *,
         repeatable: bool = False,
         header_map: Mapping[tuple[str, ...], str] | None = None,
+        asked: dict[str, Any] | None = None,
     ) -> Any:
         """Send one request and return its raw result, which is the caller's alone.
 
@@ -69,6 +70,7 @@ class Forwarder:
             caller: On whose behalf.
             repeatable: To run it twice does no harm.
             header_map: Property paths to the headers they are mirrored in.
+            asked: The caller's own params, where hooks have changed them: a request state is bound to what it asked.
 
         Raises:
             UpstreamError: There is no result; the text says why.
@@ -78,7 +80,7 @@ class Forwarder:
         link = await self._line(server, caller)
         binding: tuple[str, ...] = ()
         if caller.modern and ("requestState" in params or "inputResponses" in params):
-            binding = self._binding(server, method, params, caller)
+            binding = self._binding(server, method, asked or params, caller)
             params = self._opened(params, binding)
         params = _with_meta(params)
         for _ in range(MAX_ROUNDS):
@@ -111,7 +113,7 @@ class Forwarder:
             if caller.modern:
                 state = result.get("requestState")
                 if isinstance(state, str):
-                    binding = binding or self._binding(server, method, params, caller)
+                    binding = binding or self._binding(server, method, asked or params, caller)
                     result["requestState"] = self._seals.seal(state, *binding)
                 return result
             answers = await self._asked(server, result, caller)

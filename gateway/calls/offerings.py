@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from gateway.access.seals import Seals
 from gateway.calls.context import Caller
@@ -20,6 +20,9 @@ from gateway.errors import (
     UpstreamError,
     protocol_error,
 )
+from gateway.hooks.passage import HookRefusal, Passage
+from gateway.hooks.running import Hooks
+from registry.catalog import ToolWrapper
 from registry.names import ServerName
 from registry.store import Registry
 
@@ -33,10 +36,11 @@ _RELATED_TASK: Final = "io.modelcontextprotocol/related-task"
 class OfferingCalls:
     """Answers everything that is asked of upstreams beside calls of tools."""
 
-    def __init__(self, registry: Registry, forwarder: Forwarder, tasks: TaskNames) -> None:
+    def __init__(self, registry: Registry, forwarder: Forwarder, tasks: TaskNames, hooks: Hooks) -> None:
         self._registry = registry
         self._forwarder = forwarder
         self._tasks = tasks
+        self._hooks = hooks
 
     async def get_prompt(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
         """Answer `prompts/get`.
@@ -50,7 +54,8 @@ class OfferingCalls:
         prompt = caller.view.catalog.offerings.prompt(name)
         if prompt is None:
             raise RpcError(INVALID_PARAMS, f"Unknown prompt: {name[:200]}")
-        return await self._send(prompt.server, "prompts/get", {**params, "name": prompt.original}, caller)
+        sent = {**params, "name": prompt.original}
+        return await self._hooked("prompt", prompt.server, name, "prompts/get", sent, caller)
 
     async def read_resource(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
         """Answer `resources/read`; an unlisted URI is asked for wherever it may be known.
@@ -66,7 +71,10 @@ class OfferingCalls:
             owners = tuple(one for one in owners if self._forwarder.connected(one[0]))[:_MAX_OWNERS]
         for server, original in owners:
             try:
-                result = await self._send(server, "resources/read", {**params, "uri": original}, caller)
+                sent = {**params, "uri": original}
+                result = await self._hooked("resource", server, uri, "resources/read", sent, caller)
+            except HookRefusal:
+                raise
             except RpcError as error:
                 if error.code not in _NOT_FOUND:
                     raise
@@ -117,15 +125,59 @@ class OfferingCalls:
         exposed = _text(params, "taskId")
         server, original = self._tasks.owner(exposed, caller.principal.name)
         result = await self._send(server, method, {**params, "taskId": original}, caller)
+        passage = self._hooks.task(server, original, caller) if "result" in result else None
+        if passage is not None:
+            with passage:
+                passage.resume()
+                result = {**result, "result": await passage.after(result["result"])}
         return self._tasks.expose(result, server, caller.principal.name)
 
-    async def _send(self, server: str, method: str, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    async def _hooked(
+        self, kind: Literal["prompt", "resource"], server: str, name: str, method: str,
+        params: dict[str, Any], caller: Caller,
+    ) -> dict[str, Any]:  # fmt: skip
+        """Send a request through its hooks, if it has any."""
+        original = str(params["name" if kind == "prompt" else "uri"])
+        chains = self._hooks.chains
+        passage = chains.offering(kind, server, name, original, caller) if chains is not None else None
+        if passage is None:
+            return await self._send(server, method, params, caller)
+        with passage:
+            asked = params
+            given = params.get("arguments") if kind == "prompt" else {"uri": original}
+            made = await passage.before(given)
+            if passage.changed_by:
+                params = {**params, "arguments": made} if kind == "prompt" else {**params, "uri": made.get("uri")}
+                strings = made.values() if kind == "prompt" else [made.get("uri")]
+                if not all(isinstance(one, str) for one in strings):
+                    passage.unfit("All of them have to be text.")
+            if passage.answer is not None:
+                result = await passage.after(passage.answer)
+                if result.get("isError"):
+                    raise RpcError(INTERNAL_ERROR, str(result["content"][0]["text"]))
+                return adapt_other(result, server=server, version=caller.version)
+            try:
+                return await self._send(server, method, params, caller, passage, asked)
+            except HookRefusal:
+                raise
+            except RpcError as error:
+                await passage.relayed(error)
+                raise
+
+    async def _send(
+        self, server: str, method: str, params: dict[str, Any], caller: Caller,
+        passage: Passage | None = None, asked: dict[str, Any] | None = None,
+    ) -> dict[str, Any]:  # fmt: skip
         shape = self._registry.shape.servers.get(ServerName(server))
         try:
             result = await self._forwarder.send(
-                server, method, params, caller, repeatable=not method.startswith("tasks/")
+                server, method, params, caller, repeatable=not method.startswith("tasks/"), asked=asked
             )
+            if passage is not None:
+                result = await passage.after(result)
             return adapt_other(result, server=server, version=caller.version)
+        except HookRefusal:
+            raise
         except UpstreamError as error:
             raise RpcError(INTERNAL_ERROR, str(error), {"server": server}) from None
         except RpcError as error:
@@ -139,8 +191,21 @@ class TaskNames:
     read a task, and an upstream knows every caller of ours by the same credential.
     """
 
-    def __init__(self, seals: Seals) -> None:
+    def __init__(self, seals: Seals, hooks: Hooks) -> None:
         self._seals = seals
+        self._hooks = hooks
+
+    def began(self, result: dict[str, Any], wrapper: ToolWrapper, principal: str) -> dict[str, Any]:
+        """Give a task that a call has begun its id for this caller; hooks will want to know whose it is."""
+        if self._hooks.chains is not None and isinstance(result.get("taskId"), str):
+            self._hooks.began(result["taskId"], wrapper)
+        return self.expose(result, wrapper.server, principal)
+
+    def announced(self, params: dict[str, Any], server: str, principal: str) -> dict[str, Any]:
+        """Give a task in a notification its id; where there are hooks its result is to be asked for, past them."""
+        if self._hooks.chains is not None and "result" in params:
+            params = {key: value for key, value in params.items() if key != "result"}
+        return self.expose(params, server, principal)
 
     def name(self, original: str, server: str, principal: str) -> str:
         """The id for this caller."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
@@ -17,8 +17,11 @@ from gateway.calls.forwarding import Forwarder, StateRefused
 from gateway.calls.native import INVOKE_TOOL, unwritten
 from gateway.calls.offerings import TaskNames
 from gateway.calls.outcomes import Failure, Outcomes
-from gateway.calls.results import adapt
+from gateway.calls.results import adapt, whole
 from gateway.errors import INVALID_PARAMS, RpcError, UpstreamError, error_result, relay
+from gateway.hooks.chain import Chains
+from gateway.hooks.passage import HookRefusal, Passage
+from gateway.hooks.running import Hooks
 from gateway.upstream.link import UpstreamLink
 from registry import problems
 from registry.arguments import Prepared, prepare
@@ -61,6 +64,7 @@ class CallPipeline:
         directions: Directions,
         outcomes: Outcomes,
         finder: Finder,
+        hooks: Hooks,
     ) -> None:
         self._registry = registry
         self._links = links
@@ -69,6 +73,7 @@ class CallPipeline:
         self._directions = directions
         self._outcomes = outcomes
         self._finder = finder
+        self._hooks = hooks
 
     async def call(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
         """Answer one `tools/call`.
@@ -111,7 +116,8 @@ class CallPipeline:
             call = _Call(
                 wrapper=wrapper, arguments=arguments, params=params, caller=caller, via=via, repairs=repairs
             )  # fmt: skip
-            result = await self._run(call)
+            chains = self._hooks.chains
+            result = await (self._run(call, None) if chains is None else self._through(chains, call))
             outcome = "error_result" if result.get("isError") else "ok"
             return result
         finally:
@@ -127,7 +133,14 @@ class CallPipeline:
                     },
                 )  # fmt: skip
 
-    async def _run(self, call: _Call) -> dict[str, Any]:
+    async def _through(self, chains: Chains, call: _Call) -> dict[str, Any]:
+        passage = chains.tool(call.wrapper, call.via, call.caller)
+        if passage is None:
+            return await self._run(call, None)
+        with passage:
+            return await self._run(call, passage)
+
+    async def _run(self, call: _Call, passage: Passage | None) -> dict[str, Any]:
         wrapper = call.wrapper
         link = self._links.get(wrapper.server)
         if link is None:
@@ -148,28 +161,42 @@ class CallPipeline:
                     if prepared.problems:
                         return self._refused(current, prepared, call)
                 wrapper = current
-            result = await self._forwarder.send(
-                wrapper.server,
-                "tools/call",
-                {**call.params, "name": wrapper.tool, "arguments": prepared.arguments},
-                call.caller,
-                repeatable=_repeatable(wrapper),
-                header_map={path: header for header, path in wrapper.headers.items()} if wrapper.headers else None,
-            )
+            result: Any = None
+            if passage is not None:
+                wrapper, prepared = await self._hooked(wrapper, prepared, call, passage)
+                result = passage.answer
+            if result is None:
+                result = await self._forwarder.send(
+                    wrapper.server,
+                    "tools/call",
+                    {**call.params, "name": wrapper.tool, "arguments": prepared.arguments},
+                    call.caller,
+                    repeatable=_repeatable(wrapper),
+                    header_map={path: header for header, path in wrapper.headers.items()} if wrapper.headers else None,
+                    asked=call.params if passage is not None else None,
+                )
+            if passage is not None:
+                result = await passage.after(whole(result, wrapper.server) if isinstance(result, dict) else result)
             result = adapt(result, server=wrapper.server, version=call.caller.version)
             if result.get("resultType") == "task":
-                result = self._tasks.expose(result, wrapper.server, call.caller.principal.name)
-        except StateRefused:
+                result = self._tasks.began(result, wrapper, call.caller.principal.name)
+        except (StateRefused, HookRefusal):
             raise
         except UpstreamError as error:
             self._outcomes.failed(wrapper, Failure.of(error), call.caller)
-            return error_result(str(error))
+            worded = error_result(str(error))
+            if passage is not None:
+                worded = await passage.after(worded)
+            return worded
         except RpcError as error:
             self._outcomes.failed(wrapper, Failure(kind="protocol_error", detail=str(error.code)), call.caller)
             shape = self._registry.shape.servers.get(wrapper.server, _UNSHAPED)
-            result = relay(error, server=wrapper.server, verbatim=not shape.prefixed)
+            result = None if passage is None else await passage.relayed(error)
+            if result is None:
+                result = relay(error, server=wrapper.server, verbatim=not shape.prefixed)
         else:
-            self._outcomes.ended(wrapper, result, call.caller)
+            if passage is None or passage.answer is None:
+                self._outcomes.ended(wrapper, result, call.caller)
         lowered = call.caller.view.lowered(wrapper)
         result = recovery.enrich(result, wrapper, prepared.arguments, via=call.via, lowered=lowered)
         return self._reported(result, prepared, call, lowered)
@@ -183,6 +210,23 @@ class CallPipeline:
             arguments = restore(arguments, entry.lowered)
         level = view.profile.repair or shape.repair_of(wrapper.tool)
         return prepare(wrapper, arguments, level=level, defaults=shape.defaults, lowered=lowered)
+
+    async def _hooked(
+        self, wrapper: ToolWrapper, prepared: Prepared, call: _Call, passage: Passage
+    ) -> tuple[ToolWrapper, Prepared]:
+        """Ask the hooks; what they have rewritten, or what waited for them over a change, is checked again."""
+        arguments = await passage.before(prepared.arguments)
+        current = self._registry.catalog.exactly(wrapper.server, wrapper.tool) or wrapper
+        if passage.answer is not None or (not passage.changed_by and current.digest == wrapper.digest):
+            return wrapper, prepared
+        prepared = replace(prepared, arguments=arguments)
+        found = problems.check(current, arguments)
+        if found:
+            lowered = call.caller.view.lowered(current)
+            passage.unfit(
+                problems.explain(current, found, arguments, via=call.via, understood=arguments, lowered=lowered)
+            )
+        return current, prepared
 
     def _refused(self, wrapper: ToolWrapper, prepared: Prepared, call: _Call) -> dict[str, Any]:
         view = call.caller.view

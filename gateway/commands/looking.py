@@ -12,7 +12,7 @@ from typing import Any
 
 from gateway.commands import output
 from gateway.commands.places import NotReached, UsageError, admin_token
-from gateway.commands.remote import DEFAULT_URL, admin, request
+from gateway.commands.remote import DEFAULT_URL, admin, admin_answer, request
 from registry.enrichment import manual
 from registry.profile import DEFAULT
 
@@ -30,6 +30,8 @@ _SERVER_COLUMNS = (
 _WRAPPER_COLUMNS = ("name", "server", "tool", "status", "tokens", "reason")
 _QUARANTINE_COLUMNS = ("server", "kind", "tool", "status", "code", "detail")
 _ARGUMENT_COLUMNS = ("wrapper", "argument", "type", "required", "source", "description")
+_HOOKED_COLUMNS = ("name", "kind", "before", "after")
+_HOOK_COLUMNS = ("name", "mode", "phases", "priority", "onError", "breaker", "runs", "blocked", "failed", "ignored")
 # What makes `check` end with 1: these do not do what the file or the upstream says.
 _FAULTS = ("quarantined", "overlay_rejected")
 
@@ -43,6 +45,8 @@ class Sight:
     quarantine: list[dict[str, Any]] = field(default_factory=list)
     definitions: list[dict[str, Any]] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    hooked: list[dict[str, Any]] = field(default_factory=list)
+    hooks: list[dict[str, Any]] = field(default_factory=list)
 
 
 def check(args: Namespace) -> int:
@@ -127,6 +131,27 @@ def tools(args: Namespace) -> int:
     return 0
 
 
+def hooks(args: Namespace) -> int:
+    """What runs on which wrapper, in order, and how every hook does."""
+    if args.config is not None:
+        seen = _look_at_config(args)
+        output.warn(seen.warnings)
+        found: Any = {"wrappers": seen.hooked, "hooks": seen.hooks}
+    else:
+        found = admin_answer(args.url or DEFAULT_URL, "/admin/hooks", admin_token(args))
+        if not isinstance(found, dict) or not all(isinstance(found.get(key), list) for key in ("wrappers", "hooks")):
+            raise NotReached("the gateway answered with no hooks; is that a typegate gateway?")
+    if args.json:
+        output.as_json(found)
+        return 0
+    joined = ("before", "after", "phases")
+    for title, columns in (("wrappers", _HOOKED_COLUMNS), ("hooks", _HOOK_COLUMNS)):
+        rows = [{**row, **row.get("counts", {})} for row in found[title]]
+        shown = [{**row, **{key: ", ".join(row[key]) for key in joined if row.get(key)}} for row in rows]
+        output.table(title, columns, [{key: row[key] for key in row if row[key] != []} for row in shown])
+    return 0
+
+
 def _look_at_config(args: Namespace) -> Sight:
     import anyio
 
@@ -153,6 +178,8 @@ def _look_at_config(args: Namespace) -> Sight:
                 quarantine=rows.quarantine_rows(gateway),
                 definitions=[entry.shown for entry in view.entries],
                 warnings=list(config.warnings),
+                hooked=gateway.hooks.wrapper_rows(),
+                hooks=gateway.hooks.rows(),
             )
 
     return anyio.run(partial(look), backend="asyncio", backend_options={"use_uvloop": sys.platform != "win32"})

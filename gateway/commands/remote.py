@@ -26,6 +26,20 @@ def admin(url: str, path: str, token: str, query: Mapping[str, str] | None = Non
     Raises:
         NotReached: The gateway does not answer, or refuses.
     """
+    found = admin_answer(url, path, token, query)
+    if isinstance(found, dict):
+        found = next((rows for rows in found.values() if isinstance(rows, list)), None)
+    if not isinstance(found, list):
+        raise NotReached(f"{_origin(_target(url))}{path} answered with no list; is that a typegate gateway?")
+    return found
+
+
+def admin_answer(url: str, path: str, token: str, query: Mapping[str, str] | None = None) -> Any:
+    """What `GET path` of the admin API answers with.
+
+    Raises:
+        NotReached: The gateway does not answer, or refuses.
+    """
     target = _target(url)
     wanted = path + (f"?{urlencode(query)}" if query else "")
     headers = {"Authorization": f"Bearer {token}", "Accept": "application/json"}
@@ -36,12 +50,7 @@ def admin(url: str, path: str, token: str, query: Mapping[str, str] | None = Non
         raise NotReached(f"{_origin(target)} refuses the admin token; expected the one it was started with")
     if answer.status != 200:
         raise NotReached(f"{_origin(target)}{path} answered HTTP {answer.status}; is that a typegate gateway?")
-    found = _json(body, target)
-    if isinstance(found, dict):
-        found = next((rows for rows in found.values() if isinstance(rows, list)), None)
-    if not isinstance(found, list):
-        raise NotReached(f"{_origin(target)}{path} answered with no list; is that a typegate gateway?")
-    return found
+    return _json(body, target)
 
 
 def request(

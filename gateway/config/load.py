@@ -9,7 +9,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from gateway.config.model import Config, ConfigFile, ServerConfig, near, strange_keys
+from gateway.config.model import Config, ConfigFile, ServerConfig, strange_keys
+from gateway.config.sections import near
 from gateway.config.source import join, kind, read, values
 from gateway.config.variables import expand
 from gateway.errors import ConfigError

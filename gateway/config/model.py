@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
@@ -17,9 +16,9 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from pydantic.alias_generators import to_camel
-from pydantic_core import PydanticCustomError
 
+from gateway.config.hooks import HookConfig
+from gateway.config.sections import Count, Seconds, Section, fault, near, not_boolean
 from registry.hosts import DIALECTS
 
 ServerType = Literal["stdio", "http", "sse", "graphql"]
@@ -35,61 +34,7 @@ _FOREIGN_TO_GRAPHQL = ("args", "env", "cwd")
 _HTTP_SPELLINGS = frozenset({"streamable-http", "streamable_http", "streamablehttp"})
 
 
-def fault(what: str, expected: str, *, key: str | None = None) -> PydanticCustomError:
-    """A validation error that carries our three parts; the loader joins them with file and path."""
-    context = {"what": what, "expected": expected, "key": key}
-    return PydanticCustomError("typegate", "{what}; expected {expected}", context)
-
-
-def near(word: str, known: list[str]) -> str:
-    """The words to expect instead of `word`: the nearest one first, if any is near."""
-    folded = {name.casefold().replace("_", ""): name for name in known}
-    close = get_close_matches(word.casefold().replace("_", "").replace("-", ""), folded, n=1, cutoff=0.6)
-    listed = ", ".join(sorted(known))
-    return f"{folded[close[0]]} (did you mean it?), or another of: {listed}" if close else f"one of: {listed}"
-
-
-def _not_boolean(value: object) -> object:
-    # Pydantic would read true as 1, and nobody who writes `callTimeout: true` means one second.
-    if isinstance(value, bool):
-        raise fault("is a boolean", "a number")
-    return value
-
-
-Seconds = Annotated[float, BeforeValidator(_not_boolean), Field(gt=0, le=86_400, allow_inf_nan=False)]
-Count = Annotated[int, BeforeValidator(_not_boolean)]
-
-
-class _Section(BaseModel):
-    """A section of ours: an unknown key is an error with its near miss; a null is an absent key."""
-
-    model_config = ConfigDict(
-        alias_generator=to_camel,
-        populate_by_name=True,
-        extra="forbid",
-        frozen=True,
-        hide_input_in_errors=True,
-    )
-
-    @classmethod
-    def keys(cls) -> list[str]:
-        """The keys as they are written in the file."""
-        return [field.alias or name for name, field in cls.model_fields.items()]
-
-    @model_validator(mode="before")
-    @classmethod
-    def _known_keys_only(cls, data: Any) -> Any:
-        if not isinstance(data, dict):
-            return data
-        if cls.model_config.get("extra") == "forbid":
-            known = {*cls.keys(), *cls.model_fields}
-            for key in data:
-                if key not in known:
-                    raise fault("unknown key", near(str(key), cls.keys()), key=str(key))
-        return {key: value for key, value in data.items() if value is not None}
-
-
-class ToolConfig(_Section):
+class ToolConfig(Section):
     """What is said about one tool of one server, by the name that its upstream gives it."""
 
     name: str | None = Field(default=None, min_length=1, description="The tool part of the name it is exposed under.")
@@ -107,7 +52,7 @@ class ToolConfig(_Section):
     mode: Literal["replace"] | None = Field(default=None, description="replace: `arguments` win over the upstream.")
 
 
-class ServerConfig(_Section):
+class ServerConfig(Section):
     """One upstream. The host's own keys stay as hosts write them; unknown ones are ignored by the loader."""
 
     model_config = ConfigDict(extra="ignore")
@@ -255,14 +200,14 @@ def _check_url(url: str | None, key: str, example: str) -> None:
         raise fault("is no absolute http or https URL", expected, key=key)
 
 
-class NamesConfig(_Section):
+class NamesConfig(Section):
     """How wrapper names are compiled."""
 
     max_length: Count = Field(default=48, ge=24, le=128, description="The longest wrapper name.")
     prefix: Prefix = "always"
 
 
-class ListenConfig(_Section):
+class ListenConfig(Section):
     """Where `typegate serve` listens, and for whom."""
 
     host: str = Field(default="127.0.0.1", min_length=1)
@@ -271,7 +216,7 @@ class ListenConfig(_Section):
     allowed_origins: list[str] = Field(default_factory=list, description="Origins of browsers to accept.")
 
 
-class ApiKey(_Section):
+class ApiKey(Section):
     """A key that callers may present."""
 
     name: str = Field(min_length=1)
@@ -279,7 +224,7 @@ class ApiKey(_Section):
     scopes: list[str] = Field(default_factory=list)
 
 
-class AuthConfig(_Section):
+class AuthConfig(Section):
     """Who may call. Without keys everybody who reaches the port may."""
 
     api_keys: list[ApiKey] = Field(default_factory=list)
@@ -294,13 +239,13 @@ class AuthConfig(_Section):
         return keys
 
 
-class AdminConfig(_Section):
+class AdminConfig(Section):
     """The administrator's token; TYPEGATE_ADMIN_TOKEN goes before it."""
 
     token: SecretStr | None = Field(default=None, min_length=1)
 
 
-class GroupConfig(_Section):
+class GroupConfig(Section):
     """A selection of servers and tools by patterns: each that is given narrows further; `*` is all, empty is none."""
 
     servers: list[str] | None = Field(default=None, description="Patterns of aliases.")
@@ -324,14 +269,14 @@ class ProfileConfig(GroupConfig):
     repair: Repair | None = Field(default=None, description="What may be repaired in calls, whatever servers say.")
 
 
-class SearchConfig(_Section):
+class SearchConfig(Section):
     """How find_tools searches."""
 
     synonyms: dict[str, list[str]] = Field(default_factory=dict, description="Words that mean the same, by word.")
     embeddings: bool = Field(default=False, description="Search by meaning too; needs the extra typegate[embeddings].")
 
 
-class GatewayConfig(_Section):
+class GatewayConfig(Section):
     """Everything that is about the gateway itself."""
 
     names: NamesConfig = NamesConfig()
@@ -341,6 +286,18 @@ class GatewayConfig(_Section):
     profiles: dict[str, ProfileConfig] = Field(default_factory=dict)
     groups: dict[str, GroupConfig] = Field(default_factory=dict, description="Selections to use in profiles.")
     search: SearchConfig = SearchConfig()
+    hooks: list[HookConfig] = Field(default_factory=list, description="What looks at calls, and may change them.")
+
+    @field_validator("hooks")
+    @classmethod
+    def _no_hook_twice(cls, hooks: list[HookConfig]) -> list[HookConfig]:
+        names = [hook.name for hook in hooks]
+        for place, name in enumerate(names):
+            if name in names[:place]:
+                raise fault(
+                    f"gives one name to two hooks ({name})", "a name of its own for each", key=f"[{place}].name"
+                )
+        return hooks
 
     @model_validator(mode="after")
     def _profiles_are_sound(self) -> GatewayConfig:
@@ -356,16 +313,16 @@ class GatewayConfig(_Section):
         return self
 
 
-class NoteRequest(_Section):
+class NoteRequest(Section):
     """What `POST /admin/notes` takes: a note about a tool, for as long as it is true."""
 
     wrapper: str = Field(min_length=1, description="The tool, by its wrapper's name.")
     text: str = Field(min_length=1, description="Appended to the tool's description.")
     failure: bool = Field(default=False, description="It tells of a failure, and goes after the next success.")
-    seconds: Annotated[float, BeforeValidator(_not_boolean), Field(gt=0, le=31_536_000)] | None = None
+    seconds: Annotated[float, BeforeValidator(not_boolean), Field(gt=0, le=31_536_000)] | None = None
 
 
-class ConfigFile(_Section):
+class ConfigFile(Section):
     """The file as it is written; hosts keep other things beside our two blocks."""
 
     model_config = ConfigDict(extra="ignore", title="typegate configuration")

@@ -22,6 +22,7 @@ class Plan:
         add, remove: Servers that are new, and that are gone.
         replace: Servers that are reached in another way: a new connection, while calls on the old one end.
         adjust: Servers of which something else is said: limits, names, words.
+        hooks: Names of hooks that are new, gone or another.
         later: Keys that take effect at the next start only.
     """
 
@@ -30,6 +31,7 @@ class Plan:
     replace: tuple[str, ...]
     adjust: tuple[str, ...]
     later: tuple[str, ...]
+    hooks: tuple[str, ...] = ()
 
 
 def plan(before: Config, after: Config) -> Plan:
@@ -50,7 +52,14 @@ def plan(before: Config, after: Config) -> Plan:
         replace=tuple(alias for alias in both if _reach(new[alias]) != _reach(old[alias])),
         adjust=tuple(alias for alias in both if _reach(new[alias]) == _reach(old[alias])),
         later=tuple(later),
+        hooks=_hooks(before, after),
     )
+
+
+def _hooks(before: Config, after: Config) -> tuple[str, ...]:
+    old = {hook.name: hook for hook in before.gateway.hooks}
+    new = {hook.name: hook for hook in after.gateway.hooks}
+    return tuple(name for name in {**old, **new} if old.get(name) != new.get(name))
 
 
 def _reach(config: ServerConfig) -> tuple[object, ...]:

@@ -152,7 +152,7 @@ class Listening:
         server, original = self._tasks.owner(exposed, principal.name)
 
         def told(params: dict[str, Any]) -> None:
-            tell(self._tasks.expose(params, server, principal.name))
+            tell(self._tasks.announced(params, server, principal.name))
 
         ending = self._subscriptions.add(server, "taskIds", original, told)
         await self._subscriptions.settled(server)

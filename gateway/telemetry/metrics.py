@@ -44,6 +44,7 @@ class _Collector(Collector):
             for repair, count in row["repairs"].items():
                 repairs.add_metric([row["wrapper"], repair], count)
         yield repairs
+        yield from _hooks(gateway)
         up = GaugeMetricFamily("typegate_upstream_up", "Whether an upstream is connected.", labels=["server"])
         epochs = GaugeMetricFamily("typegate_upstream_epoch", "The number of its connection.", labels=["server"])
         flight = GaugeMetricFamily("typegate_upstream_in_flight", "Calls that wait for it.", labels=["server"])
@@ -57,6 +58,18 @@ class _Collector(Collector):
         yield GaugeMetricFamily(
             "typegate_private_links", "Connections that sessions have of their own.", len(gateway.private)
         )
+
+
+def _hooks(gateway: Gateway) -> Iterator[Metric]:
+    events = CounterMetricFamily("typegate_hook_events", "What hooks did, by kind.", labels=["hook", "event"])
+    seconds = CounterMetricFamily("typegate_hook_seconds", "Time that hooks took, all together.", labels=["hook"])
+    opened = GaugeMetricFamily("typegate_hook_open", "Whether a hook is passed over for now.", labels=["hook"])
+    for row in gateway.hooks.rows():
+        for event, count in row["counts"].items():
+            events.add_metric([row["name"], event], count)
+        seconds.add_metric([row["name"]], row["seconds"])
+        opened.add_metric([row["name"]], float(row["breaker"] == "open"))
+    yield from (events, seconds, opened)
 
 
 def render(gateway: Gateway) -> bytes:

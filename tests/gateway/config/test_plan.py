@@ -55,3 +55,10 @@ def test_how_a_graphql_server_is_reached_counts_and_how_it_is_shown_does_not() -
     ):  # fmt: skip
         assert plan(before, config(hr={**hr, **change})).replace == ("hr",), change
     assert plan(before, config(hr={**hr, "nullable": "union"})).adjust == ("hr",)
+
+
+def test_hooks_that_are_new_gone_or_another_are_named_and_servers_stay() -> None:
+    one, two, three = ({"name": name, "use": "cache"} for name in ("one", "two", "three"))
+    steps = plan(config({"hooks": [one, two]}, a=A), config({"hooks": [{**two, "priority": 1}, three]}, a=A))
+    assert steps.hooks == ("one", "two", "three")
+    assert (steps.add, steps.remove, steps.replace, steps.adjust, steps.later) == ((), (), (), (), ())

@@ -1,0 +1,85 @@
+"""What the file may say of hooks: which, on what, how long they may take, and what becomes of their failures."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+from pydantic import Field, field_validator, model_validator
+
+from gateway.config.sections import Count, Seconds, Section, fault
+
+HookPhase = Literal[
+    "beforeCall", "afterCall", "beforePrompt", "afterPrompt", "beforeResource", "afterResource"
+]  # fmt: skip
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+_CARRIERS = ("use", "path", "webhook", "cpex")
+
+
+class HookConditions(Section):
+    """Which calls a hook is for: each that is given narrows further; `*` is all, empty is none."""
+
+    wrappers: list[str] | None = Field(
+        default=None, description="Patterns of wrapper or tool names, of names of prompts, of URIs of resources."
+    )
+    servers: list[str] | None = Field(default=None, description="Patterns of aliases.")
+    tags: list[str] | None = Field(default=None, description="Patterns of tags, of which a server has one.")
+    principals: list[str] | None = Field(default=None, description="Patterns of callers' names.")
+
+
+class HookConfig(Section):
+    """One hook; exactly one of `use`, `path`, `webhook` and `cpex` says what it is."""
+
+    name: str = Field(description="By which it is told apart in logs, errors and /admin/hooks.")
+    use: str | None = Field(
+        default=None,
+        min_length=1,
+        description="One of ours (redact, size_guard, cache, audit_log, rate_limit), or an entry point of the group "
+        "typegate.hooks.",
+    )
+    path: str | None = Field(default=None, min_length=1, description="package.module:Class, or ./file.py:Class.")
+    webhook: str | None = Field(default=None, repr=False, description="A URL that calls are posted to.")
+    cpex: str | None = Field(default=None, min_length=1, description="A configuration file of ContextForge plugins.")
+    mode: Literal["transform", "validate", "audit", "concurrent"] | None = Field(
+        default=None, description="What it may do; the hook's own by default."
+    )
+    phases: list[HookPhase] | None = Field(default=None, description="When it runs; all that it has by default.")
+    priority: Count = Field(default=100, ge=-1_000_000, le=1_000_000, description="Lower runs first before a call.")
+    conditions: HookConditions = HookConditions()
+    timeout: Seconds = Field(default=5.0, description="Seconds for each phase.")
+    on_error: Literal["fail", "ignore"] = Field(default="fail", description="What its failures do to a call.")
+    block_as: Literal["result", "error"] = Field(default="result", description="How a block of a tool is answered.")
+    payload_format: Literal["native", "nested", "metadata", "flatMetadata"] = Field(
+        default="native", description="The shape of the arguments that the hook was written for."
+    )
+    config: dict[str, Any] = Field(default_factory=dict, repr=False, description="The hook's own.")
+
+    @field_validator("name")
+    @classmethod
+    def _name_is_short(cls, name: str) -> str:
+        if not _NAME.fullmatch(name):
+            raise fault("is no name of a hook", "letters, digits, ., - and _, at most 64")
+        return name
+
+    @model_validator(mode="after")
+    def _one_carrier(self) -> HookConfig:
+        given = [key for key in _CARRIERS if getattr(self, key) is not None]
+        if len(given) != 1:
+            what = f"has both {' and '.join(given)}" if given else "says not what it is"
+            raise fault(what, "one of use, path, webhook, cpex")
+        if self.path is not None and not all(self.path.rpartition(":")[::2]):
+            raise fault("names no class", "package.module:Class or ./file.py:Class", key="path")
+        if self.webhook is not None:
+            _check_webhook(self.webhook)
+        return self
+
+
+def _check_webhook(url: str) -> None:
+    try:
+        parts = urlsplit(url)
+        sound = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        sound = False
+    if not sound or any(c.isspace() for c in url):
+        raise fault("is no absolute http or https URL", "as https://hooks.example.test/typegate", key="webhook")

@@ -1,0 +1,200 @@
+"""Plugins of the ContextForge framework, unmodified, with their own configuration file.
+
+The framework (package `cpex`, the extra `typegate[cpex]`) loads the file, orders the plugins and runs them; this
+hook builds their payloads and reads their results. Each hook has a framework of its own, so two files do not meet.
+
+What a plugin sees: `payload.name` is the tool as its upstream names it (`names: wrapper` in the hook's `config`
+gives `server__tool` instead) and `payload.args` the arguments; after a call `payload.result` is the whole result
+object. `context.global_context` has `request_id` (our call id, unique), `user` (the principal), `server_id` (the
+alias), `tenant_id` (the profile) and, in `metadata`, everything that hooks of ours get beside the arguments. What it
+keeps in `context.state` before a call it finds there after it. A violation blocks; its `mcp_error_code` is the code
+of the block. A resource's contents are shown one by one. Modified headers and retry delays have no meaning here.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from gateway.hooks.formats import described
+from gateway.hooks.hook import BLOCK_CODE, After, Before, Block, Call, Hook, Result
+from gateway.hooks.payloads import BadPayload
+
+KINDS: Final[Mapping[str, tuple[str, str]]] = {
+    "before_call": ("tool_pre_invoke", "ToolPreInvokePayload"),
+    "after_call": ("tool_post_invoke", "ToolPostInvokePayload"),
+    "before_prompt": ("prompt_pre_fetch", "PromptPrehookPayload"),
+    "after_prompt": ("prompt_post_fetch", "PromptPosthookPayload"),
+    "before_resource": ("resource_pre_fetch", "ResourcePreFetchPayload"),
+    "after_resource": ("resource_post_fetch", "ResourcePostFetchPayload"),
+}
+_CONTEXTS: Final = "contexts"
+_GLOBAL: Final = "global"
+_EXTERNAL: Final = "external"
+
+
+class CpexPlugins(Hook):
+    """Runs the plugins of one configuration file."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        super().__init__(config)
+        for key in config:
+            if key not in ("file", "names"):
+                raise ValueError(f"unknown key {key}; expected names")
+        if config.get("names", "tool") not in ("tool", "wrapper"):
+            raise ValueError("names has a wrong value; expected tool or wrapper")
+        self._by_wrapper = config.get("names") == "wrapper"
+        file = Path(str(config["file"]))
+        if not file.is_file():
+            raise ValueError(f"cpex names a file that is not there ({file.name}); expected one of plugins")
+        try:
+            self._cpex: Any = importlib.import_module("cpex.framework")
+            manager: Any = importlib.import_module("cpex.framework.manager")
+        except ImportError as error:
+            raise ImportError(f"the plugin framework is missing ({error}); install typegate[cpex]") from None
+        try:
+            self._manager: Any = manager.TenantPluginManager(str(file), default_hook_policy="allow")
+        except Exception as error:  # noqa: BLE001 - boundary: YAML, templates, models; whatever it is, it is no use
+            raise ValueError(f"{file.name} is no configuration of plugins: {_why(error)}") from None
+        self._plugins: list[Any] = [
+            one
+            for one in self._manager.config.plugins or []
+            if str(one.mode) not in ("disabled", "PluginMode.DISABLED")
+        ]
+        for folder in self._manager.config.plugin_dirs or []:
+            beside = str((file.parent / folder).resolve())
+            if Path(beside).is_dir() and beside not in sys.path:
+                sys.path.append(beside)
+        self._hooks = {str(hook) for one in self._plugins for hook in one.hooks}
+        self._any = any(one.kind == _EXTERNAL and not one.hooks for one in self._plugins)
+
+    def offers(self, phase: str) -> bool:
+        """Whether any plugin is registered for it."""
+        return phase in KINDS and (self._any or KINDS[phase][0] in self._hooks)
+
+    async def start(self) -> None:
+        """Load every plugin; one that cannot be loaded is not left out in silence."""
+        try:
+            await self._manager.initialize()
+        except (RuntimeError, ValueError) as error:
+            raise ValueError(str(error)[:1000]) from None
+        missing = [one.name for one in self._plugins if self._manager.get_plugin(one.name) is None]
+        if missing:
+            raise ValueError(f"plugins cannot be loaded: {', '.join(missing)} (the log says why)")
+
+    async def close(self) -> None:
+        """Shut every plugin down."""
+        await self._manager.shutdown()
+
+    async def before_call(self, call: Call) -> Before:
+        """Show plugins a call of a tool."""
+        modified = await self._asked("before_call", call, name=self._name(call), args=call.args)
+        return modified if isinstance(modified, Block | None) else call.with_args(_object(modified.args))
+
+    async def after_call(self, call: Call, result: Result) -> After:
+        """Show plugins the result of a tool."""
+        modified = await self._asked("after_call", call, name=self._name(call), result=result.value)
+        if isinstance(modified, Block | None):
+            return modified
+        value = _plain(modified.result)
+        if isinstance(value, dict) and isinstance(value.get("content"), list):
+            return Result(value=value)
+        text = value if isinstance(value, str) else repr(value)
+        return Result(value={**result.value, "content": [{"type": "text", "text": text}]})
+
+    async def before_prompt(self, call: Call) -> Before:
+        """Show plugins what is asked of a prompt."""
+        modified = await self._asked("before_prompt", call, prompt_id=self._name(call), args=call.args)
+        return modified if isinstance(modified, Block | None) else call.with_args(_object(modified.args))
+
+    async def after_prompt(self, call: Call, result: Result) -> After:
+        """Show plugins a prompt's messages."""
+        modified = await self._asked("after_prompt", call, prompt_id=self._name(call), result=result.value)
+        return modified if isinstance(modified, Block | None) else Result(value=_object(modified.result))
+
+    async def before_resource(self, call: Call) -> Before:
+        """Show plugins which resource is read."""
+        uri = str(call.args["uri"])
+        modified = await self._asked("before_resource", call, uri=uri, metadata=described(call.metadata))
+        return modified if isinstance(modified, Block | None) else call.with_args({"uri": modified.uri})
+
+    async def after_resource(self, call: Call, result: Result) -> After:
+        """Show plugins a resource's contents, one by one."""
+        contents, changed = list(result.content), False
+        coerce = importlib.import_module("cpex.framework.utils").coerce_nested
+        for place, item in enumerate(contents):
+            shown = coerce({"type": "resource", **item}) if isinstance(item, dict) else item
+            modified = await self._asked("after_resource", call, uri=call.name, content=shown)
+            if isinstance(modified, Block):
+                return modified
+            if modified is not None:
+                made = _object(modified.content)
+                contents[place] = {key: value for key, value in made.items() if key != "type" or "type" in item}
+                changed = True
+        return result.with_value({**result.value, "contents": contents}) if changed else None
+
+    async def _asked(self, phase: str, call: Call, **payload: Any) -> Any:
+        kind, model = KINDS[phase]
+        if not self._manager.has_hooks_for(kind):
+            return None
+        metadata = call.metadata
+        context = call.memo.get(_GLOBAL)
+        if context is None:
+            context = call.memo[_GLOBAL] = self._cpex.GlobalContext(
+                request_id=metadata.call_id,
+                user=metadata.principal,
+                server_id=metadata.server,
+                tenant_id=metadata.profile,
+                metadata=described(metadata),
+            )
+        made = getattr(self._cpex, model)(**payload)
+        ask = partial(self._manager.invoke_hook, kind, made, context, violations_as_exceptions=False)
+        result, contexts = await ask(local_contexts=call.memo.get(_CONTEXTS))
+        call.memo[_CONTEXTS] = contexts
+        if not result.continue_processing:
+            return _block(result.violation)
+        return result.modified_payload
+
+    def _name(self, call: Call) -> str:
+        return call.metadata.wrapper if self._by_wrapper else call.name
+
+
+def _block(violation: Any) -> Block:
+    if violation is None:
+        return Block(reason="a plugin stopped it")
+    about = [str(violation.description or "")]
+    if violation.code:
+        about.append(f"({violation.code})")
+    plugin = f"plugin '{violation.plugin_name}': " if getattr(violation, "plugin_name", "") else ""
+    return Block(
+        reason=f"{plugin}{violation.reason}",
+        description=" ".join(part for part in about if part),
+        code=violation.mcp_error_code if violation.mcp_error_code is not None else BLOCK_CODE,
+    )
+
+
+def _why(error: Exception) -> str:
+    """Where a file is wrong, without what stands there: it may be a secret."""
+    faults: Any = getattr(error, "errors", None)
+    if not callable(faults):
+        return type(error).__name__
+    found = [f"{'.'.join(map(str, one['loc']))}: {one['type']}" for one in faults()]
+    return "; ".join(found[:5])
+
+
+def _plain(value: Any) -> Any:
+    dump = getattr(value, "model_dump", None)
+    return dump(mode="json", by_alias=True) if callable(dump) else value
+
+
+def _object(value: Any) -> dict[str, Any]:
+    found = _plain(value)
+    if found is None:
+        return {}
+    if not isinstance(found, dict):
+        raise BadPayload(f"handed back a {type(found).__name__} where an object belongs")
+    return found

@@ -1,0 +1,145 @@
+"""What hooks cost: `python tests/bench/bench_hooks.py`. One process, a real gateway, its upstream answering at once.
+
+nothing   the pipeline with the seam taken out of it, and with the seam and no hook, by turns
+one hook  a hook that does nothing, before and after; the cost is for one phase
+webhook   a hook at the other end of a connection to this machine
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import statistics
+import sys
+import tempfile
+import time
+import types
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+
+import anyio
+from receiving import SECRET, receiver
+from upstreams.running import scripted_stdio_server, tool
+
+from gateway.access.principal import LOCAL
+from gateway.app import Gateway, open_gateway
+from gateway.calls import pipeline as pipeline_module
+from gateway.calls.context import Caller
+from gateway.config.load import parse
+from gateway.hooks import Hook
+from gateway.hooks.guard import Guard, Terms
+from gateway.hooks.hook import After, Before, Call, Result
+from gateway.hooks.webhook import Webhook
+
+ROUNDS, CALLS = 15, 4_000
+SEAM = {
+    "            chains = self._hooks.chains\n": "",
+    "await (self._run(call, None) if chains is None else self._through(chains, call))": "await self._run(call, None)",
+}
+PARAMS = {"name": "up__send", "arguments": {"to": "ann@example.test", "note": "n", "count": 3}}
+
+
+class Nothing(Hook):
+    """Does nothing, before and after."""
+
+    async def before_call(self, call: Call) -> Before:
+        return None
+
+    async def after_call(self, call: Call, result: Result) -> After:
+        return None
+
+
+async def took_us(call: Callable[[], Awaitable[Any]], calls: int = CALLS) -> float:
+    """Microseconds for one of so many calls."""
+    began_s = time.perf_counter()
+    for _ in range(calls):
+        await call()
+    return (time.perf_counter() - began_s) / calls * 1e6
+
+
+async def compared(ways: dict[str, Callable[[], Awaitable[Any]]], prepare: Callable[[str], None]) -> dict[str, float]:
+    """The median of each way, measured by turns, so that what the machine does besides hits all alike."""
+    found: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(ROUNDS):
+        for name, call in ways.items():
+            prepare(name)
+            found[name].append(await took_us(call))
+    return {name: statistics.median(times) for name, times in found.items()}
+
+
+def without_seam(gateway: Gateway) -> Any:
+    """The same pipeline from source in which nobody looks for hooks."""
+    source = inspect.getsource(pipeline_module)
+    for line, instead in SEAM.items():
+        assert source.count(line) == 1, f"the seam has changed: {line}"
+        source = source.replace(line, instead)
+    module = types.ModuleType("pipeline_without_seam")
+    sys.modules[module.__name__] = module
+    exec(compile(source, "pipeline_without_seam", "exec"), module.__dict__)
+    made = object.__new__(module.CallPipeline)
+    made.__dict__.update(gateway.pipeline.__dict__)
+    return made
+
+
+async def measure(gateway: Gateway) -> None:
+    """Measure, and print what was found."""
+    pipeline = gateway.pipeline
+    caller = Caller(principal=LOCAL, view=gateway.views.view(), request_id=1)
+
+    async def answered(*_: Any, **__: Any) -> dict[str, Any]:
+        return {"content": [{"type": "text", "text": "done"}], "structuredContent": {"done": True}}
+
+    pipeline._forwarder.send = answered  # type: ignore[method-assign] # without pipes there is less noise
+    without = without_seam(gateway)
+
+    def guards(count: int) -> tuple[Guard, ...]:
+        return tuple(Guard(Nothing({}), Terms(name=f"nothing-{number}")) for number in range(count))
+
+    sets = {"one": guards(1), "six": guards(6)}
+
+    def prepare(name: str) -> None:
+        wanted = sets.get(name, ())
+        if gateway.hooks.guards != wanted:
+            gateway.hooks.replace(wanted)
+
+    def call() -> Awaitable[Any]:
+        return pipeline.call(PARAMS, caller)
+
+    def removed() -> Awaitable[Any]:
+        return without.call(PARAMS, caller)  # type: ignore[no-any-return]
+
+    await took_us(call)
+    found = await compared({"removed": removed, "none": call, "one": call, "six": call}, prepare)
+    print(f"a call, seam taken out            {found['removed']:8.2f} µs")
+    print(f"a call, no hook configured        {found['none']:8.2f} µs  ({found['none'] - found['removed']:+.2f})")
+    both = found["one"] - found["none"]
+    print(f"a call, one hook that does nothing{found['one']:8.2f} µs  ({both:+.2f} for both phases)")
+    more = (found["six"] - found["one"]) / 5
+    print(f"each further hook                 {more:8.2f} µs  for both phases, {more / 2:.2f} for one")
+    with receiver() as remote:
+        webhook = Guard(Webhook({"url": remote.url, "secret": SECRET}), Terms(name="webhook", timeout_s=5))
+        gateway.hooks.replace((webhook,))
+        await took_us(call, 20)
+        times = [await took_us(call, 50) for _ in range(9)]
+        print(f"a webhook on this machine         {statistics.median(times) / 2 / 1000:8.2f} ms  for one phase")
+        assert webhook.counts["failed"] == 0, webhook.last_error
+
+
+async def main() -> None:
+    """Start a gateway with one upstream and measure in it."""
+    with tempfile.TemporaryDirectory() as folder:
+        config, _ = scripted_stdio_server(
+            Path(folder), "up", tools=[tool("send", "to", note="string", count="integer")]
+        )
+        whole = parse(json.dumps({"mcpServers": {"up": config}}))
+        async with open_gateway(whole, state_dir=None) as gateway:
+            await gateway.fleet.settled(10)
+            await measure(gateway)
+
+
+if __name__ == "__main__":
+    anyio.run(main, backend="asyncio", backend_options={"use_uvloop": sys.platform != "win32"})

@@ -1,0 +1,393 @@
+"""Hooks around every call, over real connections: on both routes, for callers of both eras."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gateways import META, answer_of, envelope
+from hooked import ERAS, ROUTES, every_way, hooked, said, sample
+from upstreams.running import tool
+
+OFFERINGS: dict[str, Any] = {
+    "capabilities": {"prompts": {}, "resources": {}},
+    "answers": {
+        "prompts/list": {"prompts": [{"name": "greet", "arguments": [{"name": "who"}]}]},
+        "prompts/get": {"messages": [{"role": "user", "content": {"type": "text", "text": "hello"}}]},
+        "resources/list": {"resources": [{"uri": "file:///a", "name": "a"}, {"uri": "file:///b", "name": "b"}]},
+        "resources/read": {"contents": [{"uri": "file:///a", "text": "content of a"}]},
+    },
+}
+
+
+@every_way
+async def test_a_hook_sees_name_and_arguments_and_beside_them_what_is_known_of_the_call(
+    era: str, route: str, tmp_path: Path
+) -> None:
+    async with hooked(tmp_path, sample("Recorder"), server={"tags": ["mail", "eu"]}) as up:
+        await up.ask(era, route, "echo", {"name": "bob"}, request_id="r-1")
+        await up.ask(era, route, "echo", {"name": "bob"}, request_id="r-1")
+        first, second = up.seen("before_call")
+        assert (first["name"], first["args"]) == ("echo", {"name": "bob"})
+        known = first["metadata"]
+        assert (known["wrapper"], known["server"], known["tool"]) == ("up__echo", "up", "echo")
+        assert (known["principal"], known["via"], known["request_id"]) == ("local", route, "r-1")
+        assert (known["kind"], known["tags"], known["profile"]) == ("tool", ["mail", "eu"], "default")
+        assert known["session"] == (None if up.session is None else up.session.headers["mcp-session-id"])
+        assert first["metadata"]["call_id"] != second["metadata"]["call_id"]
+        after = up.seen("after_call")
+        assert [one["metadata"]["call_id"] for one in after] == [one["metadata"]["call_id"] for one in (first, second)]
+        assert [call["arguments"] for call in up.recording.calls()] == [{"name": "bob"}] * 2
+
+
+@every_way
+async def test_a_call_without_arguments_has_none(era: str, route: str, tmp_path: Path) -> None:
+    async with hooked(tmp_path, sample("Recorder")) as up:
+        assert "isError" not in (await up.ask(era, route, "echo"))["result"]
+        assert up.seen("before_call")[0]["args"] == {}
+
+
+@every_way
+async def test_arguments_that_a_hook_rewrites_are_what_the_upstream_gets(era: str, route: str, tmp_path: Path) -> None:
+    async with hooked(tmp_path, sample("Setter", config={"set": {"to": "b@example.test"}})) as up:
+        await up.ask(era, route, "send", {"to": "a@example.test", "note": "n"})
+        assert up.recording.calls()[0]["arguments"] == {"to": "b@example.test", "note": "n"}
+
+
+@every_way
+async def test_rewritten_arguments_are_checked_against_the_schema_again(era: str, route: str, tmp_path: Path) -> None:
+    async with hooked(tmp_path, sample("Setter", config={"set": {"to": 5}})) as up:
+        answer = await up.ask(era, route, "send", {"to": "a@example.test"})
+        assert answer["result"]["isError"] is True
+        assert "arguments were changed by hook setter" in said(answer)
+        assert "Wrong: " in said(answer)
+        assert up.recording.calls() == []
+
+
+@every_way
+async def test_a_block_is_an_error_result_that_says_why_and_the_upstream_is_not_called(
+    era: str, route: str, tmp_path: Path
+) -> None:
+    async with hooked(tmp_path, sample("Blocker", config={"code": -32011})) as up:
+        answer = await up.ask(era, route, "echo", {"x": 1})
+        assert answer["result"]["isError"] is True
+        assert "hook 'blocker': not on Sundays\nAsk again on Monday." in said(answer)
+        assert "was not called" in said(answer)
+        assert answer["result"]["_meta"]["typegate/blockedBy"]["code"] == -32011
+        assert up.recording.calls() == []
+
+
+@every_way
+async def test_a_block_can_be_a_protocol_error_with_the_code_of_the_hook(era: str, route: str, tmp_path: Path) -> None:
+    plain = sample("Blocker", blockAs="error", conditions={"wrappers": ["*__echo"]})
+    coded = sample("Blocker", name="coded", blockAs="error", config={"code": -32011}, conditions={"wrappers": ["send"]})
+    async with hooked(tmp_path, plain, coded) as up:
+        answer = await up.ask(era, route, "echo", {"x": 1})
+        assert answer["error"]["code"] == -32000
+        assert "not on Sundays" in answer["error"]["message"]
+        assert answer["error"]["data"]["description"] == "Ask again on Monday."
+        answer = await up.ask(era, route, "send", {"to": "x"})
+        assert answer["error"]["code"] == -32011
+        assert up.recording.calls() == []
+
+
+@every_way
+async def test_a_result_can_be_withheld_and_the_caller_learns_that_the_tool_was_called(
+    era: str, route: str, tmp_path: Path
+) -> None:
+    async with hooked(tmp_path, sample("Blocker", config={"when": "after"})) as up:
+        answer = await up.ask(era, route, "echo", {"secret": "s3cr3t"})
+        assert answer["result"]["isError"] is True
+        assert "result is withheld by hook 'blocker': not on Sundays" in said(answer)
+        assert "was called" in said(answer)
+        assert "s3cr3t" not in json.dumps(answer)
+        assert len(up.recording.calls()) == 1
+
+
+@every_way
+async def test_after_a_call_a_hook_gets_all_of_the_result(era: str, route: str, tmp_path: Path) -> None:
+    content = [{"type": "text", "text": "one"}, {"type": "image", "data": "AAAA", "mimeType": "image/png"}]
+    result = {"content": content, "structuredContent": {"a": [1, None]}, "isError": True, "_meta": {"v/x": 1}}
+    script = {"behaviours": {"echo": {"kind": "result", "with": {"result": result}}}}
+    async with hooked(tmp_path, sample("Recorder"), **script) as up:
+        await up.ask(era, route, "echo", {"x": 1})
+        [seen] = up.seen("after_call")
+        assert (seen["name"], seen["items"], seen["error"]) == ("echo", 2, True)
+        assert seen["args"] == {"x": 1}
+        assert seen["result"]["content"] == content
+        assert seen["result"]["structuredContent"] == {"a": [1, None]}
+        assert seen["result"]["_meta"] == {"v/x": 1}
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_hooks_run_once_for_each_route_under_the_inner_name(era: str, tmp_path: Path) -> None:
+    async with hooked(tmp_path, sample("Recorder")) as up:
+        for route in ROUTES:
+            await up.ask(era, route, "echo", {"x": route})
+        seen = [(one["phase"], one["name"], one["metadata"]["via"]) for one in up.seen()]
+        assert seen == [(phase, "echo", route) for route in ROUTES for phase in ("before_call", "after_call")]
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_prompts_have_their_hooks(era: str, tmp_path: Path) -> None:
+    hooks = [
+        sample("Setter", config={"set": {"who": "Ann"}}), sample("Recorder", priority=200),
+        sample("Stamper", config={"stamp": "stamped"}),
+    ]  # fmt: skip
+    async with hooked(tmp_path, *hooks, **OFFERINGS) as up:
+        answer = await up.rpc(era, "prompts/get", {"name": "up__greet", "arguments": {"who": "Bob"}})
+        assert [one["content"]["text"] for one in answer["result"]["messages"]] == ["hello", "stamped"]
+        [before] = up.seen("before_prompt")
+        assert (before["name"], before["args"]) == ("greet", {"who": "Ann"})
+        assert (before["metadata"]["kind"], before["metadata"]["wrapper"]) == ("prompt", "up__greet")
+        assert len(up.seen("after_prompt")) == 1
+        assert up.recording.requests("prompts/get")[0]["params"]["arguments"] == {"who": "Ann"}
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_resources_have_their_hooks(era: str, tmp_path: Path) -> None:
+    hooks = [sample("Setter", config={"uri": "file:///b"}), sample("Recorder", priority=50)]
+    async with hooked(tmp_path, *hooks, sample("Stamper", config={"stamp": "stamped"}), **OFFERINGS) as up:
+        answer = await up.rpc(era, "resources/read", {"uri": "file:///a"})
+        assert answer["result"]["contents"][0]["text"] == "stamped"
+        [before] = up.seen("before_resource")
+        assert before["args"] == {"uri": "file:///a"}
+        assert len(up.seen("after_resource")) == 1
+        assert up.recording.requests("resources/read")[0]["params"]["uri"] == "file:///b"
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_a_blocked_prompt_or_resource_is_a_protocol_error(era: str, tmp_path: Path) -> None:
+    async with hooked(tmp_path, sample("Blocker"), **OFFERINGS) as up:
+        for method, params in (("prompts/get", {"name": "up__greet"}), ("resources/read", {"uri": "file:///a"})):
+            answer = await up.rpc(era, method, params)
+            assert answer["error"]["code"] == -32000
+            assert "not on Sundays" in answer["error"]["message"]
+        assert up.recording.requests("prompts/get") == up.recording.requests("resources/read") == []
+
+
+async def test_hooks_run_by_priority_before_and_in_reverse_after(tmp_path: Path) -> None:
+    hooks = [
+        sample("Recorder", priority=priority, name=name)
+        for name, priority in (("last", 300), ("first", -5), ("second", 100), ("third", 100))
+    ]
+    async with hooked(tmp_path, *hooks) as up:
+        await up.ask("modern", "wrapper", "echo", {})
+        assert [one["hook"] for one in up.seen("before_call")] == ["first", "second", "third", "last"]
+        assert [one["hook"] for one in up.seen("after_call")] == ["last", "third", "second", "first"]
+
+
+@every_way
+async def test_the_order_is_repair_defaults_check_hooks_check_upstream_hooks_advice(
+    era: str, route: str, tmp_path: Path
+) -> None:
+    tools = [tool("send", "to", note="string", count="integer")]
+    server = {"defaults": {"note": "by default"}}
+    said_by_upstream = {"content": [{"type": "text", "text": "'to' was not provided"}], "isError": True}
+    script = {"behaviours": {"send": {"kind": "result", "with": {"result": said_by_upstream}}}}
+    async with hooked(tmp_path, sample("Recorder"), server=server, tools=tools, **script) as up:
+        wrong = await up.ask(era, route, "send", {"count": 1})
+        assert "Missing" in said(wrong)
+        assert up.seen() == [], "a call that is refused reaches no hook"
+        answer = await up.ask(era, route, "send", {"to": "a", "count": "3"})
+        [before] = up.seen("before_call")
+        assert before["args"] == {"to": "a", "count": 3, "note": "by default"}
+        [after] = up.seen("after_call")
+        assert [item["text"] for item in after["result"]["content"]] == ["'to' was not provided"]
+        assert "Added by the gateway" in said(answer)
+
+
+async def test_conditions_match_wrappers_servers_tags_and_principals_in_both_phases(tmp_path: Path) -> None:
+    conditions = {
+        "by-wrapper": {"wrappers": ["up__e*"]}, "by-tool": {"wrappers": ["echo"]}, "by-server": {"servers": ["u?"]},
+        "by-tag": {"tags": ["ma*"]}, "by-caller": {"principals": ["ann"]},
+        "not-wrapper": {"wrappers": ["up__send"]}, "not-server": {"servers": ["other"]}, "not-tag": {"tags": ["x"]},
+        "not-caller": {"principals": ["bob"]}, "none": {"servers": []},
+        "one-of-two": {"servers": ["up"], "tags": ["x"]},
+    }  # fmt: skip
+    hooks = [sample("Recorder", conditions=given, name=name) for name, given in conditions.items()]
+    keys = {"auth": {"apiKeys": [{"name": "ann", "key": "key-of-ann"}, {"name": "bob", "key": "key-of-bob"}]}}
+    async with hooked(tmp_path, *hooks, gateway=keys, server={"tags": ["mail"]}) as up:
+        await up.ask("modern", "wrapper", "echo", {}, authorization="Bearer key-of-ann")
+        matching = [name for name in conditions if name.startswith("by-")]
+        assert [one["hook"] for one in up.seen("before_call")] == matching
+        assert sorted(one["hook"] for one in up.seen("after_call")) == sorted(matching)
+        assert {one["metadata"]["principal"] for one in up.seen()} == {"ann"}
+
+
+async def test_a_validating_hook_may_block_and_not_change(tmp_path: Path) -> None:
+    changing = sample("Setter", mode="validate", config={"set": {"x": 1}}, conditions={"wrappers": ["echo"]})
+    blocking = sample("Blocker", mode="validate", conditions={"wrappers": ["send"]})
+    async with hooked(tmp_path, changing, blocking) as up:
+        answer = await up.ask("modern", "wrapper", "echo", {})
+        assert "Hook 'setter' handed back a Call, which its mode validate does not allow" in said(answer)
+        assert "not on Sundays" in said(await up.ask("modern", "wrapper", "send", {"to": "a"}))
+        assert up.recording.calls() == []
+
+
+async def test_audit_hooks_hear_of_calls_as_they_were_sent_and_answered_and_change_nothing(tmp_path: Path) -> None:
+    hooks = [
+        sample("Setter", config={"set": {"x": 2}}), sample("Stamper", config={"stamp": "stamped"}),
+        sample("Recorder", mode="audit", priority=0, name="auditor"),
+        sample("Hostile", mode="audit", config={"deed": "mutate"}, name="mutator"),
+        sample("Hostile", mode="audit", config={"deed": "rewrite"}, name="rewriter"),
+        sample("Blocker", mode="audit", name="objector"),
+    ]  # fmt: skip
+    async with hooked(tmp_path, *hooks) as up:
+        answer = await up.ask("modern", "wrapper", "echo", {"x": 1})
+        assert answer["result"]["structuredContent"] == {"x": 2}
+        [before] = await up.until_seen(1, "before_call", "auditor")
+        assert before["args"] == {"x": 2}
+        [after] = await up.until_seen(1, "after_call", "auditor")
+        assert after["result"]["content"][-1]["text"] == "stamped"
+
+
+async def test_audit_hooks_hear_of_blocked_calls_and_who_blocked_them(tmp_path: Path) -> None:
+    auditor = sample("Recorder", mode="audit", name="auditor")
+    async with hooked(tmp_path, sample("Blocker"), auditor) as up:
+        await up.ask("modern", "wrapper", "echo", {"x": 1})
+        [after] = await up.until_seen(1, "after_call")
+        assert after["metadata"]["blocked_by"] == "blocker"
+        assert after["error"] is True
+
+
+async def test_concurrent_hooks_run_together_and_may_block(tmp_path: Path) -> None:
+    slow = [
+        {**sample("Slow", mode="concurrent", config={"seconds": 0.4}), "name": f"slow-{number}"} for number in range(5)
+    ]
+    blocking = sample(
+        "Slow", mode="concurrent", config={"seconds": 0.1, "block": "no"}, conditions={"wrappers": ["send"]}
+    )
+    async with hooked(tmp_path, *slow, {**blocking, "name": "blocking"}) as up:
+        began_s = time.perf_counter()
+        assert "isError" not in (await up.ask("modern", "wrapper", "echo", {}))["result"]
+        assert time.perf_counter() - began_s < 1.5, "five times 0.4 s, one after the other, is 2 s"
+        assert "hook 'blocking': no" in said(await up.ask("modern", "wrapper", "send", {"to": "a"}))
+
+
+async def test_a_hook_answers_in_the_place_of_its_tool_and_the_outer_hooks_see_that(tmp_path: Path) -> None:
+    inner = sample("Recorder", priority=200, name="inner")
+    async with hooked(tmp_path, sample("Answerer"), sample("Recorder", priority=1, name="outer"), inner) as up:
+        answer = await up.ask("modern", "wrapper", "echo", {})
+        assert said(answer) == "answered by the hook"
+        assert [(one["hook"], one["phase"]) for one in up.seen()] == [("outer", "before_call"), ("outer", "after_call")]
+        assert up.recording.calls() == []
+
+
+async def test_a_protocol_error_of_an_upstream_is_shown_to_hooks_and_stays_what_it_was(tmp_path: Path) -> None:
+    fault = {"faults": {"error": {"code": -32055, "message": "quota of s3cr3t"}}}
+    async with hooked(tmp_path, sample("Recorder"), **fault) as up:
+        answer = await up.ask("modern", "wrapper", "echo", {})
+        assert answer["error"]["code"] == -32055
+        [after] = up.seen("after_call")
+        assert after["result"]["content"][0]["text"] == "quota of s3cr3t"
+
+
+async def test_a_plain_function_is_a_hook_too(tmp_path: Path) -> None:
+    async with hooked(tmp_path, sample("Plain")) as up:
+        assert (await up.ask("modern", "wrapper", "echo", {"x": 1}))["result"]["structuredContent"]["thread"] is True
+
+
+async def test_the_result_of_a_task_passes_its_hooks_when_it_is_asked_for(tmp_path: Path) -> None:
+    extension = {"io.modelcontextprotocol/tasks": {}}
+    begun = {"resultType": "task", "taskId": "t-1", "status": "working", "pollIntervalMs": 1}
+    secret = {"content": [{"type": "text", "text": "key AKIAIOSFODNN7EXAMPLE"}]}
+    script = {
+        "modern": True,
+        "capabilities": {"extensions": extension},
+        "behaviours": {"echo": {"kind": "result", "with": {"result": begun}}},
+        "answers": {"tasks/get": {"taskId": "t-1", "status": "completed", "result": secret, "resultType": "complete"}},
+    }
+    hooks = [
+        {"name": "redact", "use": "redact", "conditions": {"wrappers": ["up__echo"]}}, sample("Recorder"),
+        sample("Stamper", config={"stamp": "of send"}, conditions={"wrappers": ["up__send"]}),
+    ]  # fmt: skip
+    async with hooked(tmp_path, *hooks, **script) as up:
+        knows = {"_meta": envelope(**{META + "clientCapabilities": {"extensions": extension}})}
+
+        async def ask(method: str, named: str, **params: Any) -> dict[str, Any]:
+            body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, **knows}}
+            result: dict[str, Any] = answer_of(await up.gateway.post(body, {"mcp-name": named}))["result"]
+            return result
+
+        task = await ask("tools/call", "up__echo", name="up__echo", arguments={})
+        assert task["status"] == "working"
+        assert up.seen("after_call") == [], "it is no result yet"
+        done = await ask("tasks/get", task["taskId"], taskId=task["taskId"])
+        assert [item["text"] for item in done["result"]["content"]] == ["key [redacted secret]"]
+        assert up.seen("after_call")[0]["metadata"]["wrapper"] == "up__echo"
+
+
+async def test_what_is_said_of_a_failed_prompt_passes_its_hooks_too(tmp_path: Path) -> None:
+    fault = {"error": {"code": -32050, "message": "the key AKIAIOSFODNN7EXAMPLE is refused", "on": ["prompts/get"]}}
+    hooks = [{"name": "redact", "use": "redact"}, sample("Recorder", mode="audit")]
+    async with hooked(tmp_path, *hooks, faults=fault, **OFFERINGS) as up:
+        answer = await up.rpc("modern", "prompts/get", {"name": "up__greet"})
+        assert (answer["error"]["code"], answer["error"]["message"]) == (-32050, "the key [redacted secret] is refused")
+        assert len(await up.until_seen(1, "after_prompt")) == 1
+
+
+NAMES: dict[str, Any] = {
+    "tool_name": "t", "metadata": {"wrapper": "w"}, "client_session_id": "c", "name": "n", "args": [1], "server": "s",
+}  # fmt: skip
+
+
+@every_way
+@pytest.mark.parametrize("shape", ["native", "nested", "metadata"])
+async def test_arguments_of_any_name_pass_a_hook_that_does_nothing_in_every_shape(
+    shape: str, era: str, route: str, tmp_path: Path
+) -> None:
+    hooks = [sample("Silent", payloadFormat=shape), sample("Same", payloadFormat=shape)]
+    async with hooked(tmp_path, *hooks, sample("Recorder", payloadFormat=shape)) as up:
+        # `arguments` alone would be taken for a wrapping of the others on either route.
+        for sent in (NAMES, {"arguments": "text", **NAMES}):
+            assert "isError" not in (await up.ask(era, route, "echo", sent))["result"]
+            assert up.recording.calls()[-1]["arguments"] == sent
+        seen = up.seen("before_call")[0]["args"]
+        assert seen == NAMES if shape == "native" else seen["arguments"] == NAMES
+        if shape == "metadata":
+            assert seen["metadata"]["via"] == route
+
+
+@every_way
+async def test_the_flat_shape_refuses_an_argument_named_metadata_and_passes_all_others(
+    era: str, route: str, tmp_path: Path
+) -> None:
+    async with hooked(tmp_path, sample("Same", payloadFormat="flatMetadata")) as up:
+        answer = await up.ask(era, route, "echo", {"metadata": 1})
+        assert "Hook 'same' cannot be given an argument named `metadata`" in said(answer)
+        assert up.recording.calls() == []
+        rest = {key: value for key, value in NAMES.items() if key != "metadata"}
+        await up.ask(era, route, "echo", rest)
+        assert up.recording.calls()[0]["arguments"] == rest
+
+
+@pytest.mark.parametrize("route", ROUTES)
+async def test_a_question_in_mid_call_is_answered_although_a_hook_changes_the_call_each_time(
+    route: str, tmp_path: Path
+) -> None:
+    script = {"modern": True, "tools": [tool("elicit", message="string")]}
+    async with hooked(tmp_path, sample("Nonce"), sample("Recorder"), **script) as up:
+        asks = {"_meta": envelope(**{META + "clientCapabilities": {"elicitation": {"form": {}}}})}
+        inner = {"message": "Who?"}
+        params: dict[str, Any] = {"name": "up__elicit", "arguments": inner}
+        if route == "invoke_tool":
+            params = {"name": route, "arguments": {"server": "up", "tool": "elicit", "arguments": inner}}
+
+        async def ask(**more: Any) -> dict[str, Any]:
+            body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {**params, **more, **asks}}
+            return answer_of(await up.gateway.post(body))
+
+        question = (await ask())["result"]
+        assert question["resultType"] == "input_required"
+        replies = {"who": {"action": "accept", "content": {"name": "Ann"}}}
+        done = await ask(inputResponses=replies, requestState=question["requestState"])
+        assert json.loads(said(done)) == [replies, "opaque-état-1"]
+        assert len({call["arguments"]["nonce"] for call in up.recording.calls()}) == 2
+        assert len(up.seen("after_call")) == 1, "a question is no result"
+        params["arguments"] = {**params["arguments"], "message": "Other?"}
+        other = await ask(inputResponses=replies, requestState=question["requestState"])
+        assert "error" in other or other["result"].get("isError"), "a state is for the call that it was given for"

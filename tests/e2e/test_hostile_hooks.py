@@ -1,0 +1,222 @@
+"""Hooks that misbehave: their own call fails or passes, as configured; no other is slowed, and nothing leaks."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from callers import call_of
+from gateways import answer_of, text_of
+from hooked import Hooked, hooked, said, sample
+
+BEFORE = {
+    "hang": "did not answer within 0.3 s",
+    "cling": "did not answer within 0.3 s",
+    "raise": "raised RuntimeError at hook_samples.py:",
+    "exit": "raised SystemExit",
+    "interrupt": "raised KeyboardInterrupt",
+    "cancel": "raised CancelledError",
+    "garbage": "handed back a int, which is none of what it may",
+    "dict": "handed back a dict",
+    "not json": "handed back something that is no JSON",
+    "grow": "handed back more than 8388608 bytes",
+    "many": "handed back more than 8388608 bytes",
+    "deep": "handed back something that is no JSON",
+    "cycle": "handed back more than 8388608 bytes",
+    "grow result": "handed back a Result, which is none of what it may",
+}
+AFTER = {
+    "hang": "did not answer within 0.3 s",
+    "raise": "raised RuntimeError",
+    "garbage": "handed back a int",
+    "rewrite": "handed back a Call",
+    "grow result": "handed back more than 8388608 bytes",
+    "no content": "handed back a result without a list of `content`",
+}
+
+
+def hostile(deed: str, when: str = "before", **entry: Any) -> dict[str, Any]:
+    return sample("Hostile", timeout=0.3, config={"deed": deed, "when": when}, **entry)
+
+
+@pytest.mark.parametrize("deed", BEFORE)
+async def test_a_hook_that_fails_before_a_call_fails_that_call_and_the_upstream_is_not_called(
+    deed: str, tmp_path: Path
+) -> None:
+    async with hooked(tmp_path, hostile(deed)) as up:
+        answer = await up.ask("modern", "wrapper", "echo", {"secret": "s3cr3t"})
+        assert answer["result"]["isError"] is True
+        assert f"Hook 'hostile' {BEFORE[deed]}" in said(answer)
+        assert "The tool was not called." in said(answer)
+        assert "s3cr3t" not in said(answer)
+        assert "s3cr3t" not in up.gateway.logged()
+        assert up.recording.calls() == []
+        assert "isError" not in (await up.ask("modern", "wrapper", "echo", {"spare": True}))["result"]
+
+
+@pytest.mark.parametrize("deed", AFTER)
+async def test_a_hook_that_fails_after_a_call_withholds_the_result(deed: str, tmp_path: Path) -> None:
+    async with hooked(tmp_path, hostile(deed, "after")) as up:
+        answer = await up.ask("modern", "wrapper", "echo", {"secret": "s3cr3t"})
+        assert answer["result"]["isError"] is True
+        assert f"Hook 'hostile' {AFTER[deed]}" in said(answer)
+        assert "The tool was called." in said(answer)
+        assert "s3cr3t" not in json.dumps(answer)
+        assert len(up.recording.calls()) == 1
+
+
+@pytest.mark.parametrize(("deed", "when"), [(deed, "before") for deed in BEFORE] + [(deed, "after") for deed in AFTER])
+async def test_a_failure_that_is_to_be_ignored_changes_nothing_and_is_counted(
+    deed: str, when: str, tmp_path: Path
+) -> None:
+    async with hooked(tmp_path, hostile(deed, when, onError="ignore")) as up:
+        answer = await up.ask("modern", "wrapper", "echo", {"x": 1})
+        assert answer["result"]["structuredContent"] == {"x": 1}
+        counts = (await up.hook("hostile"))["counts"]
+        assert (counts["failed"], counts["ignored"]) == (1, 1)
+        assert counts["late"] == (deed in ("hang", "cling"))
+        metrics = (await up.gateway.client.get(f"{up.gateway.origin}/metrics")).text
+        assert 'typegate_hook_events_total{event="ignored",hook="hostile"} 1.0' in metrics
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("mode", ["transform", "validate", "concurrent", "audit"])
+async def test_what_a_hook_does_to_its_copy_changes_nothing_for_anybody(when: str, mode: str, tmp_path: Path) -> None:
+    seeing = sample("Recorder", priority=200 if when == "before" else 1)
+    async with hooked(tmp_path, hostile("mutate", when, mode=mode), seeing) as up:
+        answer = await up.ask("modern", "wrapper", "echo", {"x": {"y": [1]}})
+        assert answer["result"]["structuredContent"] == {"x": {"y": [1]}}
+        assert up.recording.calls()[0]["arguments"] == {"x": {"y": [1]}}
+        assert up.seen("before_call")[0]["args"] == {"x": {"y": [1]}}
+        assert up.seen("after_call")[0]["result"]["structuredContent"] == {"x": {"y": [1]}}
+
+
+async def test_what_a_hook_keeps_of_its_answer_is_not_what_is_sent(tmp_path: Path) -> None:
+    keeping, slow = hostile("keep"), sample("Slow", config={"seconds": 0.2}, priority=200)
+    async with hooked(tmp_path, keeping, slow) as up:
+        await up.ask("modern", "wrapper", "echo", {"x": 1})
+        assert up.recording.calls()[0]["arguments"] == {"x": 1}
+
+
+async def test_a_hook_that_keeps_failing_is_passed_over_and_fails_calls_at_once(tmp_path: Path) -> None:
+    async with hooked(tmp_path, hostile("hang")) as up:
+        for _ in range(5):
+            assert "did not answer" in said(await up.ask("modern", "wrapper", "echo", {}))
+        began_s = time.perf_counter()
+        answer = await up.ask("modern", "wrapper", "echo", {})
+        assert time.perf_counter() - began_s < 0.25
+        assert "Hook 'hostile' is passed over for now" in said(answer)
+        row = await up.hook("hostile")
+        assert row["breaker"] == "open"
+        assert row["counts"]["skipped"] == 1
+        assert up.recording.calls() == []
+
+
+async def test_a_hook_that_keeps_failing_and_is_to_be_ignored_costs_no_call_its_time_out(tmp_path: Path) -> None:
+    async with hooked(tmp_path, hostile("hang", onError="ignore")) as up:
+        for _ in range(5):
+            await up.ask("modern", "wrapper", "echo", {})
+        began_s = time.perf_counter()
+        assert "isError" not in (await up.ask("modern", "wrapper", "echo", {}))["result"]
+        assert time.perf_counter() - began_s < 0.25
+        assert (await up.hook("hostile"))["counts"]["ignored"] == 6
+
+
+async def test_a_principal_whose_calls_make_a_hook_fail_does_not_shut_it_for_others(tmp_path: Path) -> None:
+    keys = {"auth": {"apiKeys": [{"name": name, "key": f"key-of-{name}"} for name in ("ann", "bob")]}}
+    async with hooked(tmp_path, hostile("raise"), gateway=keys) as up:
+        for _ in range(6):
+            answer = await up.ask("modern", "wrapper", "echo", {}, authorization="Bearer key-of-ann")
+        assert "is passed over for now" in said(answer)
+        answer = await up.ask("modern", "wrapper", "echo", {"spare": True}, authorization="Bearer key-of-bob")
+        assert "isError" not in answer["result"]
+
+
+async def test_a_plain_function_that_hangs_is_left_in_its_thread_and_the_gateway_still_ends(tmp_path: Path) -> None:
+    async with hooked(tmp_path, sample("Blocking", timeout=0.2)) as up:
+        answer = await up.ask("modern", "wrapper", "echo", {})
+        assert "Hook 'blocking' did not answer within 0.2 s" in said(answer)
+        assert "isError" not in (await up.ask("modern", "wrapper", "echo", {"spare": True}))["result"]
+        assert await up.gateway.stop() == 0
+
+
+async def until_reached(up: Hooked, runs: int) -> None:
+    with anyio.fail_after(5):
+        while (await up.hook("hanging"))["counts"]["runs"] < runs:
+            await anyio.sleep(0.01)
+
+
+@pytest.mark.parametrize("kind", ["Hostile", "Blocking"])
+async def test_a_neighbour_is_not_slowed_by_calls_that_hang_in_a_hook(kind: str, tmp_path: Path) -> None:
+    hanging = sample(kind, name="hanging", timeout=30, config={"deed": "hang"}, conditions={"wrappers": ["send"]})
+
+    async def latency_ms(up: Hooked) -> float:
+        took: list[float] = []
+        for _ in range(100):
+            began_s = time.perf_counter()
+            assert "isError" not in (await up.ask("modern", "wrapper", "echo", {}))["result"]
+            took.append((time.perf_counter() - began_s) * 1000)
+        return statistics.median(took)
+
+    async with hooked(tmp_path, hanging, server={"maxConcurrency": 64}) as up, anyio.create_task_group() as group:
+        alone_ms = await latency_ms(up)
+        for number in range(40):
+            body = call_of("up__send", {"to": "x"}, request_id=number)
+            group.start_soon(up.gateway.post, body)
+        await until_reached(up, 8)
+        beside_ms = await latency_ms(up)
+        group.cancel_scope.cancel()
+    assert beside_ms < 2 * alone_ms + 5, f"{alone_ms:.2f} ms alone, {beside_ms:.2f} ms beside"
+
+
+async def test_a_caller_that_gives_up_takes_its_hook_with_it(tmp_path: Path) -> None:
+    hooks = [hostile("hang") | {"timeout": 60}, sample("Recorder", mode="audit")]
+    async with hooked(tmp_path, *hooks) as up:
+        with anyio.move_on_after(0.5):
+            await up.gateway.post(call_of("up__echo", {}))
+        [after] = await up.until_seen(1, "after_call")
+        assert text_of(after["result"]) == "No answer: it was cancelled."
+        assert "isError" not in (await up.ask("modern", "wrapper", "echo", {"spare": True}))["result"]
+        assert await up.gateway.stop() == 0
+
+
+async def test_what_two_callers_send_at_once_stays_apart_in_one_hook(tmp_path: Path) -> None:
+    keys = {"auth": {"apiKeys": [{"name": f"caller-{at}", "key": f"key-of-{at}"} for at in range(8)]}}
+    hooks = [sample("Slow", config={"seconds": 0.02}), sample("Recorder", priority=200)]
+    async with hooked(tmp_path, *hooks, gateway=keys) as up:
+        answers: dict[int, list[dict[str, Any]]] = {at: [] for at in range(8)}
+
+        async def calls(at: int) -> None:
+            for turn in range(10):
+                # The ids are the same on purpose.
+                body = call_of("up__echo", {"mine": f"{at}-{turn}"}, request_id=1)
+                response = await up.gateway.post(body, {"authorization": f"Bearer key-of-{at}"})
+                answers[at].append(answer_of(response)["result"])
+
+        async with anyio.create_task_group() as group:
+            for at in range(8):
+                group.start_soon(calls, at)
+        for at, results in answers.items():
+            assert [result["structuredContent"]["mine"] for result in results] == [f"{at}-{turn}" for turn in range(10)]
+        for one in up.seen("after_call"):
+            mine = one["args"]["mine"]
+            assert one["metadata"]["principal"] == f"caller-{mine.partition('-')[0]}"
+            assert json.loads(text_of(one["result"]))["mine"] == mine
+        assert len({one["metadata"]["call_id"] for one in up.seen("before_call")}) == 80
+
+
+async def test_an_audit_that_hangs_delays_nobody_and_what_it_misses_is_counted(tmp_path: Path) -> None:
+    hanging = hostile("hang", mode="audit") | {"timeout": 60}
+    async with hooked(tmp_path, hanging) as up:
+        began_s = time.perf_counter()
+        for _ in range(20):
+            await up.ask("modern", "wrapper", "echo", {"x": "y" * 1_000_000})
+        assert time.perf_counter() - began_s < 10
+        assert (await up.hook("hostile"))["counts"]["dropped"] > 0
+        assert "cannot keep up" in up.gateway.logged()
+        assert await up.gateway.stop() == 0

@@ -1,0 +1,325 @@
+"""Our own hooks in a running gateway, by their names in `use`; and configurations of hooks, right and wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from callers import hello, running_host
+from gateways import TOKEN, glance_again
+from hooked import SAMPLES, Hooked, every_way, hooked, said, sample
+from jsonschema import Draft202012Validator
+from upstreams.running import scripted_stdio_server, tool
+
+KEY = "AKIAIOSFODNN7EXAMPLE"
+READ_ONLY = {**tool("look", what="string"), "annotations": {"readOnlyHint": True}}
+KEYS = {"auth": {"apiKeys": [{"name": name, "key": f"key-of-{name}"} for name in ("ann", "bob")]}}
+
+
+def own(name: str, **entry: Any) -> dict[str, Any]:
+    return {"name": name, "use": name, **entry}
+
+
+@every_way
+async def test_secrets_do_not_leave_in_results(era: str, route: str, tmp_path: Path) -> None:
+    async with hooked(tmp_path, own("redact")) as up:
+        answer = await up.ask(era, route, "echo", {"key": KEY, "to": "ann@example.com"})
+        assert KEY not in json.dumps(answer)
+        assert json.loads(said(answer)) == {"key": "[redacted secret]", "to": "[redacted email]"}
+        assert answer["result"]["_meta"]["typegate/redacted"] == {"email": 2, "secret": 2}
+        assert up.recording.calls()[0]["arguments"] == {"key": KEY, "to": "ann@example.com"}
+
+
+async def test_secrets_do_not_leave_in_what_an_upstream_complains_of(tmp_path: Path) -> None:
+    fault = {"faults": {"error": {"code": -32050, "message": f"the key {KEY} is refused"}}}
+    async with hooked(tmp_path, own("redact"), **fault) as up:
+        answer = await up.ask("modern", "wrapper", "echo", {})
+        assert KEY not in json.dumps(answer)
+        assert "the key [redacted secret] is refused" in said(answer)
+
+
+@every_way
+async def test_a_large_result_is_cut_and_says_so(era: str, route: str, tmp_path: Path) -> None:
+    async with hooked(tmp_path, own("size_guard", config={"maxBytes": 5_000})) as up:
+        answer = await up.ask(era, route, "echo", {"rows": [{"id": number} for number in range(5_000)]})
+        assert len(json.dumps(answer)) < 7_000
+        assert json.loads(answer["result"]["content"][0]["text"])["rows"][0] == {"id": 0}
+        assert answer["result"]["structuredContent"]["rows"][0] == {"id": 0}
+        assert "of 5000 items" in said(answer)
+
+
+@every_way
+async def test_a_read_only_tool_is_asked_once(era: str, route: str, tmp_path: Path) -> None:
+    async with hooked(tmp_path, own("cache"), tools=[READ_ONLY, tool("send", "to")]) as up:
+        first = await up.ask(era, route, "look", {"what": "x"})
+        again = await up.ask(era, route, "look", {"what": "x"})
+        assert said(first) == said(again)
+        assert "typegate/cachedSeconds" in again["result"]["_meta"]
+        await up.ask(era, route, "look", {"what": "y"})
+        for _ in range(2):
+            await up.ask(era, route, "send", {"to": "a"})
+        assert [call["name"] for call in up.recording.calls()] == ["look", "look", "send", "send"]
+
+
+async def test_what_is_kept_for_one_principal_is_not_given_to_another(tmp_path: Path) -> None:
+    async with hooked(tmp_path, own("cache"), gateway=KEYS, tools=[READ_ONLY]) as up:
+        for name in ("ann", "bob", "ann"):
+            await up.ask("modern", "wrapper", "look", {"what": "x"}, authorization=f"Bearer key-of-{name}")
+        assert len(up.recording.calls()) == 2
+
+
+@every_way
+async def test_a_limit_says_when_to_try_again(era: str, route: str, tmp_path: Path) -> None:
+    async with hooked(tmp_path, own("rate_limit", config={"perMinute": 1, "burst": 2})) as up:
+        for _ in range(2):
+            assert "isError" not in (await up.ask(era, route, "echo", {}))["result"]
+        answer = await up.ask(era, route, "echo", {})
+        assert "the limit of 1 calls a minute for up__echo is used up\nTry again in " in said(answer)
+        assert len(up.recording.calls()) == 2
+        assert "isError" not in (await up.ask(era, route, "send", {"to": "a"}))["result"]
+
+
+async def test_a_log_has_every_call_on_both_routes_and_blocked_ones(tmp_path: Path) -> None:
+    log = own("audit_log", config={"file": "audit.jsonl"})
+    blocker = sample("Blocker", conditions={"wrappers": ["send"]})
+    async with hooked(tmp_path, log, blocker) as up:
+        await up.ask("modern", "wrapper", "echo", {"x": "s3cr3t"})
+        await up.ask("handshake", "invoke_tool", "echo", {"x": "s3cr3t"})
+        await up.ask("modern", "wrapper", "send", {"to": "a"})
+        assert await up.gateway.stop() == 0
+        text = (tmp_path / "audit.jsonl").read_text()
+        lines = [json.loads(line) for line in text.splitlines()]
+        assert [(line["wrapper"], line["via"], line["outcome"]) for line in lines] == [
+            ("up__echo", "wrapper", "ok"), ("up__echo", "invoke_tool", "ok"), ("up__send", "wrapper", "blocked"),
+        ]  # fmt: skip
+        assert "s3cr3t" not in text
+        assert stat.S_IMODE(os.stat(tmp_path / "audit.jsonl").st_mode) == 0o600
+
+
+# configurations
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        ({"use": "redact"}, "gateway.hooks[0].name: is missing"),
+        ({"name": "x"}, "gateway.hooks[0]: says not what it is; expected one of use, path, webhook, cpex"),
+        ({"name": "x", "use": "redact", "path": "a:B"}, "has both use and path; expected one of"),
+        ({"name": "x", "use": "redakt"}, "gateway.hooks[0].use: names no hook (redakt); expected one of: audit_log"),
+        ({"name": "x", "usse": "redact"}, "gateway.hooks[0].usse: unknown key; expected use (did you mean it?)"),
+        ({"name": "x", "path": "nowhere.at.all:Hook"}, "gateway.hooks[0].path: cannot be imported (No module named"),
+        ({"name": "x", "path": "./absent.py:Hook"}, "gateway.hooks[0].path: names a file that is not there"),
+        ({"name": "x", "path": "hooks"}, "gateway.hooks[0].path: names no class"),
+        ({"name": "x", "path": f"{SAMPLES}:Nobody"}, "gateway.hooks[0].path: has no class Nobody"),
+        ({"name": "x", "path": f"{SAMPLES}:NoHook"}, "is no hook; expected a class that derives from"),
+        ({"name": "x", "path": f"{SAMPLES}:Particular"}, "gateway.hooks[0].config: number is missing"),
+        (
+            {"name": "x", "path": "./leaving.py:Hook"},
+            "gateway.hooks[0].path: cannot be imported: SystemExit at leaving.py:2",
+        ),
+        ({"name": "x", "path": "./broken.py:Hook"}, "gateway.hooks[0].path: cannot be imported: SyntaxError"),
+        ({"name": "x", "path": f"{SAMPLES}:Late"}, "gateway.hooks[0]: did not start: there is no database"),
+        (
+            {"name": "x", "path": f"{SAMPLES}:Slow", "phases": ["afterCall"]},
+            "gateway.hooks[0].phases: has no afterCall",
+        ),
+        ({"name": "x", "use": "redact", "phases": ["before"]}, "gateway.hooks[0].phases[0]: has a wrong value"),
+        (
+            {"name": "x", "use": "redact", "onError": "skip"},
+            "gateway.hooks[0].onError: has a wrong value; expected 'fail'",
+        ),
+        ({"name": "x", "use": "redact", "timeout": True}, "gateway.hooks[0].timeout: is a boolean"),
+        ({"name": "x y", "use": "redact"}, "gateway.hooks[0].name: is no name of a hook"),
+        ({"name": "x", "use": "rate_limit", "config": {"perMinut": 1}}, "perMinut: unknown key"),
+        ({"name": "x", "use": "rate_limit", "conditions": {"wrapper": []}}, "expected wrappers (did you mean it?)"),
+        ({"name": "x", "webhook": "ftp://a"}, "gateway.hooks[0].webhook: is no absolute http or https URL"),
+        ({"name": "x", "webhook": "http://a/"}, "gateway.hooks[0].config: has no secret"),
+        ({"name": "x", "cpex": "./absent.yaml"}, "cpex names a file that is not there"),
+    ],
+)
+def test_a_wrong_entry_is_one_message_with_file_key_and_form(entry: dict[str, Any], words: str, tmp_path: Path) -> None:
+    file = tmp_path / "mcp.json"
+    (tmp_path / "leaving.py").write_text("import sys\nsys.exit(0)\n")
+    (tmp_path / "broken.py").write_text("class Hook(:\n")
+    file.write_text(json.dumps({"mcpServers": {}, "gateway": {"hooks": [entry]}}))
+    done = subprocess.run(
+        [sys.executable, "-m", "gateway", "check", "--config", str(file)],
+        capture_output=True, text=True, timeout=60, env={**os.environ, "PYTHONPATH": str(SAMPLES.parents[1])},
+    )  # fmt: skip
+    assert done.returncode == 2, done.stderr
+    assert str(file) in done.stderr
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_two_hooks_of_one_name_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "mcp.json"
+    file.write_text(json.dumps({"mcpServers": {}, "gateway": {"hooks": [own("redact"), own("redact")]}}))
+    done = subprocess.run(
+        [sys.executable, "-m", "gateway", "check", "--config", str(file)], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 2
+    assert "gives one name to two hooks (redact)" in done.stderr
+
+
+def entries(up: Hooked, *hooks: dict[str, Any]) -> str:
+    """The configuration as it is, with other hooks."""
+    whole = json.loads(up.gateway.config.read_text())
+    whole["gateway"]["hooks"] = [
+        {**one, "config": {"record": str(up.path), "as": one["name"], **one.get("config", {})}} for one in hooks
+    ]
+    return json.dumps(whole)
+
+
+async def reloads(up: Hooked) -> dict[str, Any]:
+    return (await up.gateway.admin("config")).json()  # type: ignore[no-any-return]
+
+
+async def until_reloaded(up: Hooked, count: int) -> None:
+    with anyio.fail_after(10):
+        while (await reloads(up))["reloads"] < count:
+            await glance_again()
+
+
+async def test_a_reload_replaces_what_changed_and_running_calls_end_as_they_began(tmp_path: Path) -> None:
+    slow = sample("Slow", config={"seconds": 1.0})
+    kept = sample("Recorder", name="kept", config={"tells": True})
+    gone = sample("Recorder", name="gone", config={"tells": True})
+    async with hooked(tmp_path, slow, kept, gone) as up:
+        epoch = (await up.gateway.server("up"))["epoch"]
+        answers: list[dict[str, Any]] = []
+
+        async def begun() -> None:
+            answers.append(await up.ask("modern", "wrapper", "echo", {"which": "begun before"}))
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(begun)
+            with anyio.fail_after(5):
+                while (await up.hook("slow"))["counts"]["runs"] < 1:
+                    await glance_again()
+            up.gateway.config.write_text(entries(up, kept, sample("Recorder", name="new", config={"tells": True})))
+            await until_reloaded(up, 1)
+            await up.ask("modern", "wrapper", "echo", {"which": "begun after"})
+        assert "isError" not in answers[0]["result"]
+        hooks_of = {
+            which: {one["hook"] for one in up.seen() if one.get("args", {}).get("which") == which}
+            for which in ("begun before", "begun after")
+        }
+        assert hooks_of == {"begun before": {"kept", "gone"}, "begun after": {"kept", "new"}}
+        await up.until_seen(1, "close", "gone")
+        assert up.seen("close", "kept") == []
+        assert len(up.seen("start", "kept")) == 1
+        assert (await up.hook("kept"))["counts"]["runs"] == 4, "what is counted is kept"
+        assert (await up.gateway.server("up"))["epoch"] == epoch
+        up.gateway.config.write_text(entries(up))
+        await until_reloaded(up, 2)
+        assert (await up.gateway.admin("hooks")).json() == {"wrappers": [], "hooks": []}
+        before = len(up.seen("before_call"))
+        await up.ask("modern", "wrapper", "echo", {})
+        assert len(up.seen("before_call")) == before
+
+
+async def test_a_reload_with_a_wrong_hook_keeps_those_that_run(tmp_path: Path) -> None:
+    async with hooked(tmp_path, sample("Recorder")) as up:
+        up.gateway.config.write_text(entries(up, sample("Recorder"), sample("Late")))
+        with anyio.fail_after(10):
+            while (await reloads(up))["error"] is None:
+                await glance_again()
+        assert "gateway.hooks[1]: did not start: there is no database" in (await reloads(up))["error"]
+        await up.ask("modern", "wrapper", "echo", {})
+        assert len(up.seen("before_call")) == 1
+
+
+async def test_a_changed_hook_file_is_read_anew_at_a_reload(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    code = (
+        "from gateway.hooks import Hook\n\nclass Mine(Hook):\n    async def before_call(self, call):\n"
+        "        return call.with_args({**call.args, 'by': 'NAME'})\n"
+    )
+    file.write_text(code.replace("NAME", "first"))
+    async with hooked(tmp_path, {"name": "mine", "path": "./mine.py:Mine"}) as up:
+        assert (await up.ask("modern", "wrapper", "echo"))["result"]["structuredContent"] == {"by": "first"}
+        file.write_text(code.replace("NAME", "second"))
+        os.utime(file, (2_000_000_000, 2_000_000_000))
+        whole = json.loads(up.gateway.config.read_text())
+        up.gateway.config.write_text(json.dumps({**whole, "note": 1}))
+        await until_reloaded(up, 1)
+        assert (await up.ask("modern", "wrapper", "echo"))["result"]["structuredContent"] == {"by": "second"}
+
+
+async def test_what_runs_where_is_listed_in_order(tmp_path: Path) -> None:
+    hooks = [
+        sample("Recorder", mode="audit", name="auditor"),
+        sample("Setter", priority=300, config={"set": {}}, conditions={"wrappers": ["up__echo"]}),
+        sample("Silent", priority=1, onError="ignore"),
+    ]
+    async with hooked(tmp_path, *hooks) as up:
+        await up.ask("modern", "wrapper", "echo", {})
+        found = (await up.gateway.admin("hooks")).json()
+        assert found["wrappers"] == [
+            {"kind": "tool", "name": "up__echo", "server": "up", "before": ["silent", "setter", "auditor"],
+             "after": ["silent", "auditor"]},
+            {"kind": "tool", "name": "up__send", "server": "up", "before": ["silent", "auditor"],
+             "after": ["silent", "auditor"]},
+        ]  # fmt: skip
+        assert [row["name"] for row in found["hooks"]] == ["silent", "auditor", "setter"]
+        silent = found["hooks"][0]
+        assert (silent["mode"], silent["onError"], silent["breaker"]) == ("transform", "ignore", "closed")
+        assert silent["counts"]["runs"] == 2
+        assert (await up.gateway.admin("hooks", token=None)).status_code == 401
+        where = ["--url", up.gateway.origin]
+        configured = ["--config", str(up.gateway.config)]
+        for arguments in (where, configured):
+            command = [sys.executable, "-m", "gateway", "hooks", *arguments]
+            done = await anyio.run_process(command, env={**os.environ, "TYPEGATE_ADMIN_TOKEN": TOKEN})
+            lines = [line.split("\t") for line in done.stdout.decode().splitlines()]
+            assert lines[0][:4] == ["up__echo", "tool", "silent, setter, auditor", "silent, auditor"]
+            assert [line[0] for line in lines[2:]] == ["silent", "auditor", "setter"]
+            done = await anyio.run_process([*command, "--json"], env={**os.environ, "TYPEGATE_ADMIN_TOKEN": TOKEN})
+            assert json.loads(done.stdout)["wrappers"] == found["wrappers"]
+
+
+async def test_a_hook_of_an_installed_package_is_found_by_its_entry_point(tmp_path: Path) -> None:
+    package = tmp_path / "site"
+    about = package / "hooks_of_ours-1.0.dist-info"
+    about.mkdir(parents=True)
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: hooks-of-ours\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text("[typegate.hooks]\ngreet = hooks_of_ours:Greet\n")
+    (package / "hooks_of_ours.py").write_text(
+        "from gateway.hooks import Hook\n\nclass Greet(Hook):\n    def before_call(self, call):\n"
+        "        return call.with_args({**call.args, 'greeting': self.config['word']})\n"
+    )
+    path = f"{package}{os.pathsep}{SAMPLES.parents[1]}"
+    up, record = scripted_stdio_server(tmp_path, "up", tools=[tool("echo")])
+    hooks = [
+        {"name": "entry", "use": "greet", "config": {"word": "hello"}, "conditions": {"wrappers": ["echo"]}},
+        {"name": "dotted", "path": "hooks_of_ours:Greet", "config": {"word": "again"}, "priority": 200},
+    ]
+    whole = {"mcpServers": {"up": up}, "gateway": {"hooks": hooks, "profiles": {"p": {}}}}
+    (tmp_path / "mcp.json").write_text(json.dumps(whole))
+    async with running_host(
+        tmp_path, "--config", str(tmp_path / "mcp.json"), "--profile", "p", environment={"PYTHONPATH": path}
+    ) as host:
+        await host.answer(hello())
+        await host.until_listed("up__echo")
+        params = {"name": "up__echo", "arguments": {"x": 1}}
+        answer = await host.answer({"jsonrpc": "2.0", "id": "c", "method": "tools/call", "params": params})
+        assert answer["result"]["structuredContent"] == {"x": 1, "greeting": "again"}
+        assert len(record.calls()) == 1
+        assert await host.leave() == 0
+
+
+def test_the_schema_of_the_file_knows_hooks() -> None:
+    done = subprocess.run([sys.executable, "-m", "gateway", "check", "--schema"], capture_output=True, timeout=60)
+    schema = json.loads(done.stdout)
+    wrong = {"mcpServers": {}, "gateway": {"hooks": [{"name": "x", "use": "cache", "mode": "watch"}]}}
+    right = {"mcpServers": {}, "gateway": {"hooks": [{"name": "x", "use": "cache", "mode": "audit"}]}}
+    assert Draft202012Validator(schema).is_valid(right)
+    assert not Draft202012Validator(schema).is_valid(wrong)

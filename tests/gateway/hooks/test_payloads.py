@@ -1,0 +1,147 @@
+"""Shapes of arguments and back, and values that leave a hook."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.hooks import Block, Call, Hook, Metadata
+from gateway.hooks.formats import Format, decode, encode
+from gateway.hooks.guard import Guard, Terms
+from gateway.hooks.hook import Before
+from gateway.hooks.payloads import BadPayload, copied, plain
+
+NAMES = st.sampled_from(["tool_name", "metadata", "arguments", "client_session_id", "server", "name", "args"])
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(NAMES | st.text(), inner, max_size=4),
+    max_leaves=12,
+)
+ARGUMENTS = st.dictionaries(NAMES | st.text(), VALUES, max_size=6)
+METADATA = Metadata(
+    kind="tool", wrapper="up__t", server="up", tool="t", principal="ann", session=None, request_id=1, call_id="c",
+    via="wrapper", tags=("a",), profile="default",
+)  # fmt: skip
+
+
+class DoesNothing(Hook):
+    async def before_call(self, call: Call) -> Before:
+        return None
+
+
+class HandsBack(Hook):
+    async def before_call(self, call: Call) -> Before:
+        return call.with_args(call.args)
+
+
+def guard(hook: Hook, **terms: Any) -> Guard:
+    return Guard(hook, Terms(name="h", **terms))
+
+
+async def through(hook: Hook, args: dict[str, Any], shape: Format) -> dict[str, Any]:
+    said = await guard(hook, shape=shape).before("before_call", Call(name="t", args=copied(args), metadata=METADATA))
+    return said.args if isinstance(said, Call) else args
+
+
+@given(args=ARGUMENTS)
+async def test_any_arguments_pass_a_hook_that_does_nothing_unchanged(args: dict[str, Any]) -> None:
+    kept = copy.deepcopy(args)
+    assert await through(DoesNothing({}), args, "native") == kept
+    assert args == kept
+
+
+@given(args=ARGUMENTS, shape=st.sampled_from(["native", "nested", "metadata"]))
+async def test_three_shapes_lose_nothing_of_any_arguments(args: dict[str, Any], shape: Format) -> None:
+    assert decode(shape, encode(shape, args, METADATA)) == args
+    assert await through(HandsBack({}), args, shape) == args
+
+
+@given(args=ARGUMENTS)
+async def test_the_flat_shape_loses_nothing_or_refuses_an_argument_named_metadata(args: dict[str, Any]) -> None:
+    if "metadata" in args:
+        with pytest.raises(BadPayload, match="argument named `metadata`"):
+            encode("flatMetadata", args, METADATA)
+    else:
+        assert decode("flatMetadata", encode("flatMetadata", args, METADATA)) == args
+        assert await through(HandsBack({}), args, "flatMetadata") == args
+
+
+def test_each_shape_is_what_its_hooks_were_written_for() -> None:
+    args = {"to": "ann"}
+    assert encode("native", args, METADATA) is args
+    assert encode("nested", args, METADATA) == {"server": "up", "tool_name": "t", "arguments": args}
+    shaped = encode("metadata", args, METADATA)
+    assert shaped["arguments"] == args
+    assert shaped["metadata"]["callId"] == "c"
+    assert encode("flatMetadata", args, METADATA) == {"to": "ann", "metadata": shaped["metadata"]}
+
+
+@pytest.mark.parametrize("shape", ["nested", "metadata"])
+@pytest.mark.parametrize("shaped", [None, 1, [], {}, {"arguments": []}, {"other": {}}])
+def test_what_is_not_of_a_shape_is_refused(shape: Format, shaped: Any) -> None:
+    with pytest.raises(BadPayload, match="no object"):
+        decode(shape, shaped)
+
+
+@given(value=VALUES)
+def test_a_copy_is_equal_and_shares_no_container(value: Any) -> None:
+    made = copied(value)
+    assert made == value
+    assert made is not value or not isinstance(value, dict | list)
+    out, size = plain(value)
+    assert out == value
+    assert size > 0
+
+
+def test_what_is_too_large_is_told_before_it_is_built() -> None:
+    for value in ("x" * 1001, ["x" * 500] * 3, [0] * 1001, {str(at): 1 for at in range(500)}):
+        with pytest.raises(BadPayload, match="more than 1000 bytes"):
+            plain(value, 1000)
+    assert plain(["x" * 500], 1000)[0] == ["x" * 500]
+
+
+async def test_a_block_is_checked_and_cut() -> None:
+    class Blocks(Hook):
+        async def before_call(self, call: Call) -> Before:
+            return Block(reason="r" * 10_000, code=True)
+
+    said = await guard(Blocks({})).before("before_call", Call(name="t", args={}, metadata=METADATA))
+    assert isinstance(said, Block)
+    assert (len(said.reason), said.code) == (2_000, -32000)
+
+
+async def test_what_a_hook_has_done_to_its_own_copy_holds_if_it_hands_that_back() -> None:
+    class Edits(Hook):
+        async def before_call(self, call: Call) -> Before:
+            call.args["x"] = 2
+            return call
+
+    args = {"x": 1}
+    said = await guard(Edits({})).before("before_call", Call(name="t", args=args, metadata=METADATA))
+    assert isinstance(said, Call)
+    assert said.args == {"x": 2}
+    assert args == {"x": 1}
+
+
+def test_nothing_of_a_call_can_be_set() -> None:
+    call = Call(name="t", args={}, metadata=METADATA)
+    for attribute in ("name", "args", "metadata", "memo", "definition", "other"):
+        with pytest.raises(AttributeError):
+            setattr(call, attribute, 1)
+    with pytest.raises(AttributeError):
+        METADATA.principal = "bob"  # type: ignore[misc]
+
+
+async def test_what_a_hook_notes_before_it_finds_after_whatever_its_shape() -> None:
+    class Notes(Hook):
+        async def before_call(self, call: Call) -> Before:
+            call.memo["noted"] = True
+            return None
+
+    call = Call(name="t", args={}, metadata=METADATA)
+    await guard(Notes({}), shape="nested").before("before_call", call)
+    assert call.memo == {"noted": True}
