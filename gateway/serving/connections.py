@@ -21,6 +21,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from gateway.downstream.fastpath import MAX_BODY_BYTES as MAX_HELD_BYTES
 from gateway.downstream.fastpath import FastPath
 from gateway.serving.direct import DirectCycle
+from gateway.serving.memory import give_back
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +59,7 @@ class Connections:
         self._stalled_s = stalled_s
         self._open: set[CallerProtocol] = set()
         self._paused: set[CallerProtocol] = set()
+        self._cut_since = False
 
     def protocol(self, **options: Any) -> CallerProtocol:
         """A protocol for one more connection, as uvicorn asks for it."""
@@ -67,6 +69,10 @@ class Connections:
         """Cut off whoever stopped reading, until cancelled."""
         while True:
             await anyio.sleep(_SWEEP_S)
+            if self._cut_since:
+                # What they held is free by now.
+                self._cut_since = False
+                give_back()
             self._sweep(asyncio.get_running_loop().time())
 
     async def read_out(self) -> None:
@@ -85,6 +91,10 @@ class Connections:
         # Of its own kind, each: who came in time is served, however many come later.
         connection.limit_concurrency = None if len(self._open) <= self._most else 0
         return len(self._open) <= self._most_heard
+
+    def was_cut(self) -> None:
+        """Hear that a connection was dropped, with all that waited on it."""
+        self._cut_since = True
 
     def leave(self, connection: CallerProtocol) -> None:
         """Forget a connection that has ended."""
@@ -246,6 +256,7 @@ class CallerProtocol(HttpToolsProtocol):
         with suppress(OSError, AttributeError):
             self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
         self.is_cut = True
+        self._all.was_cut()
         self.transport.abort()
 
     def _is_plain(self) -> bool:

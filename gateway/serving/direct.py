@@ -114,7 +114,7 @@ class DirectCycle:
             self.cancel()
 
     def _finish(self, status: int, pieces: Pieces) -> None:
-        self._task = None
+        done = self._leave()
         if self.disconnected:
             return
         if self._streaming:
@@ -134,4 +134,13 @@ class DirectCycle:
         self.response_complete = True
         if not self.keep_alive:
             self._transport.close()
-        self._done()
+        done()
+
+    def _leave(self) -> Callable[[], None]:
+        """Let go of the connection, so that what waits on it to be read is gone when it is."""
+        done, self._done, self._task = self._done, _nothing, None
+        return done
+
+
+def _nothing() -> None:
+    """What is left to do for a request that is answered."""
