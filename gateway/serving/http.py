@@ -28,6 +28,7 @@ from gateway.downstream.streams import Receive, Send, send_json
 from gateway.errors import ConfigError
 from gateway.reloading import Reloader
 from gateway.serving.connections import Connections
+from gateway.serving.memory import keep_settled
 
 log = logging.getLogger(__name__)
 
@@ -159,6 +160,7 @@ async def serve(
         url = f"http://{shown}:{listener.getsockname()[1]}/mcp"
         async with anyio.create_task_group() as group:
             group.start_soon(connections.watch)
+            group.start_soon(keep_settled, gateway.registry)
             group.start_soon(_drain_at_signal, gateway, endpoint, connections, server, draining)
             group.start_soon(endpoint.sessions.keep_swept)
             group.start_soon(partial(gateway.reloader.run, hangups=True))
