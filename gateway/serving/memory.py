@@ -34,6 +34,7 @@ async def keep_settled(registry: Registry) -> None:
             await anyio.sleep(SETTLE_S)
             gc.collect()
             gc.freeze()
+            give_back()
             await changed.wait()
             changed = anyio.Event()
     finally:
@@ -43,8 +44,8 @@ async def keep_settled(registry: Registry) -> None:
 def give_back() -> None:
     """Return free pages to the system, with glibc; some milliseconds, for rare occasions only.
 
-    Large answers that were never read leave holes between small things that live on: glibc returns only what is
-    free at the end of its heap.
+    A long list that was read, or a large answer that was not, leaves holes between small things that live on: glibc
+    returns only what is free at the end of its heap.
     """
     if sys.platform == "linux":
         with suppress(OSError, AttributeError):
