@@ -132,10 +132,10 @@ async def start() -> None:
                     return took_s, len(answer["result"]["tools"])
         raise RuntimeError("no list came")
 
-    # A second for a list: else it is the processors that four servers wait for, as they start.
+    # Some time for a list: else it is the processors that four servers wait for, as they start.
     def server(number: int) -> dict[str, Any]:
         command, *arguments = upstream_command(250, stdio=True)
-        return {f"s{number}": {"command": command, "args": [*arguments, "--list-s", "1"]}}
+        return {f"s{number}": {"command": command, "args": [*arguments, "--list-s", "0.4"]}}
 
     four = {name: entry for number in range(4) for name, entry in server(number).items()}
     alone_s, all_s, again_s = [], [], []
