@@ -29,6 +29,7 @@ from upstreams.running import children_of
 from gateway.upstream.http import HttpClient
 
 ROUNDS = 5
+FirstList = Callable[[dict[str, Any], str], tuple[float, int]]
 
 
 async def cpu_us(client: HttpClient, one: Contender, calls: int, width: int, method: str = "tools/call") -> float:
@@ -132,16 +133,19 @@ async def start() -> None:
                     return took_s, len(answer["result"]["tools"])
         raise RuntimeError("no list came")
 
-    # Some time for a list: else it is the processors that four servers wait for, as they start.
-    def server(number: int) -> dict[str, Any]:
-        command, *arguments = upstream_command(250, stdio=True)
-        return {f"s{number}": {"command": command, "args": [*arguments, "--list-s", "0.4"]}}
+    # Servers that run already: else it is the processors that all of them wait for, as they start.
+    async with AsyncExitStack() as stack:
+        running = [await stack.enter_async_context(direct(250)) for _ in range(4)]
+        four = {f"s{number}": {"url": one.url} for number, one in enumerate(running)}
+        await first_lists({"s0": four["s0"]}, four, first_list)
 
-    four = {name: entry for number in range(4) for name, entry in server(number).items()}
+
+async def first_lists(one_server: dict[str, Any], four: dict[str, Any], first_list: FirstList) -> None:
+    """Compare a start with one server, with four, and with four that are known."""
     alone_s, all_s, again_s = [], [], []
     for _ in range(3):
         with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as more:
-            alone_s.append((await anyio.to_thread.run_sync(first_list, server(0), one))[0])
+            alone_s.append((await anyio.to_thread.run_sync(first_list, one_server, one))[0])
             took_s, found = await anyio.to_thread.run_sync(first_list, four, more)
             all_s.append(took_s)
             took_s, kept = await anyio.to_thread.run_sync(first_list, four, more)

@@ -6,7 +6,6 @@ import argparse
 import asyncio
 import socket
 import sys
-import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
@@ -91,11 +90,9 @@ def application(encoded: dict[str, bytes]) -> Any:
     return app
 
 
-def lines(encoded: dict[str, bytes], list_s: float) -> None:
-    """Answer lines until there are no more; `list_s` is how long a list takes to make."""
+def lines(encoded: dict[str, bytes]) -> None:
+    """Answer lines until there are no more."""
     for line in sys.stdin.buffer:
-        if b'"tools/list"' in line:
-            time.sleep(list_s)
         answer = answer_to(line, encoded)
         if answer is not None:
             sys.stdout.buffer.write(answer + b"\n")
@@ -108,12 +105,11 @@ def main() -> None:
     parser.add_argument("--tools", type=int, default=100)
     parser.add_argument("--size-bytes", type=int, default=500)
     parser.add_argument("--words", type=int, default=1, help="length of descriptions")
-    parser.add_argument("--list-s", type=float, default=0, help="seconds that a list takes, with --stdio")
     parser.add_argument("--stdio", action="store_true")
     arguments = parser.parse_args()
     encoded = results(arguments.tools, arguments.size_bytes, arguments.words)
     if arguments.stdio:
-        lines(encoded, arguments.list_s)
+        lines(encoded)
         return
     listener = socket.create_server(("127.0.0.1", 0))
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
