@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -44,16 +45,32 @@ log = logging.getLogger(__name__)
 FIRST_LIST_S: Final = 0.7
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """What one of several processes has that serve together.
+
+    Attributes:
+        prefix: What the ids of its sessions begin with.
+        seal_key: The key that all of them seal with.
+        writes: It is the one that keeps the files of the state directory.
+    """
+
+    prefix: str
+    seal_key: bytes
+    writes: bool
+
+
 class Gateway:
     """Everything that runs: one fleet of upstreams, one registry, one server."""
 
-    def __init__(self, config: Config, state_dir: Path | None, group: TaskGroup) -> None:
+    def __init__(self, config: Config, state_dir: Path | None, group: TaskGroup, part: Part | None = None) -> None:
+        writes = part is None or part.writes
         self.config = config
         self._group = group
         self._client = HttpClient()
         self._began_s = anyio.current_time()
         self.registry = Registry(Shape(max_length=config.gateway.names.max_length))
-        self.notebook = Notebook(self.registry, state_dir)
+        self.notebook = Notebook(self.registry, state_dir, writes=writes)
         self.fleet = Fleet(
             self.registry,
             group,
@@ -61,6 +78,7 @@ class Gateway:
             state_dir,
             prefix=config.gateway.names.prefix,
             notes_of=self.notebook.of,
+            saves=writes,
         )
         self.private = PrivateLinks(group, self._client)
         self.subscriptions = Subscriptions(self.fleet.links)
@@ -72,7 +90,7 @@ class Gateway:
         self.finder = Finder(self.registry, self.fleet.links, config.gateway.search.synonyms)
         self.announcer = Announcer(self.registry, self.views)
         self.reloader: Reloader | None = None
-        seals = Seals(state_dir)
+        seals = Seals(state_dir, key=part.seal_key if part is not None else None)
         tasks = TaskNames(seals)
         forwarder = Forwarder(self.fleet.links, self.private, seals)
         self.pipeline = CallPipeline(
@@ -96,6 +114,7 @@ class Gateway:
             settle=self._settle_first,
             pending=self._pending,
             private=self.private,
+            session_prefix=part.prefix if part is not None else "",
         )
 
     def start(self) -> None:
@@ -155,10 +174,10 @@ def _profiles(config: Config) -> Mapping[str, Profile]:
 
 
 @asynccontextmanager
-async def open_gateway(config: Config, *, state_dir: Path | None) -> AsyncIterator[Gateway]:
+async def open_gateway(config: Config, *, state_dir: Path | None, part: Part | None = None) -> AsyncIterator[Gateway]:
     """Start every link and yield at once; leaving ends every connection and child."""
     async with anyio.create_task_group() as group:
-        gateway = Gateway(config, state_dir, group)
+        gateway = Gateway(config, state_dir, group, part)
         gateway.start()
         try:
             yield gateway
