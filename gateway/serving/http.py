@@ -217,7 +217,7 @@ async def serve_on(
 
 def _uvicorn_config(app: Any, connections: Connections) -> uvicorn.Config:
     return uvicorn.Config(
-        app, http=cast(Any, connections.protocol), ws="none", lifespan="off", access_log=False,
+        app, interface="asgi3", http=cast(Any, connections.protocol), ws="none", lifespan="off", access_log=False,
         log_config=None, timeout_graceful_shutdown=1, server_header=False, date_header=False,
     )  # fmt: skip
 

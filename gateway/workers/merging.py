@@ -77,7 +77,7 @@ class Ledger:
                 rule = _OF_GAUGES.get(family.name, _sum)
                 merged = samples.setdefault(family.name, {})
                 for sample in family.samples:
-                    key = (sample.name, tuple(sorted(sample.labels.items())))
+                    key = (sample.name, tuple(sample.labels.items()))
                     merged[key] = rule(merged[key], sample.value) if key in merged else sample.value
                     if family.type == "counter":
                         counted[key] = sample.value
