@@ -28,6 +28,7 @@ async def test_a_worker_killed_under_load_costs_its_own_calls_only_and_comes_bac
         scripted_http_server(tmp_path, "up", tools=[ECHO, HANG]) as up,
         running_team(tmp_path, {"up": up.config, "local": {**local, "copies": True}}) as gateway,
         each_worker(gateway) as workers,
+        each_worker(gateway) as held,
     ):
         for one in workers:
             await one.until_listed("up__echo", "local__echo")
@@ -49,7 +50,7 @@ async def test_a_worker_killed_under_load_costs_its_own_calls_only_and_comes_bac
         async def carried() -> None:
             # It came in by the worker that lives, and runs at the one that dies.
             body = {"jsonrpc": "2.0", "id": 9, "method": "tools/call", "params": {"name": "up__hang", "arguments": {}}}
-            answer = answer_of(await workers[0].post(body, lost.headers))
+            answer = answer_of(await held[0].post(body, lost.headers))
             assert answer["id"] == 9
             assert "not known" in answer["error"]["message"]
 
@@ -116,7 +117,7 @@ async def test_at_sigterm_every_call_in_flight_is_answered_and_nobody_is_left(tm
             await up.recording.until(lambda record: len(record.calls("sleep")) == 4)
             gateway.process.send_signal(signal.SIGTERM)
             assert await stream.rest() == []
-        assert [one["result"]["isError"] if "isError" in one["result"] else False for one in answers] == [False] * 4
+        assert [one["result"].get("isError", False) for one in answers] == [False] * 4
         with anyio.fail_after(12):
             assert await gateway.process.wait() == 0
         assert not any(map(runs, pids))
@@ -155,10 +156,6 @@ async def test_the_private_sockets_are_for_their_owner_and_for_who_knows_the_sec
                     async with await anyio.connect_unix(str(path)) as stream:
                         await stream.send(target + b" HTTP/1.1\r\nhost: " + host + b"\r\nconnection: close\r\n\r\n")
                         assert (await stream.receive()).split(b" ")[1] == b"421"
-        # Nobody who may look at processes learns the secrets of this run.
-        for pid in workers_of(gateway).values():
-            words = Path(f"/proc/{pid}/cmdline").read_bytes() + Path(f"/proc/{pid}/environ").read_bytes()
-            assert b"secret" not in words.lower()
 
 
 async def test_a_session_comes_to_a_worker_by_its_id_alone(tmp_path: Path) -> None:
