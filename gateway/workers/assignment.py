@@ -9,6 +9,8 @@ from gateway import wire
 
 FIRST = 0
 """The worker that writes files and orders what administrators change."""
+READY = b"ready\n"
+"""What a worker says on its standard output once it serves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -82,10 +82,12 @@ class Ledger:
                     if family.type == "counter":
                         counted[key] = sample.value
             self._note(index, process, counted)
+        # One that does not answer just now has not uncounted anything.
+        kept = [self._gone, *(counted for index, (_, counted) in self._last.items() if index not in texts)]
         for family in families.values():
             merged = samples[family.name]
             if family.type == "counter":
-                for key, value in self._gone.items():
+                for key, value in ((key, value) for one in kept for key, value in one.items()):
                     if key[0] in (family.name, f"{family.name}_total"):
                         merged[key] = merged.get(key, 0.0) + value
             family.samples = [Sample(name, dict(labels), value) for (name, labels), value in merged.items()]

@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -23,11 +23,10 @@ from anyio.abc import Process, TaskStatus
 import gateway
 from gateway.access.seals import Seals
 from gateway.config.model import Config
-from gateway.serving.http import DRAIN_S, admin_token, bind, check_reach, source_of, url_of
+from gateway.serving.address import DRAIN_S, admin_token, bind, check_reach, source_of, url_of
 from gateway.upstream.backoff import delay_s
 from gateway.workers import refusals
-from gateway.workers.assignment import FIRST, Assignment
-from gateway.workers.worker import READY
+from gateway.workers.assignment import FIRST, READY, Assignment
 
 log = logging.getLogger(__name__)
 
@@ -101,37 +100,38 @@ async def serve_workers(
 async def _serve(slots: list[Slot], listeners: list[socket.socket], url: str, on_ready: Callable[[str], None]) -> int:
     codes: list[int] = []
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
-        async with anyio.create_task_group() as group:
-
-            async def start() -> None:
-                async with anyio.create_task_group() as starting:
+        try:
+            await _keep_all(slots, signals, lambda: on_ready(url))
+        except* StartFailed as failed:
+            codes.extend(_codes(failed))
+        finally:
+            with anyio.CancelScope(shield=True):
+                # At once: who calls now is told, and does not wait for somebody who never comes.
+                for listener in listeners:
+                    listener.close()
+                async with anyio.create_task_group() as ending:
                     for slot in slots:
-                        starting.start_soon(group.start, slot.keep)
-                on_ready(url)
-
-            async def hear() -> None:
-                async for number in signals:
-                    if number != signal.SIGHUP:
-                        break
-                    slots[FIRST].send(signal.SIGHUP)
-                group.cancel_scope.cancel()
-
-            group.start_soon(hear)
-            try:
-                await start()
-                await anyio.sleep_forever()
-            except* StartFailed as failed:
-                codes.extend(one.code for one in failed.exceptions if isinstance(one, StartFailed))
-                group.cancel_scope.cancel()
-        with anyio.CancelScope(shield=True):
-            # At once: who calls now is told, and does not wait for somebody who never comes.
-            for listener in listeners:
-                listener.close()
-            async with anyio.create_task_group() as ending:
-                for slot in slots:
-                    ending.start_soon(slot.end)
+                        ending.start_soon(slot.end)
     killed = any(slot.killed for slot in slots)
     return codes[0] if codes else int(killed)
+
+
+async def _keep_all(slots: list[Slot], signals: AsyncIterator[signal.Signals], on_ready: Callable[[], None]) -> None:
+    """Keep every place filled until a signal says that it is enough."""
+    async with anyio.create_task_group() as group:
+
+        async def start() -> None:
+            async with anyio.create_task_group() as starting:
+                for slot in slots:
+                    starting.start_soon(group.start, slot.keep)
+            on_ready()
+
+        group.start_soon(start)
+        async for number in signals:
+            if number != signal.SIGHUP:
+                break
+            slots[FIRST].send(signal.SIGHUP)
+        group.cancel_scope.cancel()
 
 
 class Slot:
@@ -151,7 +151,14 @@ class Slot:
         attempt, told = 0, False
         while True:
             began_s = anyio.current_time()
-            process = self._process = await self._start()
+            try:
+                process = await self._start()
+            except OSError as error:
+                if not told:
+                    raise
+                log.error("worker %d cannot be started: %s", self._assignment.index, error)
+                await anyio.sleep(_LONGEST_WAIT_S)
+                continue
             served = await _serves(process)
             if served and not told:
                 told = True
@@ -215,6 +222,14 @@ class Slot:
             log.warning("worker %d did not hear what it is to do", self._assignment.index)
             process.kill()
         return process
+
+
+def _codes(group: BaseExceptionGroup[StartFailed]) -> Iterator[int]:
+    for one in group.exceptions:
+        if isinstance(one, BaseExceptionGroup):
+            yield from _codes(one)
+        else:
+            yield one.code
 
 
 async def _serves(process: Process) -> bool:

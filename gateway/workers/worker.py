@@ -15,20 +15,22 @@ from typing import TYPE_CHECKING, Final
 from gateway.config.load import parse
 from gateway.errors import ConfigError
 from gateway.telemetry import logs
-from gateway.workers.assignment import Assignment
+from gateway.workers.assignment import READY, Assignment
 
 if TYPE_CHECKING:
     from gateway.app import Gateway
     from gateway.config.model import Config
 
-READY: Final = b"ready\n"
 # The longest that a drain takes, and then some.
 _END_S: Final = 12.0
 
 
 def main() -> int:
     """Serve until told to end, or until nobody is left to tell. Returns the exit code."""
-    assignment = Assignment.read(sys.stdin.buffer.readline())
+    line = sys.stdin.buffer.readline()
+    if not line:
+        return 1  # whoever started it has ended already
+    assignment = Assignment.read(line)
     # The first worker reads the configuration again for all, and only once it serves.
     signal.signal(signal.SIGHUP, lambda number, frame: None)
     orphaned = threading.Event()
@@ -49,7 +51,8 @@ def main() -> int:
 def _serve(assignment: Assignment) -> int:
     import anyio
 
-    from gateway.serving.http import check_reach, serve_on
+    from gateway.serving.address import check_reach
+    from gateway.serving.http import serve_on
     from gateway.workers import refusals
     from gateway.workers.team import Team
 
