@@ -147,7 +147,8 @@ class McpEndpoint:
             method = scope["method"]
             modern = headers.get("mcp-protocol-version") not in (None, *HANDSHAKE_VERSIONS)
             owner = None
-            if self.carrier is not None and not modern:
+            # An answer to HEAD has a length and no body, and every other method is refused anywhere.
+            if self.carrier is not None and not modern and method in ("POST", "GET", "DELETE"):
                 owner = self.carrier.owner(headers.get("mcp-session-id"))
             if self.carrier is not None and owner is not None:
                 await self._carry(self.carrier, owner, arrival, scope)

@@ -24,7 +24,7 @@ OWN: Final = "/own"
 FLUSH: Final = "/shared/flush"
 PROCESS: Final = "x-typegate-process"
 _MAX_BODY_BYTES: Final = 1024 * 1024
-_PASSED_ON: Final = ("content-type", "www-authenticate", "retry-after")
+PASSED_ON: Final = ("content-type", "www-authenticate", "retry-after", "allow")
 _READS: Final = frozenset({"GET", "HEAD"})
 
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
@@ -207,7 +207,7 @@ async def _body(receive: Receive) -> bytes:
 
 
 async def _reply(send: Send, reply: Reply) -> None:
-    head = [(name.encode(), reply.headers[name].encode("latin-1")) for name in _PASSED_ON if name in reply.headers]
+    head = [(name.encode(), reply.headers[name].encode("latin-1")) for name in PASSED_ON if name in reply.headers]
     head.append((b"content-length", str(len(reply.body)).encode()))
     await send({"type": "http.response.start", "status": reply.status, "headers": head})
     await send({"type": "http.response.body", "body": reply.body})

@@ -24,7 +24,7 @@ from gateway.downstream.streams import Receive, Send, send_empty, send_json
 from gateway.errors import ConfigError
 from gateway.serving.connections import Connections
 from gateway.workers import refusals, telling
-from gateway.workers.administration import FLUSH, OWN, PROCESS, Administration, App
+from gateway.workers.administration import FLUSH, OWN, PASSED_ON, PROCESS, Administration, App
 from gateway.workers.assignment import FIRST, Assignment
 from gateway.workers.peers import Peers, Reply
 from gateway.workers.present import TARGET, Present
@@ -183,8 +183,7 @@ async def _whole(receive: Receive) -> bytes:
 
 
 async def _send(send: Send, reply: Reply) -> None:
-    kept = ("content-type", "www-authenticate", "retry-after", PROCESS)
-    head = [(name, reply.headers[name]) for name in kept if name in reply.headers]
+    head = [(name, reply.headers[name]) for name in (*PASSED_ON, PROCESS) if name in reply.headers]
     head.append(("content-length", str(len(reply.body))))
     raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in head]
     await send({"type": "http.response.start", "status": reply.status, "headers": raw})

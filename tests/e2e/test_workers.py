@@ -71,12 +71,17 @@ async def test_a_session_is_ended_and_guarded_wherever_the_request_arrives(tmp_p
                 assert (await session.post(ping)).status_code == 200
                 stolen = {**session.headers, "authorization": "Bearer k-bob"}
                 assert (await gateway.post(ping, stolen)).status_code == 404
+            for method in ("HEAD", "PUT", "OPTIONS"):
+                for _ in range(2):
+                    refused = await gateway.client.request(method, gateway.url, headers=session.headers)
+                    assert refused.status_code == 405
             assert (await gateway.client.delete(gateway.url, headers=session.headers)).status_code == 204
             for _ in range(4):
                 assert (await session.post(ping)).status_code == 404
         for made_up in ("0-" + "f" * 32, "1-" + "f" * 32, "2-x", "-", "f" * 32):
             headers = {**session.headers, "mcp-session-id": made_up}
             assert (await gateway.post(ping, headers)).status_code == 404
+        assert "ASGI" not in gateway.logged()
 
 
 @pytest.mark.parametrize("owner", [0, 1])
