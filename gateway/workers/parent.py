@@ -166,6 +166,7 @@ class Slot:
             code = await process.wait()
             await process.aclose()
             if not told:
+                log.error("worker %d ended before it served (%s)", self._assignment.index, _ending(code))
                 raise StartFailed(code if code > 0 else 1)
             lived_s = anyio.current_time() - began_s
             attempt = 0 if served and lived_s > _SOUND_S else attempt + 1

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable
-from typing import Final
 
 from gateway.config.model import Config, ServerConfig
 from gateway.errors import ConfigError
-
-MAX_WORKERS: Final = 64
 
 Rule = Callable[[Config], Iterable[str]]
 """The reasons why a configuration needs one process; none where it does not."""

@@ -183,7 +183,9 @@ async def _whole(receive: Receive) -> bytes:
 
 
 async def _send(send: Send, reply: Reply) -> None:
-    head = [(name, reply.headers[name]) for name in (*PASSED_ON, PROCESS) if name in reply.headers]
+    head: list[tuple[str, str]] = [
+        (name, reply.headers[name]) for name in (*PASSED_ON, PROCESS) if name in reply.headers
+    ]
     head.append(("content-length", str(len(reply.body))))
     raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in head]
     await send({"type": "http.response.start", "status": reply.status, "headers": raw})

@@ -34,7 +34,7 @@ def main() -> int:
     # The first worker reads the configuration again for all, and only once it serves.
     signal.signal(signal.SIGHUP, lambda number, frame: None)
     orphaned = threading.Event()
-    threading.Thread(target=_follow_parent, args=(orphaned,), daemon=True).start()
+    threading.Thread(target=_follow_parent, args=(orphaned, Path(assignment.sockets)), daemon=True).start()
     logs.start(calls=assignment.verbose)
     try:
         return _serve(assignment)
@@ -87,11 +87,12 @@ def _serve(assignment: Assignment) -> int:
     return anyio.run(run, backend="asyncio", backend_options={"use_uvloop": True})
 
 
-def _follow_parent(orphaned: threading.Event) -> None:
+def _follow_parent(orphaned: threading.Event, sockets: Path) -> None:
     """End when the parent has: its end of our standard input closes, however it ends."""
     while os.read(0, 4096):
         pass
     orphaned.set()
+    _tidy(sockets)  # the signal may end this process before it has learnt to tidy up
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(_END_S)
     os._exit(1)
