@@ -10,5 +10,8 @@ What one process alone can know is brought together over sockets that only this 
   the first worker writes and all others take (`present.py`)
 - what an administrator asks is answered for all workers together (`administration.py`, `merging.py`)
 
+The first worker holds the classes of failures and what ended workers have counted: they go with it, as they
+go with a single process. What administrators have changed goes only when all workers end.
+
 Request states and the names of tasks need no memory: every worker has the same key for them.
 """

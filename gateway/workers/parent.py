@@ -130,7 +130,7 @@ async def _keep_all(slots: list[Slot], signals: AsyncIterator[signal.Signals], o
         async for number in signals:
             if number != signal.SIGHUP:
                 break
-            slots[FIRST].send(signal.SIGHUP)
+            slots[FIRST].hang_up()
         group.cancel_scope.cancel()
 
 
@@ -140,6 +140,7 @@ class Slot:
     def __init__(self, assignment: Assignment) -> None:
         self._assignment = assignment
         self._process: Process | None = None
+        self._serves = False
         self.killed = False
 
     async def keep(self, *, task_status: TaskStatus[None]) -> None:
@@ -159,11 +160,12 @@ class Slot:
                 log.error("worker %d cannot be started: %s", self._assignment.index, error)
                 await anyio.sleep(_LONGEST_WAIT_S)
                 continue
-            served = await _serves(process)
+            served = self._serves = await _serves(process)
             if served and not told:
                 told = True
                 task_status.started()
             code = await process.wait()
+            self._serves = False
             await process.aclose()
             if not told:
                 log.error("worker %d ended before it served (%s)", self._assignment.index, _ending(code))
@@ -175,17 +177,18 @@ class Slot:
                 await anyio.sleep(min(_LONGEST_WAIT_S, delay_s(attempt - 2, random.random())))
             self._assignment = replace(self._assignment, again=True)
 
-    def send(self, number: signal.Signals) -> None:
-        """Signal whoever fills the place."""
-        if self._process is not None and self._process.returncode is None:
-            self._process.send_signal(number)
+    def hang_up(self) -> None:
+        """Have the configuration read again; who does not serve yet reads it anyway."""
+        if self._serves and self._process is not None and self._process.returncode is None:
+            self._process.send_signal(signal.SIGHUP)
 
     async def end(self) -> None:
         """Return once nobody fills the place: asked to end, and made to where that takes too long."""
         process = self._process
         if process is None:
             return
-        self.send(signal.SIGTERM)
+        if process.returncode is None:
+            process.terminate()
         with anyio.move_on_after(_END_S):
             await process.wait()
         if process.returncode is None:

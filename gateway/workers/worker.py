@@ -35,7 +35,7 @@ def main() -> int:
     signal.signal(signal.SIGHUP, lambda number, frame: None)
     orphaned = threading.Event()
     threading.Thread(target=_follow_parent, args=(orphaned, Path(assignment.sockets)), daemon=True).start()
-    logs.start(calls=assignment.verbose)
+    logs.start(calls=assignment.verbose, worker=assignment.index)
     try:
         return _serve(assignment)
     except KeyboardInterrupt:
