@@ -6,7 +6,7 @@ import json
 import os
 from pathlib import Path
 
-import anyio
+from anyio.lowlevel import checkpoint
 from upstreams.running import builtin_tools, scripted_stdio_server
 
 from gateway.app import open_gateway
@@ -33,5 +33,5 @@ async def test_a_child_is_ended_and_asked_for_however_early_in_its_start_the_gat
     for steps in range(12):
         async with open_gateway(parsed, state_dir=None):
             for _ in range(steps):
-                await anyio.sleep(0)
+                await checkpoint()
         assert children() <= before, f"after {steps} steps"
