@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -47,18 +48,39 @@ log = logging.getLogger(__name__)
 FIRST_LIST_S: Final = 0.7
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """What one of several processes has that serve together.
+
+    Attributes:
+        prefix: What the ids of its sessions begin with.
+        seal_key: The key that all of them seal with.
+        writes: It is the one that keeps the files of the state directory.
+    """
+
+    prefix: str
+    seal_key: bytes
+    writes: bool
+
+
 class Gateway:
     """Everything that runs: one fleet of upstreams, one registry, one server."""
 
     def __init__(
-        self, config: Config, state_dir: Path | None, group: TaskGroup, guards: tuple[Guard, ...] = ()
+        self,
+        config: Config,
+        state_dir: Path | None,
+        group: TaskGroup,
+        guards: tuple[Guard, ...] = (),
+        part: Part | None = None,
     ) -> None:
+        writes = part is None or part.writes
         self.config = config
         self._group = group
         self._client = HttpClient()
         self._began_s = anyio.current_time()
         self.registry = Registry(Shape(max_length=config.gateway.names.max_length))
-        self.notebook = Notebook(self.registry, state_dir)
+        self.notebook = Notebook(self.registry, state_dir, writes=writes)
         self.fleet = Fleet(
             self.registry,
             group,
@@ -66,6 +88,7 @@ class Gateway:
             state_dir,
             prefix=config.gateway.names.prefix,
             notes_of=self.notebook.of,
+            saves=writes,
         )
         self.private = PrivateLinks(group, self._client)
         self.subscriptions = Subscriptions(self.fleet.links)
@@ -75,11 +98,11 @@ class Gateway:
         self.outcomes = Outcomes(on_success=self.notebook.succeeded)
         self.views = Views(self.registry, _profiles(config))
         search = config.gateway.search
-        self.meanings = Meanings(self.registry, state_dir, wanted=search.embeddings)
+        self.meanings = Meanings(self.registry, state_dir if writes else None, wanted=search.embeddings)
         self.finder = Finder(self.registry, self.fleet.links, search.synonyms, self.meanings)
         self.announcer = Announcer(self.registry, self.views)
         self.reloader: Reloader | None = None
-        seals = Seals(state_dir)
+        seals = Seals(state_dir, key=part.seal_key if part is not None else None)
         self.hooks = Hooks(self.registry, guards)
         tasks = TaskNames(seals, self.hooks)
         forwarder = Forwarder(self.fleet.links, self.private, seals)
@@ -105,6 +128,7 @@ class Gateway:
             settle=self._settle_first,
             pending=self._pending,
             private=self.private,
+            session_prefix=part.prefix if part is not None else "",
         )
 
     def start(self) -> None:
@@ -164,7 +188,7 @@ def _profiles(config: Config) -> Mapping[str, Profile]:
 
 
 @asynccontextmanager
-async def open_gateway(config: Config, *, state_dir: Path | None) -> AsyncIterator[Gateway]:
+async def open_gateway(config: Config, *, state_dir: Path | None, part: Part | None = None) -> AsyncIterator[Gateway]:
     """Start every hook, then every link, and yield at once; leaving ends every connection and child.
 
     Raises:
@@ -176,7 +200,7 @@ async def open_gateway(config: Config, *, state_dir: Path | None) -> AsyncIterat
 
         guards = await prepare(config)
     async with anyio.create_task_group() as group:
-        gateway = Gateway(config, state_dir, group, guards)
+        gateway = Gateway(config, state_dir, group, guards, part)
         gateway.start()
         try:
             yield gateway

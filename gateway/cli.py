@@ -29,6 +29,7 @@ Serve a configuration over Streamable HTTP until SIGINT or SIGTERM.
 examples:
   typegate serve --config mcp.json
   typegate serve --config mcp.yaml --port 9000 --state-dir /var/lib/typegate
+  typegate serve --config mcp.json --workers 4
 """
 
 _STDIO = """\
@@ -131,6 +132,8 @@ def parser() -> argparse.ArgumentParser:
     _config(serve, required=True)
     serve.add_argument("--host", help="address to listen on (default: the configuration's, 127.0.0.1)")
     serve.add_argument("--port", type=_port, help="port to listen on, 0 for any (default: 8765)")
+    about = "processes that share the port, one for each core to use; 1 to 64 (default: 1)"
+    serve.add_argument("--workers", type=_workers, default=1, metavar="N", help=about)
     _state(serve)
     _verbose(serve)
     serve.add_argument("--insecure", action="store_true", help="allow other machines to call without an API key")
@@ -288,6 +291,12 @@ def _running(command: argparse.ArgumentParser) -> None:
 def _port(text: str) -> int:
     if not text.isascii() or not text.isdigit() or int(text) > 65_535:
         raise argparse.ArgumentTypeError(f"{text!r} is no port; expected a number from 0 to 65535")
+    return int(text)
+
+
+def _workers(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= 64:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of workers; expected one from 1 to 64")
     return int(text)
 
 

@@ -48,12 +48,14 @@ class Fleet:
         *,
         prefix: Prefix,
         notes_of: NotesOf,
+        saves: bool = True,
     ) -> None:
         self._registry = registry
         self._group = group
         self._client = client
         self._state_dir = state_dir
         self._notes_of = notes_of
+        self._saves = saves
         self._scopes: dict[str, anyio.CancelScope] = {}
         self._saved: dict[str, Saved] = {}
         self._listed_s: dict[str, float] = {}
@@ -62,6 +64,7 @@ class Fleet:
         self.prefix: Prefix = prefix
         self.links: dict[str, UpstreamLink] = {}
         self.servers: dict[str, ServerConfig] = {}
+        self.admits: Callable[[str, ServerConfig], None] = lambda alias, config: None
         self.on_update: Callable[[str], OnUpdate] | None = None
         self.on_gone: Callable[[str], None] = lambda alias: None
         self.on_started: Callable[[str, UpstreamLink], None] = lambda alias, link: None
@@ -71,7 +74,8 @@ class Fleet:
         if self._state_dir is not None:
             self._saved = snapshot.load(self._state_dir)
             self._former = {alias: one.fingerprint for alias, one in self._saved.items()}
-            self._group.start_soon(self._keep_saving, self._state_dir)
+            if self._saves:
+                self._group.start_soon(self._keep_saving, self._state_dir)
         self.servers.update(servers)
         self.reshape()
         for alias, config in servers.items():
@@ -85,8 +89,9 @@ class Fleet:
         """Begin to serve one more upstream.
 
         Raises:
-            ConfigError: The alias is unsound or taken.
+            ConfigError: The alias is unsound or taken, or such a server cannot be served here.
         """
+        self.admits(alias, config)
         try:
             check_aliases([*self.servers, alias])
         except AliasError as error:

@@ -35,10 +35,23 @@ class NoteRefused(GatewayError):
 
 
 class Notebook:
-    """All notes. Changes of them are changes of the registry's shape."""
+    """All notes. Changes of them are changes of the registry's shape.
 
-    def __init__(self, registry: Registry, state_dir: Path | None, *, clock: Callable[[], float] = time.time) -> None:
+    Attributes:
+        on_cleared: Hears of each tool of which notes of failures went because a call went well.
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        state_dir: Path | None,
+        *,
+        writes: bool = True,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         self._registry = registry
+        self._writes = writes
+        self.on_cleared: Callable[[str, str], None] = lambda server, tool: None
         self._path = state_dir / FILE_NAME if state_dir is not None else None
         self._clock = clock
         self._notes: dict[tuple[str, str], tuple[Note, ...]] = self._read()
@@ -88,9 +101,29 @@ class Notebook:
 
     def succeeded(self, wrapper: ToolWrapper) -> None:
         """A call went well: what was noted of failures of this tool is no longer true."""
-        key = (wrapper.server, wrapper.tool)
-        if any(note.of_failure for note in self._notes.get(key, ())):
-            self._keep(lambda server, tool, note: (server, tool) != key or not note.of_failure)
+        if self.clear(wrapper.server, wrapper.tool):
+            self.on_cleared(wrapper.server, wrapper.tool)
+
+    def clear(self, server: str, tool: str) -> bool:
+        """Take out what was noted of failures of a tool; tells whether there was anything."""
+        key = (server, tool)
+        if not any(note.of_failure for note in self._notes.get(key, ())):
+            return False
+        return self._keep(lambda owner, name, note: (owner, name) != key or not note.of_failure)
+
+    def entries(self) -> list[dict[str, Any]]:
+        """Every note, as it is written down."""
+        return [
+            {"server": server, "tool": tool, **asdict(note)}
+            for (server, tool), notes in self._notes.items()
+            for note in notes
+        ]
+
+    def take(self, entries: list[dict[str, Any]]) -> None:
+        """Have these notes from now on, and no others."""
+        notes = _notes_of(entries)
+        if notes != self._notes:
+            self._put(notes)
 
     def of(self, server: str) -> dict[str, tuple[Note, ...]]:
         """The notes about the tools of one server."""
@@ -142,14 +175,7 @@ class Notebook:
     def _read(self) -> dict[tuple[str, str], tuple[Note, ...]]:
         try:
             document = wire.loads(self._path.read_bytes()) if self._path is not None else []
-            notes: dict[tuple[str, str], tuple[Note, ...]] = {}
-            for entry in document[:MAX_NOTES]:
-                key = (str(entry.pop("server")), str(entry.pop("tool")))
-                note = Note(**entry)
-                if not isinstance(note.text, str) or not isinstance(note.until_s, float | int | None):
-                    raise ValueError("a note is malformed")
-                notes[key] = (*notes.get(key, ()), note)
-            return notes
+            return _notes_of(document)
         except FileNotFoundError:
             return {}
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
@@ -157,15 +183,22 @@ class Notebook:
             return {}
 
     def _write(self) -> None:
-        if self._path is None:
+        if self._path is None or not self._writes:
             return
-        entries = [
-            {"server": server, "tool": tool, **asdict(note)}
-            for (server, tool), notes in self._notes.items()
-            for note in notes
-        ]
         try:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            write_whole(self._path, wire.dumps(entries))
+            write_whole(self._path, wire.dumps(self.entries()))
         except OSError as error:
             log.warning("the notes cannot be written: %s", error)
+
+
+def _notes_of(entries: list[dict[str, Any]]) -> dict[tuple[str, str], tuple[Note, ...]]:
+    notes: dict[tuple[str, str], tuple[Note, ...]] = {}
+    for entry in entries[:MAX_NOTES]:
+        rest = dict(entry)
+        key = (str(rest.pop("server")), str(rest.pop("tool")))
+        note = Note(**rest)
+        if not isinstance(note.text, str) or not isinstance(note.until_s, float | int | None):
+            raise ValueError("a note is malformed")
+        notes[key] = (*notes.get(key, ()), note)
+    return notes

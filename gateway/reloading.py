@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
 
-from gateway.config.load import load
+from gateway.config.load import parse
 from gateway.config.model import Config
 from gateway.config.plan import plan
+from gateway.config.source import read
 from gateway.config.watch import follow
 from gateway.errors import ConfigError
 from gateway.hooks.loading import prepare
@@ -25,7 +26,14 @@ log = logging.getLogger(__name__)
 
 
 class Reloader:
-    """Keeps a gateway as its file says; a bad file keeps the running configuration, and the reason is told."""
+    """Keeps a gateway as its file says; a bad file keeps the running configuration, and the reason is told.
+
+    Attributes:
+        error: Why the file as it is now is not used.
+        count: How many times it was read anew.
+        text: What the running configuration was read from, once that is known.
+        on_reload: Awaited after each reload from the file.
+    """
 
     def __init__(self, gateway: Gateway, *, check: Callable[[Config], None], applied: Callable[[Config], None]) -> None:
         """Reload this gateway.
@@ -41,6 +49,8 @@ class Reloader:
         self._loaded_at_s = time.time()
         self.error: str | None = None
         self.count = 0
+        self.text: str | None = None
+        self.on_reload: Callable[[], Awaitable[None]] | None = None
 
     def row(self) -> dict[str, Any]:
         """The state of the file, as `/admin/config` shows it."""
@@ -62,10 +72,10 @@ class Reloader:
     async def reload(self, path: Path) -> None:
         """Read the file and apply it, or say why not."""
         try:
-            config = await anyio.to_thread.run_sync(load, path)
-            self._check(config)
-            self._gateway.fleet.check(config.servers, self._gateway.config.servers)
-            guards = await prepare(config, self._gateway.hooks.guards)
+            text = await anyio.to_thread.run_sync(read, path)
+            await self.take(text, path)
+            if self.on_reload is not None:
+                await self.on_reload()
         except ConfigError as error:
             self.error = str(error)
             log.error("the changed configuration is not used: %s", error)
@@ -73,11 +83,29 @@ class Reloader:
         except Exception as error:  # boundary: no file may end a running gateway
             self.error = f"unexpected {type(error).__name__}"
             log.exception("the changed configuration is not used")
-            return
+
+    async def take(self, text: str, path: Path | None, *, quiet: bool = False) -> None:
+        """Apply the configuration that this text stands for.
+
+        Args:
+            text: The text.
+            path: Where it is from.
+            quiet: Another process tells of it already.
+
+        Raises:
+            ConfigError: It cannot be used; nothing has changed.
+        """
+        config = await anyio.to_thread.run_sync(partial(parse, text, path=path))
+        self._check(config)
+        self._gateway.fleet.check(config.servers, self._gateway.config.servers)
+        guards = await prepare(config, self._gateway.hooks.guards)
         steps = plan(self._gateway.config, config)
         self._gateway.apply(config, steps, guards)
+        self.text = text
         self._applied(config)
         self.error, self._loaded_at_s, self.count = None, time.time(), self.count + 1
+        if quiet:
+            return
         log.info(
             "configuration reloaded: %d added, %d removed, %d replaced, %d adjusted",
             len(steps.add), len(steps.remove), len(steps.replace), len(steps.adjust),

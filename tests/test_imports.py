@@ -23,7 +23,7 @@ REGISTRY_MAY_NOT_DO = {"asyncio", "time", "socket", "subprocess", "http", "os", 
 # From the outside to the inside; a room imports its own layer and what is further in.
 LAYERS = (
     {"cli", "commands", "__main__"},
-    {"serving"},
+    {"serving", "workers"},
     {"app", "fleet", "reloading"},
     {"downstream", "admin", "config", "access", "telemetry"},
     {"calls"},

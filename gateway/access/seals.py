@@ -35,13 +35,25 @@ class BrokenSeal(ValueError):
 class Seals:
     """Seals texts with one key; nothing is remembered, so that any process with the key can open them."""
 
-    def __init__(self, state_dir: Path | None = None, *, max_age_s: float = MAX_AGE_S) -> None:
-        """Keep the key in this directory, from its first use on; without one it ends with the process."""
+    def __init__(
+        self, state_dir: Path | None = None, *, key: bytes | None = None, max_age_s: float = MAX_AGE_S
+    ) -> None:
+        """Keep the key in this directory, from its first use on; without one it ends with the process.
+
+        Args:
+            state_dir: Where the key is kept.
+            key: The key itself, where another process has it already.
+            max_age_s: How long a sealed text may be opened.
+        """
         self._state_dir = state_dir
+        self._given = key
         self._max_age_s = max_age_s
 
     @cached_property
-    def _key(self) -> bytes:
+    def key(self) -> bytes:
+        """What is sealed with, for another process that has to open the same seals."""
+        if self._given is not None:
+            return self._given
         if self._state_dir is None:
             return secrets.token_bytes(_KEY_BYTES)
         path = self._state_dir / FILE_NAME
@@ -92,7 +104,7 @@ class Seals:
         return self._tag(text.encode("utf-8", "surrogatepass"), binding)[:8].hex()
 
     def _tag(self, payload: bytes, binding: tuple[str, ...]) -> bytes:
-        digest = hmac.new(self._key, digestmod=hashlib.sha256)
+        digest = hmac.new(self.key, digestmod=hashlib.sha256)
         for part in (*(one.encode("utf-8", "surrogatepass") for one in binding), payload):
             digest.update(len(part).to_bytes(8, "big") + part)
         return digest.digest()[:_TAG_BYTES]

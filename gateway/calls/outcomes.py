@@ -59,7 +59,9 @@ class Failure:
 class _Cluster:
     """Failures of one class at one tool, of the last 24 hours."""
 
-    wrapper: ToolWrapper
+    wrapper: str
+    server: str
+    tool: str
     failure: Failure
     total: int = 0
     recent: deque[tuple[float, str]] = field(default_factory=lambda: deque(maxlen=_MAX_REMEMBERED))
@@ -72,6 +74,7 @@ class Outcomes:
     Attributes:
         calls: How many by server, tool, way and outcome.
         seconds: What they took together, by server, tool and way.
+        tell: Whom each failure is told instead, where another process notes those of several.
 
     Args:
         on_success: Hears of each call that went well.
@@ -89,6 +92,7 @@ class Outcomes:
         self._clusters: LRUCache[tuple[str, Failure], _Cluster] = LRUCache(MAX_CLUSTERS)
         self.calls: Counter[tuple[str, str, str, str]] = Counter()
         self.seconds: defaultdict[tuple[str, str, str], float] = defaultdict(float)
+        self.tell: Callable[[str, str, str, Failure, str], None] | None = None
         self._repairs: LRUCache[str, Counter[str]] = LRUCache(MAX_CLUSTERS)
 
     def counted(self, wrapper: ToolWrapper, via: str, outcome: str, seconds: float) -> None:
@@ -107,13 +111,17 @@ class Outcomes:
 
     def failed(self, wrapper: ToolWrapper, failure: Failure, caller: Caller) -> None:
         """Take note of a failure; the third of its class from a second session is told, once."""
-        key = (wrapper.name, failure)
+        who = caller.session_id or f"{caller.principal.name}@{caller.peer}"
+        (self.tell or self.note)(wrapper.name, wrapper.server, wrapper.tool, failure, who)
+
+    def note(self, wrapper: str, server: str, tool: str, failure: Failure, who: str) -> None:
+        """Take note of a failure of whichever process; see `failed`."""
+        key = (wrapper, failure)
         cluster = self._clusters.get(key)
         if cluster is None:
-            cluster = self._clusters[key] = _Cluster(wrapper, failure)
+            cluster = self._clusters[key] = _Cluster(wrapper, server, tool, failure)
         now_s = self._clock()
         cluster.total += 1
-        who = caller.session_id or f"{caller.principal.name}@{caller.peer}"
         cluster.recent.append((now_s, who))
         recent = _recent(cluster, now_s)
         if cluster.flagged_at_s is not None and now_s - cluster.flagged_at_s > WINDOW_S:
@@ -126,7 +134,7 @@ class Outcomes:
             "calls keep failing: %s %s",
             failure.kind,
             failure.detail,
-            extra={"server": wrapper.server, "tool": wrapper.tool, "wrapper": wrapper.name},
+            extra={"server": server, "tool": tool, "wrapper": wrapper},
         )
 
     def repaired(self, wrapper: ToolWrapper, repairs: Iterable[Repair]) -> None:
@@ -146,9 +154,9 @@ class Outcomes:
             if recent:
                 rows.append(
                     {
-                        "wrapper": cluster.wrapper.name,
-                        "server": cluster.wrapper.server,
-                        "tool": cluster.wrapper.tool,
+                        "wrapper": cluster.wrapper,
+                        "server": cluster.server,
+                        "tool": cluster.tool,
                         "kind": cluster.failure.kind,
                         "detail": cluster.failure.detail,
                         "recent": len(recent),

@@ -30,13 +30,17 @@ def serve(args: Namespace) -> int:
     Raises:
         ConfigError: The configuration is wrong.
     """
-    from gateway.config.load import load
+    from gateway.config.load import parse
+    from gateway.config.source import read
 
-    config = load(args.config)
+    text = read(args.config)
+    config = parse(text, path=args.config)
     output.warn(config.warnings)
     host = args.host or config.gateway.listen.host
     port = config.gateway.listen.port if args.port is None else args.port
     _check_free(host, port)
+    if args.workers > 1:
+        return _serve_workers(args, config, text, host, port)
 
     async def run() -> int:
         from gateway.serving.http import serve
@@ -55,6 +59,31 @@ def serve(args: Namespace) -> int:
 
     logs.start(calls=args.verbose)
     return _run(run)
+
+
+def _serve_workers(args: Namespace, config: Config, text: str, host: str, port: int) -> int:
+    import anyio
+
+    async def run() -> int:
+        from gateway.workers.parent import serve_workers
+
+        def announce(url: str) -> None:
+            output.say(f"serving {len(config.servers)} servers at {url} with {args.workers} workers (Ctrl-C stops)")
+
+        return await serve_workers(
+            config,
+            text=text,
+            workers=args.workers,
+            host=host,
+            port=port,
+            state_dir=state_dir(args),
+            insecure=args.insecure,
+            verbose=args.verbose,
+            on_ready=announce,
+        )
+
+    logs.start(calls=args.verbose)
+    return anyio.run(run)
 
 
 def stdio(args: Namespace) -> int:

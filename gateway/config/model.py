@@ -94,6 +94,7 @@ class ServerConfig(Section):
     display_name: str | None = None
     priority: int = Field(default=0, description="Higher is listed first where a budget is short.")
     elicitation: bool = False
+    copies: bool = Field(default=False, description="A process of its own for each worker of the gateway is fine.")
     repair: Repair = Field(default="safe", description="What may be repaired in calls: nothing, the sure, or more.")
     tools: dict[str, ToolConfig] = Field(default_factory=dict)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import anyio
 
@@ -55,8 +55,24 @@ _STATUS: Final[Mapping[int, int]] = {
 }
 
 
+class Carrier(Protocol):
+    """Hands requests to the process that has their session."""
+
+    def owner(self, session_id: str | None) -> int | None:
+        """Which other process has the session; None where it is this one's, or nobody's."""
+
+    async def carry(self, owner: int, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
+        """Have the request answered there, and pass the answer on as it comes."""
+
+
 class McpEndpoint:
-    """Serves `/mcp`. Host and Origin were checked before."""
+    """Serves `/mcp`. Host and Origin were checked before.
+
+    Attributes:
+        keys: Who may call.
+        carrier: Where sessions of other processes are; None where there is no other process.
+        draining: Nothing new is begun.
+    """
 
     def __init__(self, server: McpServer, views: Views, keys: ApiKeys) -> None:
         self.server = server
@@ -64,12 +80,14 @@ class McpEndpoint:
         self.keys = keys
         self.sessions = SessionTable(server.announcer)
         self._running: set[Running] = set()
+        self._carried = 0
+        self.carrier: Carrier | None = None
         self.draining = False
 
     @property
     def in_flight(self) -> int:
         """How many requests wait for their answer; subscriptions are none of them."""
-        return len(self._running)
+        return len(self._running) + self._carried
 
     def give_up(self) -> None:
         """Cut off what is still in flight; each caller is told."""
@@ -128,7 +146,13 @@ class McpEndpoint:
             )
             method = scope["method"]
             modern = headers.get("mcp-protocol-version") not in (None, *HANDSHAKE_VERSIONS)
-            if method == "POST":
+            owner = None
+            # An answer to HEAD has a length and no body, and every other method is refused anywhere.
+            if self.carrier is not None and not modern and method in ("POST", "GET", "DELETE"):
+                owner = self.carrier.owner(headers.get("mcp-session-id"))
+            if self.carrier is not None and owner is not None:
+                await self._carry(self.carrier, owner, arrival, scope)
+            elif method == "POST":
                 await self._post(arrival, modern=modern)
             elif modern:
                 raise Refused(405, "this version has POST only", [(b"allow", b"POST")])
@@ -143,6 +167,18 @@ class McpEndpoint:
             code = INVALID_REQUEST
             body = error_answer(None, RpcError(code, refused.message or "refused")).body
             await send_json(send, refused.status, body, refused.headers)
+
+    async def _carry(self, carrier: Carrier, owner: int, arrival: Arrival, scope: Scope) -> None:
+        if scope["method"] != "POST":
+            await carrier.carry(owner, scope, b"", arrival.receive, arrival.send)
+            return
+        check_post(arrival.headers)
+        body = await read_body(arrival.receive)
+        self._carried += 1
+        try:
+            await carrier.carry(owner, scope, body, arrival.receive, arrival.send)
+        finally:
+            self._carried -= 1
 
     async def _post(self, arrival: Arrival, *, modern: bool) -> None:
         headers, send = arrival.headers, arrival.send

@@ -98,6 +98,7 @@ class McpServer:
         settle: Callable[[], Awaitable[None]],
         pending: Callable[[], bool],
         private: PrivateLinks,
+        session_prefix: str = "",
     ) -> None:
         self._calling = views
         self._pipeline = pipeline
@@ -108,6 +109,7 @@ class McpServer:
         self._settle = settle
         self._pending = pending
         self._private = private
+        self.session_prefix = session_prefix
         self._views = ListViews()
 
     @property
@@ -227,7 +229,9 @@ class McpServer:
             "serverInfo": SERVER_INFO,
             "instructions": instructions(self._view(request)),
         }
-        session = Session(request.principal, version=version, params=params, profile=request.profile)
+        session = Session(
+            request.principal, version=version, params=params, profile=request.profile, prefix=self.session_prefix
+        )
         session.endings.append(partial(self._private.drop, session.id))
         return _answer(request.id, (wire.dumps(result),), session)
 

@@ -44,6 +44,7 @@ class Session:
     """One handshake-era caller: what it said of itself, what it runs, and its stream of notifications.
 
     Attributes:
+        id: Unguessable; where several processes serve, its prefix says which of them has the session.
         version: The protocol version that was negotiated.
         profile: The one whose path it came by.
         found: Tools that a search of its own has found; its list has grown by them.
@@ -52,9 +53,17 @@ class Session:
         subscribed: What ends the watching of each resource, by URI.
     """
 
-    def __init__(self, principal: Principal, *, version: str, params: dict[str, Any], profile: str = DEFAULT) -> None:
+    def __init__(
+        self,
+        principal: Principal,
+        *,
+        version: str,
+        params: dict[str, Any],
+        profile: str = DEFAULT,
+        prefix: str = "",
+    ) -> None:
         capabilities, client_info = params.get("capabilities"), params.get("clientInfo")
-        self.id = secrets.token_hex(16)
+        self.id = prefix + secrets.token_hex(16)
         self.principal = principal
         self.version = version
         self.profile = profile

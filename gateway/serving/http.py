@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-import os
-import secrets
 import signal
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Iterator, MutableMapping
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable, Iterable, Iterator, MutableMapping
+from contextlib import AsyncExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import anyio
 import uvicorn
@@ -25,21 +24,20 @@ from gateway.config.model import Config
 from gateway.downstream.fastpath import FastPath
 from gateway.downstream.http import McpEndpoint
 from gateway.downstream.streams import Receive, Send, send_json
-from gateway.errors import ConfigError
 from gateway.reloading import Reloader
+from gateway.serving.address import DRAIN_S, LOOPBACK, admin_token, bind, check_reach, source_of, url_of
 from gateway.serving.connections import Connections
 from gateway.serving.memory import keep_settled
 
+if TYPE_CHECKING:
+    from gateway.workers.team import Team
+
 log = logging.getLogger(__name__)
 
-DRAIN_S: Final = 6.0
 MAX_CONNECTIONS: Final = 9_500
-_BACKLOG: Final = 2048
-_SEND_BUFFER_BYTES: Final = 128 * 1024
 _OWN_DESCRIPTORS: Final = 128
 # A child has three pipes, a server on the network as many connections as it has calls.
 _DESCRIPTORS_PER_SERVER: Final = 16
-_LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1", "[::1]"})
 
 OnReady = Callable[[Gateway, str], Awaitable[None] | None]
 
@@ -100,7 +98,7 @@ class _Front:
         if origin in self._origins:
             return True
         scheme, _, host = origin.partition("://")
-        return scheme in ("http", "https") and _without_port(host) in _LOOPBACK
+        return scheme in ("http", "https") and _without_port(host) in LOOPBACK
 
 
 async def serve(
@@ -117,58 +115,88 @@ async def serve(
     Raises:
         ConfigError: The address is taken, or open to others without any API key.
     """
-    loopback = host in _LOOPBACK
-    source = str(config.path or "command line")
-
-    def check(config: Config) -> None:
-        if not loopback and not config.gateway.auth.api_keys and not insecure:
-            raise ConfigError(
-                f"listening on {host} lets everyone on the network call every tool; "
-                "set gateway.auth.apiKeys, or say --insecure",
-                file=source,
-                key="gateway.listen.host",
-            )
-
+    check = partial(check_reach, host=host, insecure=insecure)
     check(config)
+    listener = bind(host, port, source_of(config))
+    token = admin_token(config, state_dir)
+    return await serve_on(listener, config, host=host, state_dir=state_dir, token=token, check=check, on_ready=on_ready)
+
+
+async def serve_on(
+    listener: socket.socket,
+    config: Config,
+    *,
+    host: str,
+    state_dir: Path,
+    token: str,
+    check: Callable[[Config], None],
+    on_ready: OnReady | None = None,
+    team: Team | None = None,
+) -> int:
+    """Serve callers of this socket until SIGINT or SIGTERM. Returns the exit code.
+
+    Args:
+        listener: The socket; it listens.
+        config: What to serve.
+        host: The address, as callers name it.
+        state_dir: Where state is kept.
+        token: The administrator's.
+        check: Raises `ConfigError` for a configuration that cannot be served here.
+        on_ready: Told once callers are heard.
+        team: The other processes that serve this configuration too.
+    """
+    loopback = host in LOOPBACK
     most = _most_connections(len(config.servers))
-    listener = _bind(host, port, source)
-    token = _admin_token(config, state_dir)
     listen = config.gateway.listen
-    hosts = frozenset({*_LOOPBACK, host.lower(), *(name.lower() for name in listen.allowed_hosts)})
+    hosts = frozenset({*LOOPBACK, host.lower(), *(name.lower() for name in listen.allowed_hosts)})
     draining = anyio.Event()
-    async with open_gateway(config, state_dir=state_dir) as gateway:
+    async with open_gateway(config, state_dir=state_dir, part=team.part if team is not None else None) as gateway:
         endpoint = McpEndpoint(gateway.server, gateway.views, ApiKeys(config.gateway.auth.api_keys))
 
         def applied(config: Config) -> None:
             endpoint.keys = ApiKeys(config.gateway.auth.api_keys)
 
-        gateway.reloader = Reloader(gateway, check=check, applied=applied)
+        reloader = gateway.reloader = Reloader(gateway, check=check, applied=applied)
+        admin: Any = AdminApi(gateway, token, draining.is_set).app()
+        if team is not None:
+            admin = team.join(gateway, reloader, endpoint, admin)
         front = _Front(
             endpoint,
-            AdminApi(gateway, token, draining.is_set).app(),
+            admin,
             hosts if loopback or listen.allowed_hosts else None,
             frozenset(origin.lower() for origin in listen.allowed_origins),
         )
         connections = Connections(most=most, fast=FastPath(endpoint, front.admits))
-        server = _Uvicorn(
-            uvicorn.Config(
-                front, http=cast(Any, connections.protocol), ws="none", lifespan="off", access_log=False,
-                log_config=None, timeout_graceful_shutdown=1, server_header=False, date_header=False,
-            )
-        )  # fmt: skip
-        shown = f"[{host}]" if ":" in host else host
-        url = f"http://{shown}:{listener.getsockname()[1]}/mcp"
-        async with anyio.create_task_group() as group:
+        server = _Uvicorn(_uvicorn_config(front, connections))
+        async with anyio.create_task_group() as group, AsyncExitStack() as stack:
             group.start_soon(connections.watch)
             group.start_soon(keep_settled, gateway.registry)
-            group.start_soon(_drain_at_signal, gateway, endpoint, connections, server, draining)
+            both = (connections, team.connections) if team is not None else (connections,)
+            group.start_soon(_drain_at_signal, gateway, endpoint, both, server, draining)
             group.start_soon(endpoint.sessions.keep_swept)
-            group.start_soon(partial(gateway.reloader.run, hangups=True))
+            if team is not None:
+                await stack.enter_async_context(team.at_work(partial(_protocols, server)))
+            else:
+                group.start_soon(partial(reloader.run, hangups=True))
             if on_ready is not None:
-                group.start_soon(_tell, on_ready, gateway, url)
+                group.start_soon(_tell, on_ready, gateway, url_of(host, listener))
             await server.serve(sockets=[listener])
             group.cancel_scope.cancel()
     return 0
+
+
+def _uvicorn_config(app: Any, connections: Connections) -> uvicorn.Config:
+    return uvicorn.Config(
+        app, interface="asgi3", http=cast(Any, connections.protocol), ws="none", lifespan="off", access_log=False,
+        log_config=None, timeout_graceful_shutdown=1, server_header=False, date_header=False,
+    )  # fmt: skip
+
+
+def _protocols(server: uvicorn.Server, connections: Connections, app: Any) -> Callable[[], asyncio.Protocol]:
+    """Makes connections of another kind, which end when this server does."""
+    config = _uvicorn_config(app, connections)
+    config.load()
+    return partial(connections.protocol, config=config, server_state=server.server_state, app_state={})
 
 
 async def _tell(on_ready: OnReady, gateway: Gateway, url: str) -> None:
@@ -178,7 +206,11 @@ async def _tell(on_ready: OnReady, gateway: Gateway, url: str) -> None:
 
 
 async def _drain_at_signal(
-    gateway: Gateway, endpoint: McpEndpoint, connections: Connections, server: uvicorn.Server, draining: anyio.Event
+    gateway: Gateway,
+    endpoint: McpEndpoint,
+    connections: Iterable[Connections],
+    server: uvicorn.Server,
+    draining: anyio.Event,
 ) -> None:
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async for _ in signals:
@@ -190,7 +222,8 @@ async def _drain_at_signal(
         with anyio.move_on_after(DRAIN_S):
             while endpoint.in_flight:
                 await anyio.sleep(0.02)
-            await connections.read_out()
+            for one in connections:
+                await one.read_out()
         endpoint.give_up()
         server.should_exit = True
         await anyio.sleep_forever()
@@ -209,52 +242,6 @@ def _most_connections(servers: int) -> int:
     allowed = max(soft, wanted)
     kept = min(allowed // 2, _OWN_DESCRIPTORS + _DESCRIPTORS_PER_SERVER * servers)
     return min(MAX_CONNECTIONS, allowed - kept)
-
-
-def _bind(host: str, port: int, source: str) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    # Inherited by each connection: an answer is written in two parts, and Nagle would hold the second 40 ms.
-    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    # So is this: what a caller does not read waits where it is seen and bounded, not in the kernel, 4 MiB for each.
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
-    try:
-        listener.bind((host.strip("[]"), port))
-        # At once: whoever reads our address may come before uvicorn does.
-        listener.listen(_BACKLOG)
-    except OSError as error:
-        listener.close()
-        reason = error.strerror or str(error)
-        raise ConfigError(f"cannot listen on {host}:{port} ({reason}); choose another --port", file=source) from None
-    listener.set_inheritable(False)
-    return listener
-
-
-def _admin_token(config: Config, state_dir: Path) -> str:
-    """The admin token: environment, then configuration, then one of our own, kept for the command line."""
-    named = os.environ.get("TYPEGATE_ADMIN_TOKEN")
-    if named:
-        return named
-    if config.gateway.admin.token is not None:
-        return config.gateway.admin.token.get_secret_value()
-    path = state_dir / "admin-token"
-    try:
-        kept = path.read_text().strip()
-        if kept:
-            return kept
-    except OSError:
-        pass
-    token = secrets.token_urlsafe(24)
-    try:
-        state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "w") as file:
-            file.write(token + "\n")
-    except OSError as error:
-        log.warning("the admin token cannot be kept: %s", error)
-    print(f"admin token: {token}", file=sys.stderr)
-    return token
 
 
 def _without_port(host: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-FIELDS: Final = ("server", "epoch", "tool", "wrapper", "via", "principal", "outcome", "duration_ms")
+FIELDS: Final = ("server", "epoch", "tool", "wrapper", "via", "principal", "outcome", "duration_ms", "worker")
 
 
 class _Line(logging.Formatter):
@@ -20,15 +20,30 @@ class _Line(logging.Formatter):
         return " ".join((line, *(f"{name}={value!a}" for name, value in given if value is not None)))
 
 
-def start(level: int = logging.INFO, *, calls: bool = False) -> None:
+class _OfWorker(logging.Filter):
+    """Names the worker in every line."""
+
+    def __init__(self, worker: int) -> None:
+        super().__init__()
+        self._worker = worker
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        record.worker = self._worker
+        return True
+
+
+def start(level: int = logging.INFO, *, calls: bool = False, worker: int | None = None) -> None:
     """Write to standard error from now on: ours from this level, other libraries' warnings.
 
     Args:
         level: Of our own messages.
         calls: One line for each call too: who called what, which way, how it ended. Never what was in it.
+        worker: Which of several processes this is.
     """
     handler = logging.StreamHandler()
     handler.setFormatter(_Line())
+    if worker is not None:
+        handler.addFilter(_OfWorker(worker))
     logging.getLogger().addHandler(handler)
     logging.getLogger("gateway").setLevel(level)
     logging.getLogger("gateway.calls").setLevel(level if calls else max(level, logging.WARNING))

@@ -135,8 +135,15 @@ class HttpClient:
     them. Nothing is retried. A redirect is followed only within its own origin.
     """
 
-    def __init__(self, *, connect_timeout_s: float = 10.0) -> None:
+    def __init__(self, *, connect_timeout_s: float = 10.0, unix_path: str | None = None) -> None:
+        """Keep no connection yet.
+
+        Args:
+            connect_timeout_s: For each attempt.
+            unix_path: A socket in the file system that every request goes to, whatever host its URL names.
+        """
         self._connect_timeout_s = connect_timeout_s
+        self._unix_path = unix_path
         self._idle: dict[str, deque[HttpConnection]] = {}
         self._tls: ssl.SSLContext | None = None
 
@@ -218,6 +225,11 @@ class HttpClient:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._connect_timeout_s):
+                if self._unix_path is not None:
+                    _, made = await loop.create_unix_connection(
+                        lambda: HttpConnection(loop, str(origin)), self._unix_path
+                    )
+                    return made
                 _, made = await loop.create_connection(
                     lambda: HttpConnection(loop, str(origin)),
                     origin.host,

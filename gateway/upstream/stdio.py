@@ -182,15 +182,17 @@ async def running_child(
     loop = asyncio.get_running_loop()
     try:
         _require_descriptors()
-        transport, pipes = await loop.subprocess_exec(
-            lambda: _Pipes(on_line, on_skipped, stderr.line),
-            path,
-            *args,
-            env=environment,
-            cwd=cwd,
-            start_new_session=True,
-            preexec_fn=_die_with_parent if _LIBC is not None else None,
-        )
+        # Whole or not at all: a child that was started and is not held would be ended by nobody.
+        with anyio.CancelScope(shield=True):
+            transport, pipes = await loop.subprocess_exec(
+                lambda: _Pipes(on_line, on_skipped, stderr.line),
+                path,
+                *args,
+                env=environment,
+                cwd=cwd,
+                start_new_session=True,
+                preexec_fn=_die_with_parent if _LIBC is not None else None,
+            )
     except OSError as error:
         raise ConnectionLost(f"cannot start {command}: {error.strerror or error}", sent=False) from None
     child = ChildProcess(transport, pipes)

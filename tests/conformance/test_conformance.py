@@ -13,6 +13,7 @@ import anyio
 import pytest
 from conformance.suite import NEXT, STABLE, run_suite
 from gateways import ended, running_gateway
+from teams import ready, running_team
 
 _HERE = Path(__file__).parent
 _PROGRAM = [sys.executable, str(_HERE / "upstream.py")]
@@ -55,6 +56,20 @@ async def test_only_scenarios_of_the_baseline_fail_and_all_of_them_do(
     known = known_of(version, options)
     assert failed - known == set(), {name: outcome.failures.get(name) for name in failed - known}
     assert known - failed == set(), "these pass now: take them off the baseline"
+
+
+@pytest.mark.parametrize("version", [STABLE, NEXT])
+async def test_two_workers_fail_where_one_does(tmp_path: Path, version: str) -> None:
+    async with (
+        upstream_over_http() as url,
+        running_team(
+            tmp_path, {"conformance": {"type": "http", "url": url, "prefix": "none", "elicitation": True}}
+        ) as gateway,
+    ):
+        await ready(gateway)
+        outcome = await run_suite(gateway.url, version=version, options=())
+    failed = {scenario for scenario, passed in outcome.passed.items() if not passed}
+    assert failed == known_of(version, ()), {name: outcome.failures.get(name) for name in failed}
 
 
 @pytest.mark.parametrize(("version", "options"), [run for run in _RUNS if known_of(*run)])

@@ -9,8 +9,10 @@ import e2e.features_of_input
 import e2e.features_of_surface  # noqa: F401 - both register their features
 import pytest
 from e2e.features import failures_on
-from e2e.lanes import direct_lane, gateway_lanes, whole_servers
+from e2e.lanes import Lane, direct_lane, entries, gateway_lanes, whole_servers
 from hosts import MODERN, VERSIONS
+from hosts_connected import http_host
+from teams import ready, running_team
 from upstreams.full_running import full_http, full_stdio
 
 
@@ -48,5 +50,24 @@ async def test_a_host_has_every_feature_of_every_kind_of_server_through_the_gate
     ):
         failed: dict[str, BaseException] = {}
         for lane in lanes:
+            failed |= await failures_on(lane)
+    assert not failed, told(failed)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_every_feature_of_servers_on_the_network_is_there_with_workers(tmp_path: Path, version: str) -> None:
+    async with (
+        # The features know the first server by this name; it is reached over the network all the same.
+        full_http(tmp_path, "modern-stdio", modern=True) as modern,
+        full_http(tmp_path, "handshake", modern=False) as older,
+        full_http(tmp_path, "asking", modern=False, elicitation=True) as asking,
+        running_team(tmp_path, entries([modern, older, asking])) as gateway,
+        http_host(gateway.url, version, gateway.client) as host,
+    ):
+        await ready(gateway)
+        failed: dict[str, BaseException] = {}
+        for server in (modern, older, asking):
+            lane = Lane(host=host, server=server, through=True)
+            await lane.ready()
             failed |= await failures_on(lane)
     assert not failed, told(failed)

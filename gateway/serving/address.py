@@ -1,0 +1,107 @@
+"""Where a gateway listens, for whom, and who may administer it: decided before anything is served."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import socket
+import sys
+from pathlib import Path
+from typing import Final
+
+from gateway.config.model import Config
+from gateway.errors import ConfigError
+
+log = logging.getLogger(__name__)
+
+DRAIN_S: Final = 6.0
+"""How long calls in flight may go on once the end is asked for."""
+LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1", "[::1]"})
+_BACKLOG: Final = 2048
+_SEND_BUFFER_BYTES: Final = 128 * 1024
+
+
+def check_reach(config: Config, *, host: str, insecure: bool) -> None:
+    """Refuse to be open to the network without any API key, unless that is wanted.
+
+    Raises:
+        ConfigError: It would be.
+    """
+    if host not in LOOPBACK and not config.gateway.auth.api_keys and not insecure:
+        raise ConfigError(
+            f"listening on {host} lets everyone on the network call every tool; "
+            "set gateway.auth.apiKeys, or say --insecure",
+            file=source_of(config),
+            key="gateway.listen.host",
+        )
+
+
+def source_of(config: Config) -> str:
+    """Where a configuration is from, for messages."""
+    return str(config.path or "command line")
+
+
+def url_of(host: str, listener: socket.socket) -> str:
+    """The address of MCP on a socket."""
+    shown = f"[{host}]" if ":" in host else host
+    return f"http://{shown}:{listener.getsockname()[1]}/mcp"
+
+
+def bind(host: str, port: int, source: str, *, shared: bool = False) -> socket.socket:
+    """A socket that listens.
+
+    Args:
+        host: The address.
+        port: The port; 0 for any.
+        source: Where the address is from, for a message.
+        shared: Several sockets of ours have the same address, and the kernel spreads connections over them.
+
+    Raises:
+        ConfigError: The address is taken, or none of this machine's.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if shared:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    # Inherited by each connection: an answer is written in two parts, and Nagle would hold the second 40 ms.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    # So is this: what a caller does not read waits where it is seen and bounded, not in the kernel, 4 MiB for each.
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
+    try:
+        listener.bind((host.strip("[]"), port))
+        # At once: whoever reads our address may come before uvicorn does.
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        listener.close()
+        reason = error.strerror or str(error)
+        raise ConfigError(f"cannot listen on {host}:{port} ({reason}); choose another --port", file=source) from None
+    listener.set_inheritable(False)
+    return listener
+
+
+def admin_token(config: Config, state_dir: Path) -> str:
+    """The admin token: environment, then configuration, then one of our own, kept for the command line."""
+    named = os.environ.get("TYPEGATE_ADMIN_TOKEN")
+    if named:
+        return named
+    if config.gateway.admin.token is not None:
+        return config.gateway.admin.token.get_secret_value()
+    path = state_dir / "admin-token"
+    try:
+        kept = path.read_text().strip()
+        if kept:
+            return kept
+    except OSError:
+        pass
+    token = secrets.token_urlsafe(24)
+    try:
+        state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(token + "\n")
+    except OSError as error:
+        log.warning("the admin token cannot be kept: %s", error)
+    print(f"admin token: {token}", file=sys.stderr)
+    return token

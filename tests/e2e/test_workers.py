@@ -1,0 +1,195 @@
+"""Several workers serve as one (`typegate serve --workers`): calls, sessions and streams of both eras."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from callers import get_stream, handshake, listen_to, post_stream
+from gateways import META, RunningGateway, answer_of, messages_of, running_gateway
+from teams import each_worker, ready, running_team, until, worker_of
+from upstreams.full_running import full_http
+from upstreams.running import scripted_http_server, scripted_stdio_server, tool
+
+ECHO = tool("echo", n={"type": "integer"})
+HANG = tool("hang")
+CHANGED = "notifications/tools/list_changed"
+
+
+def call(name: str, arguments: Any = None, request_id: Any = 1, **meta: Any) -> dict[str, Any]:
+    params = {"name": name, "arguments": arguments or {}, **({"_meta": meta} if meta else {})}
+    return {"jsonrpc": "2.0", "id": request_id, "method": "tools/call", "params": params}
+
+
+async def test_many_sessions_use_any_connection_and_each_finds_its_own(tmp_path: Path) -> None:
+    chance = random.Random(7)
+    progress = tool("progress", count={"type": "integer"})
+    async with (
+        scripted_http_server(tmp_path, "up", tools=[ECHO, progress], sse=True) as up,
+        running_team(tmp_path, {"up": up.config}) as gateway,
+        each_worker(gateway) as workers,
+    ):
+        await ready(gateway)
+        for one in workers:
+            await one.until_listed("up__echo")
+        sessions = [await handshake(chance.choice([gateway, *workers])) for _ in range(24)]
+        assert {worker_of(one.headers["mcp-session-id"]) for one in sessions} == {0, 1}
+
+        async def converse(index: int) -> None:
+            headers = sessions[index].headers
+            for step in range(6):
+                number = index * 100 + step
+                via: RunningGateway = chance.choice([gateway, *workers])
+                answer = answer_of(await via.post(call("up__echo", {"n": number}, number), headers))
+                assert answer["id"] == number
+                assert answer["result"]["structuredContent"] == {"n": number}
+                modern = await via.rpc("tools/call", {"name": "up__echo", "arguments": {"n": -number}})
+                assert modern["result"]["structuredContent"] == {"n": -number}
+            told = await gateway.post(call("up__progress", {"count": 3}, "p", progressToken=index), headers)
+            *steps, last = messages_of(told.text)
+            assert [one["params"]["progressToken"] for one in steps] == [index] * 3
+            assert last["id"] == "p"
+
+        async with anyio.create_task_group() as group:
+            for index in range(len(sessions)):
+                group.start_soon(converse, index)
+
+
+async def test_a_session_is_ended_and_guarded_wherever_the_request_arrives(tmp_path: Path) -> None:
+    keys = {"auth": {"apiKeys": [{"name": "ada", "key": "k-ada"}, {"name": "bob", "key": "k-bob"}]}}
+    async with (
+        scripted_http_server(tmp_path, "up", tools=[ECHO]) as up,
+        running_team(tmp_path, {"up": up.config}, gateway=keys) as gateway,
+    ):
+        ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+        for _ in range(6):
+            session = await handshake(gateway, authorization="Bearer k-ada")
+            for _ in range(4):
+                assert (await session.post(ping)).status_code == 200
+                stolen = {**session.headers, "authorization": "Bearer k-bob"}
+                assert (await gateway.post(ping, stolen)).status_code == 404
+            for method in ("HEAD", "PUT", "OPTIONS"):
+                for _ in range(2):
+                    refused = await gateway.client.request(method, gateway.url, headers=session.headers)
+                    assert refused.status_code == 405
+            assert (await gateway.client.delete(gateway.url, headers=session.headers)).status_code == 204
+            for _ in range(4):
+                assert (await session.post(ping)).status_code == 404
+        for made_up in ("0-" + "f" * 32, "1-" + "f" * 32, "2-x", "-", "f" * 32):
+            headers = {**session.headers, "mcp-session-id": made_up}
+            assert (await gateway.post(ping, headers)).status_code == 404
+        assert "ASGI" not in gateway.logged()
+
+
+@pytest.mark.parametrize("owner", [0, 1])
+async def test_what_belongs_to_a_session_passes_through_another_worker(tmp_path: Path, owner: int) -> None:
+    async with (
+        scripted_http_server(tmp_path, "up", tools=[ECHO, HANG], list_changed=True) as up,
+        running_team(tmp_path, {"up": up.config}) as gateway,
+        each_worker(gateway) as workers,
+    ):
+        for one in workers:
+            await one.until_listed("up__echo")
+        session = await handshake(workers[owner])
+        other = session.__class__(gateway=workers[1 - owner], headers=session.headers)
+        stream_client = session.__class__(gateway=gateway, headers=session.headers)
+        async with anyio.create_task_group() as group:
+            # Cancelled by a notification that arrives at one worker, while the call came by another.
+            answers: list[dict[str, Any]] = []
+
+            async def hang(request_id: str) -> None:
+                answers.append(answer_of(await gateway.post(call("up__hang", {}, request_id), session.headers)))
+
+            group.start_soon(hang, "h1")
+            await up.recording.until(lambda record: len(record.calls("hang")) == 1)
+            await other.notify("notifications/cancelled", requestId="h1")
+            await up.recording.until(lambda record: len(record.cancelled()) == 1)
+        assert answers[0]["error"]["code"] == -32800
+        # Cancelled by its caller's leaving.
+        with anyio.move_on_after(5) as scope:
+            async with anyio.create_task_group() as group:
+                group.start_soon(other.post, call("up__hang", {}, "h2"))
+                await up.recording.until(lambda record: len(record.calls("hang")) == 2)
+                scope.cancel()
+        await up.recording.until(lambda record: len(record.cancelled()) == 2)
+        # The stream of notifications, wherever it is opened; only one at a time; taken up again where it stopped.
+        async with each_worker(gateway) as fresh:
+            reading = session.__class__(gateway=fresh[1 - owner], headers=session.headers)
+            async with get_stream(reading) as stream:
+                head = {**session.headers, "accept": "text/event-stream"}
+                assert (await gateway.client.get(gateway.url, headers=head)).status_code == 409
+                up.announce(tools=[ECHO, HANG, tool("second")], list_changed=True)
+                assert (await stream.next())["method"] == CHANGED
+                await gateway.client.delete(gateway.url, headers=session.headers)
+                assert await stream.rest() == []
+        assert (await stream_client.post(call("up__echo"))).status_code == 404
+
+
+async def test_changes_of_an_upstream_reach_listeners_at_every_worker(tmp_path: Path) -> None:
+    async with (
+        scripted_http_server(tmp_path, "up", tools=[ECHO], list_changed=True) as up,
+        running_team(tmp_path, {"up": up.config}) as gateway,
+        each_worker(gateway) as workers,
+    ):
+        for one in workers:
+            await one.until_listed("up__echo")
+        async with post_stream(workers[0], listen_to("a")) as first, post_stream(workers[1], listen_to("b")) as second:
+            for stream in (first, second):
+                assert (await stream.next())["method"].endswith("acknowledged")
+            up.announce(tools=[ECHO, tool("second")], list_changed=True)
+            for stream in (first, second):
+                assert (await stream.next())["method"] == CHANGED
+        async with each_worker(gateway) as again:
+            for one in again:
+                await one.until_listed("up__second")
+
+
+async def test_a_request_state_and_a_task_hold_at_every_worker(tmp_path: Path) -> None:
+    form = {"type": "object", "properties": {"is": {"type": "string"}}}
+    question = {"mode": "form", "message": "Who?", "requestedSchema": form}
+    wanted = {"who": {"method": "elicitation/create", "params": question}}
+    reply = {"who": {"action": "accept", "content": {"is": "Ada"}}}
+    able = {"elicitation": {"form": {}}, "extensions": {"io.modelcontextprotocol/tasks": {}}}
+    meta = {META + "clientCapabilities": able}
+    async with (
+        full_http(tmp_path, "f", modern=True) as full,
+        running_team(tmp_path, {"f": full.config}) as gateway,
+        each_worker(gateway) as workers,
+    ):
+        for one in workers:
+            await one.until_listed("f__ask")
+        for begins, ends in ((0, 1), (1, 0)):
+            params = {"name": "f__ask", "arguments": {"requests": wanted}, "_meta": meta}
+            asked = (await workers[begins].rpc("tools/call", params))["result"]
+            assert asked["resultType"] == "input_required"
+            retry = {**params, "inputResponses": reply, "requestState": asked["requestState"]}
+            done = (await workers[ends].rpc("tools/call", retry))["result"]
+            assert done["structuredContent"] == {"replies": reply}
+            # Sealed for this request alone, there too.
+            other = {**retry, "arguments": {"requests": {"other": wanted["who"]}}}
+            assert "error" in await workers[ends].rpc("tools/call", other)
+            begun = await workers[begins].rpc(
+                "tools/call", {"name": "f__task", "arguments": {"result": {"content": []}}, "_meta": meta}
+            )
+            task_id = begun["result"]["taskId"]
+            head = {"mcp-name": task_id}
+            got = await workers[ends].rpc("tasks/get", {"taskId": task_id, "_meta": meta}, headers=head)
+            assert got["result"]["taskId"] == task_id
+
+
+async def test_processes_are_copied_only_where_their_entry_says_so(tmp_path: Path) -> None:
+    config, recording = scripted_stdio_server(tmp_path, "up", tools=[ECHO])
+    with pytest.raises(AssertionError, match=r"up is a process.*copies"):
+        async with running_team(tmp_path, {"up": config}):
+            raise RuntimeError("it started")
+    async with running_team(tmp_path, {"up": {**config, "copies": True}}) as gateway, each_worker(gateway) as workers:
+        for one in workers:
+            await one.until_listed("up__echo")
+            assert (await one.call("up__echo", {"n": 3}))["structuredContent"] == {"n": 3}
+        assert len(set(recording.starts())) == 2
+        assert await gateway.stop() == 0
+    async with running_gateway(tmp_path, {"up": config}, arguments=("--workers", "1")) as gateway:
+        await until(lambda: gateway.tools())
