@@ -3,6 +3,7 @@
 The map, in the direction in which imports run:
 
     cli, commands       the command line
+    workers             several processes that serve as one
     serving             a running Gateway behind HTTP or a pipe, until a signal
     app                 composition root: Config in, running Gateway out
     fleet               every upstream with its link, listing and shape
@@ -16,6 +17,7 @@ The map, in the direction in which imports run:
     hooks               what looks at calls on their way, and may change them
     discovery           what an upstream said becomes a listing
     notebook            operators' notes about tools
+    meaning             search by what tools mean, where that extra is installed
     upstream            one link for each server behind us
 
 `eras`, `errors`, `files`, `lines`, `wire`, `config.model`, `config.hooks`, `config.sections`,
