@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
 
-from gateway.config.load import parse
+from gateway.config.load import loaded
 from gateway.config.model import Config
 from gateway.config.plan import plan
 from gateway.config.source import read
@@ -95,7 +95,7 @@ class Reloader:
         Raises:
             ConfigError: It cannot be used; nothing has changed.
         """
-        config = await anyio.to_thread.run_sync(partial(parse, text, path=path))
+        config = await anyio.to_thread.run_sync(partial(loaded, text, path=path))
         self._check(config)
         self._gateway.fleet.check(config.servers, self._gateway.config.servers)
         guards = await prepare(config, self._gateway.hooks.guards)

@@ -30,11 +30,11 @@ def serve(args: Namespace) -> int:
     Raises:
         ConfigError: The configuration is wrong.
     """
-    from gateway.config.load import parse
+    from gateway.config.load import loaded
     from gateway.config.source import read
 
     text = read(args.config)
-    config = parse(text, path=args.config)
+    config = loaded(text, path=args.config)
     output.warn(config.warnings)
     host = args.host or config.gateway.listen.host
     port = config.gateway.listen.port if args.port is None else args.port

@@ -31,11 +31,20 @@ def load(path: Path, environ: Mapping[str, str] | None = None) -> Config:
     Raises:
         ConfigError: The file cannot be used.
     """
-    config = parse(read(path), path=path, environ=environ)
+    return loaded(read(path), path=path, environ=environ)
+
+
+def loaded(text: str, *, path: Path | None, environ: Mapping[str, str] | None = None) -> Config:
+    """As `parse`, for a configuration that is to be used here: what it needs must be installed.
+
+    Raises:
+        ConfigError: The text cannot be used, or lacks a package.
+    """
+    config = parse(text, path=path, environ=environ)
     if config.gateway.search.embeddings and (missing := missing_packages()):
         raise ConfigError(
             f"needs packages that are not installed ({', '.join(missing)}); expected pip install '{EXTRA}'",
-            file=str(path),
+            file=str(path or "configuration"),
             key="gateway.search.embeddings",
         )
     return config

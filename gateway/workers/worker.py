@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from gateway.config.load import parse
+from gateway.config.load import loaded
 from gateway.errors import ConfigError
 from gateway.telemetry import logs
 from gateway.workers.assignment import READY, Assignment
@@ -60,7 +60,7 @@ def _serve(assignment: Assignment) -> int:
     # Servers that this worker starts must not hold the port.
     listener.set_inheritable(False)
     path = Path(assignment.path) if assignment.path is not None else None
-    config = parse(assignment.text, path=path)
+    config = loaded(assignment.text, path=path)
 
     def check(config: Config) -> None:
         check_reach(config, host=assignment.host, insecure=assignment.insecure)
