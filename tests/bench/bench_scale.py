@@ -1,6 +1,6 @@
 """What many tools, large answers and long runs cost.
 
-    python tests/bench/bench_scale.py [lists] [tools] [large] [start] [soak]
+    python tests/bench/bench_scale.py [lists] [tools] [large] [start] [memory] [soak]
 
 Each part is one interleaved run; without words all but `soak` are run. Read the ratios.
 """
@@ -24,7 +24,7 @@ sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2])]
 import anyio
 from bench.contenders import Contender, direct, load, rss_mib, typegate, upstream_command
 from gateways import running_gateway
-from upstreams.running import children_of
+from upstreams.running import builtin_tools, children_of, scripted_stdio_server
 
 from gateway.upstream.http import HttpClient
 
@@ -197,8 +197,42 @@ async def reconnects(tmp: Path) -> None:
                     await anyio.sleep(0.01)
 
 
+async def memory() -> None:
+    """What a session of the handshake era holds, an idle connection, and a call in flight with its connection."""
+    client = HttpClient()
+    with tempfile.TemporaryDirectory() as tmp:
+        server, record = scripted_stdio_server(Path(tmp), "b", tools=builtin_tools("echo", "hang"))
+        async with running_gateway(Path(tmp), {"b": {**server, "maxConcurrency": 5_000}}) as gateway:
+            await gateway.until_listed("b__hang")
+            pid = gateway.process.pid
+            hung = Contender("hung", gateway.url, tool="b__hang", pids=(pid,))
+            idle = Contender("idle", gateway.url, tool="b__echo", pids=(pid,))
+            sessions = Contender("session", gateway.url, tool="b__echo", pids=(pid,), modern=False)
+            await sessions.begin(client)
+            await load(client, idle, 2_000, 16)
+
+            async def grown(what: str, number: int, before_mib: float) -> None:
+                each_kb = (rss_mib(pid) - before_mib) * 1024 / number
+                print(f"{what}: {each_kb:.1f} KiB each, of {number}", flush=True)
+
+            before = rss_mib(pid)
+            for _ in range(5_000):
+                await sessions.initialize(client)
+            await grown("sessions", 5_000, before)
+            before = rss_mib(pid)
+            await load(client, idle, 1_000, 1_000)
+            await grown("connections that were used once", 1_000, before)
+            before = rss_mib(pid)
+            async with anyio.create_task_group() as group:
+                group.start_soon(load, client, hung, 1_000, 1_000)
+                await record.until(lambda seen: len(seen.calls("hang")) == 1_000, within_s=30)
+                await grown("calls in flight, each on its connection", 1_000, before)
+                group.cancel_scope.cancel()
+    client.close()
+
+
 PARTS: dict[str, Callable[[], Awaitable[None]]] = {
-    "lists": lists, "tools": tools, "large": large, "start": start, "soak": soak,
+    "lists": lists, "tools": tools, "large": large, "start": start, "memory": memory, "soak": soak,
 }  # fmt: skip
 
 

@@ -84,7 +84,7 @@ class Contender:
             while True:
                 try:
                     if not self.modern:
-                        await self._initialize(client)
+                        await self.initialize(client)
                     headers, body = self.call()
                     async with client.send("POST", self.url, headers, body) as response:
                         answer = await response.read()
@@ -94,7 +94,8 @@ class Contender:
                     self.headers.clear()
                 await anyio.sleep(0.2)
 
-    async def _initialize(self, client: HttpClient) -> None:
+    async def initialize(self, client: HttpClient) -> None:
+        """Open a session, and use it from now on."""
         self.headers.clear()
         hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "bench", "version": "1"}}
         headers, body = self.request("initialize", **hello)
