@@ -120,7 +120,11 @@ def whole(value: dict[str, Any]) -> dict[str, Any]:
 
 
 def has_item(items: Any, kind: str) -> bool:
-    """Whether a list, parsed or not, holds an object of this `type`."""
+    """Whether a list, parsed or not, holds an object of this `type`.
+
+    Raises:
+        MalformedJson: It is not parsed, and cannot be.
+    """
     if type(items) is Unparsed:
         try:
             return any(item is not None and item.type == kind for item in _parse_items(items.text))

@@ -90,7 +90,7 @@ def adapt_other(result: Any, *, server: str, version: str) -> dict[str, Any]:
 def _fill_content(result: dict[str, Any], server: str) -> None:
     content = result.get("content")
     if "structuredContent" in result:
-        if not wire.has_item(content, "text"):
+        if not _has_text(content, server):
             text = wire.dumps(result["structuredContent"]).decode()
             content = whole(result, server).get("content")
             kept = content if isinstance(content, list) else []
@@ -108,12 +108,23 @@ def whole(result: dict[str, Any], server: str) -> dict[str, Any]:
     try:
         return wire.whole(result)
     except wire.MalformedJson as error:
-        raise UpstreamProtocolError(server, f"Server '{server}' answered with what cannot be read: {error}.") from None
+        raise _unreadable(server, error) from None
 
 
 def _passes_unread(result: dict[str, Any], version: str) -> bool:
     """Whether nobody on the way needs to see inside what is large: it is no error, and no item has to be changed."""
     return result.get("isError") is not True and version >= _LINKS_SINCE
+
+
+def _has_text(content: Any, server: str) -> bool:
+    try:
+        return wire.has_item(content, "text")
+    except wire.MalformedJson as error:
+        raise _unreadable(server, error) from None
+
+
+def _unreadable(server: str, error: Exception) -> UpstreamProtocolError:
+    return UpstreamProtocolError(server, f"Server '{server}' answered with what cannot be read: {error}.")
 
 
 def _is_list(value: Any) -> bool:

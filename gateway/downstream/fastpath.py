@@ -79,7 +79,7 @@ class FastPath:
         request_id, method, params = message.get("id"), message.get("method"), message.get("params", {})
         if not isinstance(request_id, int | str) or request_id is True or request_id is False:
             return None
-        if method not in _METHODS or not isinstance(params, dict):
+        if not isinstance(method, str) or method not in _METHODS or not isinstance(params, dict):
             return None
         version = head.get(b"mcp-protocol-version")
         session = None

@@ -48,7 +48,7 @@ class Driven(Awaitable[T]):
         try:
             waited = self._coroutine.send(None)
         except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]
+            return end.value  # type: ignore[no-any-return] # what it returned, of which the iterator knows no type
         except Exception:
             raise
         except BaseException as error:  # noqa: BLE001 - boundary: it may raise what it likes
@@ -94,7 +94,7 @@ class Driven(Awaitable[T]):
                     if told:
                         raise Late from None
                     if isinstance(error, StopIteration):
-                        return error.value  # type: ignore[no-any-return]
+                        return error.value  # type: ignore[no-any-return] # what it returned, of which the iterator knows no type
                     if isinstance(error, Exception):
                         raise
                     raise Interfered(type(error).__name__) from None

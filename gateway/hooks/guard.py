@@ -98,7 +98,7 @@ class Guard:
         Raises:
             HookFailed: It failed, or is passed over.
         """
-        return await self._run(phase, call, None)  # type: ignore[return-value]
+        return await self._run(phase, call, None)  # type: ignore[return-value] # `_checked` knows the phase
 
     async def after(self, phase: str, call: Call, result: Result) -> After:
         """What it says to a result.
@@ -106,7 +106,7 @@ class Guard:
         Raises:
             HookFailed: It failed, or is passed over.
         """
-        return await self._run(phase, call, result)  # type: ignore[return-value]
+        return await self._run(phase, call, result)  # type: ignore[return-value] # `_checked` knows the phase
 
     async def _run(self, phase: str, call: Call, result: Result | None) -> Call | Result | Answer | Block | None:
         now_s = self._clock()

@@ -18,6 +18,7 @@ class BadPayload(ValueError):
 
 def copied(value: T) -> T:
     """Return a JSON value that shares no container with the given one."""
+    # A dict of T's kind becomes a dict, a list a list: the checker cannot see that.
     if isinstance(value, dict):
         return {key: copied(one) if isinstance(one, dict | list) else one for key, one in value.items()}  # type: ignore[return-value]
     if isinstance(value, list):

@@ -44,7 +44,7 @@ class Threads:
             if outcome.done():
                 return
             if error is None:
-                outcome.set_result(value)  # type: ignore[arg-type]
+                outcome.set_result(value)  # type: ignore[arg-type] # None only where T is None
             elif isinstance(error, Exception) and not isinstance(error, StopIteration):
                 outcome.set_exception(error)
             else:

@@ -97,6 +97,7 @@ class DirectCycle:
             status, pieces = await self._fast.answer(request, self)
         except asyncio.CancelledError:
             if self.disconnected:
+                self._leave()
                 return
             status, pieces = 200, (self._fast.cut_off(request, streaming=self._streaming),)
         self._finish(status, pieces)

@@ -90,7 +90,7 @@ def _from_introspection(found: Any) -> GraphQLSchema:
     if not isinstance(found, dict) or not isinstance(found.get("__schema"), dict):
         raise ValueError("it holds no __schema; expected SDL or the answer to an introspection")
     try:
-        return build_client_schema(found, assume_valid=True)  # type: ignore[arg-type]
+        return build_client_schema(found, assume_valid=True)  # type: ignore[arg-type] # it raises for what is none
     except ODD as error:  # boundary: whatever a schema provokes spoils that schema only
         raise ValueError(_reason(str(error) or type(error).__name__)) from None
 

@@ -1,0 +1,45 @@
+"""What stays is kept out of the collector's rounds, and what has ended is gone all the same."""
+
+import gc
+import weakref
+
+import anyio
+from gateways import glance_again
+
+from gateway.access.principal import LOCAL
+from gateway.discovery import listing_of
+from gateway.downstream.sessions import Session
+from gateway.serving.memory import keep_settled
+from gateway.upstream.session import RawListing
+from registry.names import ServerName
+from registry.shape import ServerShape, Shape
+from registry.store import Registry
+
+SERVER = ServerName("s")
+
+
+async def test_sessions_that_were_there_at_a_change_are_gone_after_a_later_one() -> None:
+    registry = Registry(Shape(servers={SERVER: ServerShape()}))
+
+    def change(number: int) -> None:
+        tools = [{"name": f"t{number}", "inputSchema": {"type": "object"}}]
+        raw = RawListing(tools=tools, offerings={}, capabilities={"tools": {}}, ttl_ms=None, scope="private")
+        before = registry.catalog.servers.get(SERVER)
+        registry.put(listing_of(raw, server=SERVER, epoch=number, transport="http", before=before))
+
+    session = Session(LOCAL, version="2025-11-25", params={})
+    seen = weakref.ref(session)
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as group:
+            group.start_soon(lambda: keep_settled(registry, settle_s=0.01, thorough_s=0.0))
+            before = gc.get_freeze_count()
+            while gc.get_freeze_count() <= before:
+                await glance_again()
+            del session
+            number = 0
+            while seen() is not None:
+                number += 1
+                change(number)
+                await glance_again()
+            group.cancel_scope.cancel()
+    gc.unfreeze()
