@@ -8,9 +8,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from heapq import nsmallest
-from typing import Any, Final, Protocol
+from typing import Final
 
-from registry.search import Hit
+from registry.search import Described, Hit
 from registry.texts import words
 
 _SENTENCE_CHARS: Final = 240
@@ -24,23 +24,7 @@ _WEIGHT: Final = 2.0
 _FLOOR: Final = 0.25
 
 
-class Named(Protocol):
-    """What has a sense: a wrapper."""
-
-    @property
-    def server(self) -> str:
-        """The alias of its server."""
-
-    @property
-    def tool(self) -> str:
-        """The name that its upstream gave it."""
-
-    @property
-    def definition(self) -> Mapping[str, Any]:
-        """The definition that is described."""
-
-
-def sense(tool: Named) -> str:
+def sense(tool: Described) -> str:
     """Return what a tool is for: the words of its server and its name, and the first sentence about it."""
     said = tool.definition.get("description")
     first = _SENTENCE_END.split(said[: _SENTENCE_CHARS * 4].strip(), 1)[0] if isinstance(said, str) else ""

@@ -58,12 +58,8 @@ _COMPOUND: Final = re.compile(r"[^\W_]+(?:-[^\W_]+)*")
 _LAST: Final = chr(0x10FFFF)
 
 
-class Tool(Protocol):
-    """What is searched: a wrapper, or whatever else has a name and a definition."""
-
-    @property
-    def name(self) -> str:
-        """The name that a caller would call."""
+class Described(Protocol):
+    """What has a definition: a tool of a server."""
 
     @property
     def server(self) -> str:
@@ -76,6 +72,14 @@ class Tool(Protocol):
     @property
     def definition(self) -> Mapping[str, Any]:
         """The definition as it is shown."""
+
+
+class Tool(Described, Protocol):
+    """What is searched: a wrapper, or whatever else has a name and a definition."""
+
+    @property
+    def name(self) -> str:
+        """The name that a caller would call."""
 
 
 @dataclass(frozen=True, slots=True)

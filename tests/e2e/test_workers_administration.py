@@ -72,13 +72,13 @@ async def test_a_worker_that_starts_again_knows_what_was_changed_meanwhile(tmp_p
         for index in (1, 0):
             before = workers_of(gateway)
             os.kill(before[index], signal.SIGKILL)
-            await until(lambda: workers_of(gateway).get(index) not in (None, before[index]))  # noqa: B023
+            await until(lambda: workers_of(gateway).get(index) not in (None, before[index]))  # noqa: B023 - over before the next round
             await ready(gateway)
             async with each_worker(gateway) as workers:
                 for one in workers:
                     tools = await one.until_listed("new__echo", "kept__echo")
                     assert set(tools) == {"new__echo", "kept__echo"}
-                    await until(lambda: described(one, "Does echo.\n\nSlow on Mondays."))  # noqa: B023
+                    await until(lambda: described(one, "Does echo.\n\nSlow on Mondays."))  # noqa: B023 - over before the next round
 
 
 async def described(worker: RunningGateway, words: str) -> bool:
@@ -99,8 +99,8 @@ async def test_a_note_is_at_every_worker_until_a_call_at_any_goes_well(tmp_path:
             for one in workers:
                 assert await described(one, "Does echo.\n\nIt is down.")
             await calls.call("kept__echo", {"n": 1})
-            await until(lambda: described(other, "Does echo."))  # noqa: B023
-            await until(lambda: no_notes(other))  # noqa: B023
+            await until(lambda: described(other, "Does echo."))  # noqa: B023 - over before the next round
+            await until(lambda: no_notes(other))  # noqa: B023 - over before the next round
         kept = json.loads((gateway.state_dir / "notes.json").read_text())
         assert kept == []
 
@@ -202,7 +202,7 @@ async def test_a_changed_file_is_used_by_every_worker_and_a_bad_one_reported_onc
         assert said(gateway, "is not used") == 1
         write({"b": up.config})
         for one in workers:
-            await until(lambda: only_b(one))  # noqa: B023
+            await until(lambda: only_b(one))  # noqa: B023 - over before the next round
         assert said(gateway, "configuration reloaded") == 2
         gateway.process.send_signal(signal.SIGHUP)
         await until(lambda: said(gateway, "configuration reloaded") == 3)

@@ -83,7 +83,7 @@ async def test_workers_that_die_again_and_again_are_started_again_ever_more_slow
             before = workers_of(gateway)
             for pid in before.values():
                 os.kill(pid, signal.SIGKILL)
-            await until(lambda: len(found := workers_of(gateway)) == 2 and not {*found.values()} & {*before.values()})  # noqa: B023
+            await until(lambda: len(found := workers_of(gateway)) == 2 and not {*found.values()} & {*before.values()})  # noqa: B023 - over before the next round
         await ready(gateway)
         assert gateway.logged().count("is started again") == 6
         assert await gateway.stop() == 0

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import anyio
-from upstreams.running import Recording
+from upstreams.running import Recording, killed, listening
 
 _PROGRAM = Path(__file__).parent / "full_serve.py"
 
@@ -54,18 +52,9 @@ async def full_http(tmp_path: Path, name: str, *options: str, modern: bool, **en
     """A whole server over HTTP for as long as the block lasts; `entry` is added to its configuration."""
     recording = Recording(tmp_path / f"{name}.record.jsonl")
     program = [sys.executable, *_arguments(name, modern, recording, (*options, "--port", "0"))]
-    process = await anyio.open_process(program, stdin=subprocess.DEVNULL, stderr=None)
+    process, port = await listening(program)
     try:
-        assert process.stdout is not None
-        printed = b""
-        with anyio.fail_after(10):
-            while not printed.endswith(b"\n"):
-                printed += await process.stdout.receive()
-        config = {"type": "http", "url": f"http://127.0.0.1:{int(printed)}/mcp", **entry}
+        config = {"type": "http", "url": f"http://127.0.0.1:{port}/mcp", **entry}
         yield FullServer(name=name, modern=modern, config=config, recording=recording)
     finally:
-        with anyio.CancelScope(shield=True):
-            with suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
-            await process.aclose()
+        await killed(process)

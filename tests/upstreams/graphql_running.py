@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import anyio
 from anyio.abc import Process
 from gateways import RunningGateway, running_gateway
-from upstreams.running import Recording
+from upstreams.running import Recording, killed, listening
 
 _PROGRAM = Path(__file__).parent / "graphql_server.py"
 
@@ -99,24 +97,14 @@ class GraphqlServer:
         """Start the process; its port stays the same over restarts."""
         command = [sys.executable, str(_PROGRAM), "--port", str(self.port)]
         command += ["--script", str(self.folder / "script.json"), "--record", str(self.recording.path)]
-        self.process = await anyio.open_process(command, stdin=subprocess.DEVNULL, stderr=None)
-        assert self.process.stdout is not None
-        printed = b""
-        with anyio.fail_after(15):
-            while not printed.endswith(b"\n"):
-                printed += await self.process.stdout.receive()
-        self.port = int(printed)
+        self.process, self.port = await listening(command)
 
     async def stop(self) -> None:
         """Kill the process at once and wait for its end."""
         if self.process is None:
             return
         process, self.process = self.process, None
-        with anyio.CancelScope(shield=True):
-            with suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
-            await process.aclose()
+        await killed(process)
 
 
 @asynccontextmanager

@@ -159,24 +159,14 @@ class ScriptedHttp:
         """Start the process; its port stays the same over restarts."""
         program = [sys.executable, "-S", "-E", str(_HERE / "scripted_http.py"), "--port", str(self.port)]
         program += ["--script", str(self.script_path), "--record", str(self.recording.path)]
-        self.process = await anyio.open_process(program, stdin=subprocess.DEVNULL, stderr=None)
-        assert self.process.stdout is not None
-        printed = b""
-        with anyio.fail_after(10):
-            while not printed.endswith(b"\n"):
-                printed += await self.process.stdout.receive()
-        self.port = int(printed)
+        self.process, self.port = await listening(program)
 
     async def stop(self) -> None:
         """Kill the process at once and wait for its end."""
         if self.process is None:
             return
         process, self.process = self.process, None
-        with anyio.CancelScope(shield=True):
-            with suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
-            await process.aclose()
+        await killed(process)
 
     async def restart(self, **script: Any) -> None:
         """Kill the process and start it again on the same port, with another script if one is given."""
@@ -211,6 +201,30 @@ async def scripted_http_server(tmp_path: Path, name: str, **script: Any) -> Asyn
         yield server
     finally:
         await server.stop()
+
+
+async def listening(program: list[str]) -> tuple[Process, int]:
+    """Start a program that prints the port which it listens on: the process, and that port."""
+    process = await anyio.open_process(program, stdin=subprocess.DEVNULL, stderr=None)
+    assert process.stdout is not None
+    printed = b""
+    try:
+        with anyio.fail_after(15):
+            while not printed.endswith(b"\n"):
+                printed += await process.stdout.receive()
+        return process, int(printed)
+    except BaseException:
+        await killed(process)
+        raise
+
+
+async def killed(process: Process) -> None:
+    """Kill a process at once and wait for its end."""
+    with anyio.CancelScope(shield=True):
+        with suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+        await process.aclose()
 
 
 def unused_port() -> int:
