@@ -14,33 +14,33 @@ import anyio
 from anyio.abc import TaskGroup
 
 from gateway.access.principal import LOCAL
-from gateway.access.seals import Seals
+from gateway.access.signing import Seals
+from gateway.calls.call_stats import Outcomes
 from gateway.calls.context import Caller
-from gateway.calls.directions import Directions
-from gateway.calls.finding import Finder
 from gateway.calls.forwarding import Forwarder
-from gateway.calls.offerings import OfferingCalls, TaskNames
-from gateway.calls.outcomes import Outcomes
 from gateway.calls.pipeline import CallPipeline
-from gateway.calls.subscriptions import Subscriptions
-from gateway.calls.views import Views
+from gateway.calls.profile_views import Views
+from gateway.calls.prompts_and_resources import OfferingCalls, TaskNames
+from gateway.calls.search_tools import Finder
+from gateway.calls.unknown_tool import Directions
+from gateway.calls.upstream_subscriptions import Subscriptions
 from gateway.config.model import Config
 from gateway.config.plan import Plan
 from gateway.config.shapes import profile_of
 from gateway.downstream.changes import Announcer
-from gateway.downstream.listening import Listening
 from gateway.downstream.server import McpServer
+from gateway.downstream.subscriptions import Listening
+from gateway.embeddings.tool_vectors import Meanings
 from gateway.fleet import Fleet
-from gateway.hooks.guard import Guard
-from gateway.hooks.running import Hooks
-from gateway.meaning.meanings import Meanings
-from gateway.notebook import Notebook
-from gateway.reloading import Reloader
-from gateway.upstream.http import HttpClient
-from gateway.upstream.private import PrivateLinks
-from registry.profile import Profile
-from registry.shape import Shape
-from registry.store import Registry
+from gateway.hooks.active import Hooks
+from gateway.hooks.runner import Guard
+from gateway.operator_notes import Notebook
+from gateway.reload import Reloader
+from gateway.upstream.private_links import PrivateLinks
+from gateway.upstream.transport.http_client import HttpClient
+from registry.catalog.shape import Shape
+from registry.catalog.store import Registry
+from registry.views.profile import Profile
 
 log = logging.getLogger(__name__)
 

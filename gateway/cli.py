@@ -128,7 +128,7 @@ def parser() -> argparse.ArgumentParser:
         made.set_defaults(handler=handler)
         return made
 
-    serve = command("serve", _SERVE, "serving:serve")
+    serve = command("serve", _SERVE, "serve:serve")
     _config(serve, required=True)
     serve.add_argument("--host", help="address to listen on (default: the configuration's, 127.0.0.1)")
     serve.add_argument("--port", type=_port, help="port to listen on, 0 for any (default: 8765)")
@@ -138,7 +138,7 @@ def parser() -> argparse.ArgumentParser:
     _verbose(serve)
     serve.add_argument("--insecure", action="store_true", help="allow other machines to call without an API key")
 
-    stdio = command("stdio", _STDIO, "serving:stdio")
+    stdio = command("stdio", _STDIO, "serve:stdio")
     source = stdio.add_mutually_exclusive_group(required=True)
     _config(source)
     source.add_argument("--url", help="the /mcp address of a running gateway")
@@ -147,21 +147,21 @@ def parser() -> argparse.ArgumentParser:
     stdio.add_argument("--profile", metavar="P", help="the profile to serve")
     _state(stdio)
 
-    demo = command("demo", _DEMO, "serving:demo")
+    demo = command("demo", _DEMO, "serve:demo")
     demo.add_argument("--port", type=_port, help="port to listen on (default: 8765, or a free one)")
     _state(demo)
 
-    check = command("check", _CHECK, "looking:check")
+    check = command("check", _CHECK, "inspect:check")
     _config(check)
     check.add_argument("--json", action="store_true", help="print JSON")
     check.add_argument("--schema", action="store_true", help="print the JSON Schema of the file instead")
 
-    servers = command("servers", _SERVERS, "looking:servers")
+    servers = command("servers", _SERVERS, "inspect:servers")
     _config(servers)
     _running(servers)
     servers.add_argument("--json", action="store_true", help="print JSON")
 
-    tools = command("tools", _TOOLS, "looking:tools")
+    tools = command("tools", _TOOLS, "inspect:tools")
     _config(tools)
     _running(tools)
     tools.add_argument("--profile", metavar="P", help="as this profile sees them")
@@ -169,7 +169,7 @@ def parser() -> argparse.ArgumentParser:
     tools.add_argument("--format", choices=("table", "json", "prompt"), default="table", help="default: table")
     tools.add_argument("--json", action="store_const", const="json", dest="format", help="--format json")
 
-    hooks = command("hooks", _HOOKS, "looking:hooks")
+    hooks = command("hooks", _HOOKS, "inspect:hooks")
     _config(hooks)
     _running(hooks)
     hooks.add_argument("--json", action="store_true", help="print JSON")
@@ -185,7 +185,7 @@ def parser() -> argparse.ArgumentParser:
     _tool_action(actions, "set")
     _tool_action(actions, "unset")
 
-    call = command("call", _CALL, "calling:call")
+    call = command("call", _CALL, "call:call")
     call.add_argument("name", metavar="NAME", help="the wrapper, as `typegate tools` shows it")
     call.add_argument("json_arguments", metavar="JSON", nargs="?", help="its arguments; - reads them from stdin")
     call.add_argument(
@@ -230,7 +230,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _refuse(error: BaseException) -> int:
     """One message and an exit code for an error that a person can mend; a bug keeps its traceback."""
-    from gateway.commands.places import UsageError
+    from gateway.commands.locations import UsageError
 
     cause = error
     while isinstance(cause, BaseExceptionGroup):
@@ -247,7 +247,7 @@ def _refuse(error: BaseException) -> int:
 def _tool_action(actions: argparse._SubParsersAction[_Parser], name: str) -> None:
     about = "write documentation and overrides" if name == "set" else "take documentation and overrides out"
     made = actions.add_parser(name, help=about, description=about, allow_abbrev=False)
-    made.set_defaults(handler=f"configuring:{name}_tool")
+    made.set_defaults(handler=f"tool:{name}_tool")
     _config(made, required=True)
     made.add_argument("--server", required=True, metavar="S", help="the server's alias")
     made.add_argument("--tool", required=True, metavar="T", help="the tool, as its server names it")

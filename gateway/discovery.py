@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 
-from gateway.upstream.session import RawListing
-from registry.admission import admit_offerings
-from registry.catalog import ServerListing
-from registry.intake import Finding, Transport, admit
-from registry.names import ServerName
-from registry.offerings import KEYS, Items
+from gateway.upstream.mcp_session import RawListing
+from registry.catalog.catalog import ServerListing
+from registry.catalog.names import ServerName
+from registry.catalog.prompts_and_resources import Items
+from registry.intake.prompts_and_resources import KEYS, admit_offerings
+from registry.intake.tools import Finding, Transport, admit
 
 log = logging.getLogger(__name__)
 

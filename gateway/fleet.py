@@ -19,15 +19,15 @@ from gateway.config.shapes import shape_of
 from gateway.discovery import INLINE_TOOLS, listing_of
 from gateway.errors import ConfigError
 from gateway.snapshot import Saved
-from gateway.upstream.hearing import OnUpdate
-from gateway.upstream.http import HttpClient
+from gateway.upstream.inbound_messages import OnUpdate
 from gateway.upstream.link import UpstreamLink
-from gateway.upstream.session import RawListing
+from gateway.upstream.mcp_session import RawListing
+from gateway.upstream.transport.http_client import HttpClient
+from registry.catalog.names import ServerName, check_aliases
+from registry.catalog.notes import Note
+from registry.catalog.shape import Shape
+from registry.catalog.store import Registry
 from registry.errors import AliasError
-from registry.names import ServerName, check_aliases
-from registry.notes import Note
-from registry.shape import Shape
-from registry.store import Registry
 
 log = logging.getLogger(__name__)
 

@@ -17,9 +17,9 @@ from typing import Any, Final
 from gateway import wire
 from gateway.config.model import ServerConfig
 from gateway.files import write_whole
-from registry.catalog import ServerListing
-from registry.names import ServerName
-from registry.offerings import KEYS
+from registry.catalog.catalog import ServerListing
+from registry.catalog.names import ServerName
+from registry.intake.prompts_and_resources import KEYS
 
 log = logging.getLogger(__name__)
 

@@ -19,8 +19,8 @@ from gateway.admin import rows
 from gateway.config.load import refusal
 from gateway.config.model import NoteRequest, ServerConfig
 from gateway.errors import ConfigError
-from gateway.notebook import NoteRefused
-from registry.profile import DEFAULT
+from gateway.operator_notes import NoteRefused
+from registry.views.profile import DEFAULT
 
 if TYPE_CHECKING:
     from gateway.app import Gateway

@@ -6,12 +6,12 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from gateway import wire
-from registry.enrichment import rows as argument_rows
-from registry.names import ServerName
-from registry.places import show_path
-from registry.schemas import text_of
-from registry.tokens import estimate
-from registry.view import View
+from registry.catalog.names import ServerName
+from registry.catalog.overrides import rows as argument_rows
+from registry.schema.json_paths import show_path
+from registry.schema.schemas import text_of
+from registry.views.tokens import estimate
+from registry.views.view import View
 
 if TYPE_CHECKING:
     from gateway.app import Gateway

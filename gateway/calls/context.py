@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from gateway.access.principal import Principal
-from gateway.eras import LOG_LEVELS, MODERN_VERSIONS
-from gateway.upstream.sideband import Ask, Host, OnParams, Sideband
-from registry.view import View
+from gateway.protocol import LOG_LEVELS, MODERN_VERSIONS
+from gateway.upstream.callbacks import Ask, Host, OnParams, Sideband
+from registry.views.view import View
 
 Via = Literal["wrapper", "invoke_tool"]
 

@@ -8,16 +8,16 @@ from typing import Any, Final
 
 import anyio
 
-from gateway.access.seals import BrokenSeal, Seals
+from gateway.access.signing import BrokenSeal, Seals
 from gateway.calls.context import Caller
 from gateway.calls.results import whole
-from gateway.eras import META, QUESTIONS, can_be_asked
 from gateway.errors import INVALID_PARAMS, RpcError, UpstreamError, UpstreamUnavailable
-from gateway.upstream.hearing import ASK_S
+from gateway.protocol import META, QUESTIONS, can_be_asked
+from gateway.upstream.inbound_messages import ASK_S
 from gateway.upstream.link import UpstreamLink
-from gateway.upstream.private import PrivateLinks
-from gateway.upstream.session import UpstreamCall
-from registry.schemas import canonical
+from gateway.upstream.mcp_session import UpstreamCall
+from gateway.upstream.private_links import PrivateLinks
+from registry.schema.schemas import canonical
 
 log = logging.getLogger(__name__)
 

@@ -9,29 +9,29 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
-from gateway.calls import recovery
+from gateway.calls import error_hints
+from gateway.calls.builtin_tools import INVOKE_TOOL, unwritten
+from gateway.calls.call_stats import Failure, Outcomes
 from gateway.calls.context import Caller, Via
-from gateway.calls.directions import Directions
-from gateway.calls.finding import FINDER_NAMES, Finder
 from gateway.calls.forwarding import Forwarder, StateRefused
-from gateway.calls.native import INVOKE_TOOL, unwritten
-from gateway.calls.offerings import TaskNames
-from gateway.calls.outcomes import Failure, Outcomes
+from gateway.calls.prompts_and_resources import TaskNames
 from gateway.calls.results import adapt, whole
+from gateway.calls.search_tools import FINDER_NAMES, Finder
+from gateway.calls.unknown_tool import Directions
 from gateway.errors import INVALID_PARAMS, RpcError, UpstreamError, error_result, relay
+from gateway.hooks.active import Hooks
 from gateway.hooks.chain import Chains
-from gateway.hooks.passage import HookRefusal, Passage
-from gateway.hooks.running import Hooks
+from gateway.hooks.invocation import HookRefusal, Passage
 from gateway.upstream.link import UpstreamLink
-from registry import problems
-from registry.arguments import Prepared, prepare
-from registry.catalog import ToolWrapper
-from registry.dialects import Lowered, restore
-from registry.envelope import Addressed, Repair, addressed, report
-from registry.names import ServerName
-from registry.profile import Profile
-from registry.shape import ServerShape
-from registry.store import Registry
+from registry.arguments import problems
+from registry.arguments.prepare import Prepared, prepare
+from registry.arguments.unwrapping import Addressed, Repair, addressed, report
+from registry.catalog.catalog import ToolWrapper
+from registry.catalog.names import ServerName
+from registry.catalog.shape import ServerShape
+from registry.catalog.store import Registry
+from registry.dialects.definitions import Lowered, restore
+from registry.views.profile import Profile
 
 log = logging.getLogger(__name__)
 
@@ -198,7 +198,7 @@ class CallPipeline:
             if passage is None or passage.answer is None:
                 self._outcomes.ended(wrapper, result, call.caller)
         lowered = call.caller.view.lowered(wrapper)
-        result = recovery.enrich(result, wrapper, prepared.arguments, via=call.via, lowered=lowered)
+        result = error_hints.enrich(result, wrapper, prepared.arguments, via=call.via, lowered=lowered)
         return self._reported(result, prepared, call, lowered)
 
     def _prepared(self, wrapper: ToolWrapper, call: _Call) -> Prepared:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from gateway import wire
-from gateway.eras import MODERN_VERSIONS, SERVER_INFO_KEY
 from gateway.errors import UpstreamProtocolError, error_result
+from gateway.protocol import MODERN_VERSIONS, SERVER_INFO_KEY
 
 _STRUCTURED_SINCE = "2025-06-18"
 _LINKS_SINCE = "2025-06-18"

@@ -13,10 +13,10 @@ from gateway.config.model import Config, ConfigFile, ServerConfig, strange_keys
 from gateway.config.sections import near
 from gateway.config.source import join, kind, read, values
 from gateway.config.variables import expand
+from gateway.embeddings.model import EXTRA, missing_packages
 from gateway.errors import ConfigError
-from gateway.meaning.model import EXTRA, missing_packages
+from registry.catalog.names import check_aliases
 from registry.errors import AliasError
-from registry.names import check_aliases
 
 _MAX_PROBLEMS_SHOWN = 10
 

@@ -19,7 +19,7 @@ from pydantic import (
 
 from gateway.config.hooks import HookConfig
 from gateway.config.sections import Count, Seconds, Section, fault, near, not_boolean
-from registry.hosts import DIALECTS
+from registry.dialects.client_profiles import DIALECTS
 
 ServerType = Literal["stdio", "http", "sse", "graphql"]
 _PROFILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gateway.config.model import Config, GroupConfig, Prefix, ProfileConfig, ServerConfig, ToolConfig
-from registry.enrichment import Overlay, OverlayRejected, read_arguments
-from registry.names import ToolName
-from registry.notes import Note
-from registry.profile import Profile, Selection
-from registry.shape import ServerShape
+from registry.catalog.names import ToolName
+from registry.catalog.notes import Note
+from registry.catalog.overrides import Overlay, OverlayRejected, read_arguments
+from registry.catalog.shape import ServerShape
+from registry.views.profile import Profile, Selection
 
 
 def shape_of(config: ServerConfig, prefix: Prefix, notes: Mapping[str, tuple[Note, ...]]) -> ServerShape:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from registry.catalog import Catalog
+from registry.catalog.catalog import Catalog
 
 
 def merged(catalog: Catalog, *, modern: bool, pending: bool) -> dict[str, Any]:

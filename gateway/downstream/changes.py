@@ -9,10 +9,10 @@ from typing import Final
 
 import anyio
 
-from gateway.calls.views import Views
-from registry.catalog import ListKind
-from registry.profile import DEFAULT
-from registry.store import Registry
+from gateway.calls.profile_views import Views
+from registry.catalog.catalog import ListKind
+from registry.catalog.store import Registry
+from registry.views.profile import DEFAULT
 
 log = logging.getLogger(__name__)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from registry.names import SEPARATOR
-from registry.view import View
+from registry.catalog.names import SEPARATOR
+from registry.views.view import View
 
 MAX_LENGTH: Final = 2_000
 _MANY: Final = 12

@@ -13,16 +13,17 @@ import anyio
 from gateway import wire
 from gateway.access.principal import Principal
 from gateway.calls.context import Caller
-from gateway.calls.offerings import OfferingCalls
 from gateway.calls.pipeline import CallPipeline
-from gateway.calls.views import Views
+from gateway.calls.profile_views import Views
+from gateway.calls.prompts_and_resources import OfferingCalls
 from gateway.downstream.capabilities import merged
 from gateway.downstream.changes import Announcer
 from gateway.downstream.instructions import instructions
-from gateway.downstream.listening import Listening
+from gateway.downstream.lists import LIST_METHODS, SERVER_INFO, ListViews
 from gateway.downstream.sessions import Emit, Session
-from gateway.downstream.views import LIST_METHODS, SERVER_INFO, ListViews
-from gateway.eras import (
+from gateway.downstream.subscriptions import Listening
+from gateway.errors import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, RpcError, error_result
+from gateway.protocol import (
     CAPABILITIES_KEY,
     HANDSHAKE_VERSIONS,
     LOG_LEVEL_KEY,
@@ -32,10 +33,9 @@ from gateway.eras import (
     VERSION_KEY,
     negotiate,
 )
-from gateway.errors import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, RpcError, error_result
-from gateway.upstream.private import PrivateLinks
-from registry.profile import DEFAULT
-from registry.view import View
+from gateway.upstream.private_links import PrivateLinks
+from registry.views.profile import DEFAULT
+from registry.views.view import View
 
 log = logging.getLogger(__name__)
 

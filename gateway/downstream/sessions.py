@@ -19,9 +19,9 @@ from cachetools import TTLCache
 from gateway.access.principal import Principal
 from gateway.downstream.changes import Announcer
 from gateway.errors import INTERNAL_ERROR, RpcError
-from gateway.upstream.sideband import Host
-from registry.catalog import ListKind
-from registry.profile import DEFAULT
+from gateway.upstream.callbacks import Host
+from registry.catalog.catalog import ListKind
+from registry.views.profile import DEFAULT
 
 MAX_SESSIONS: Final = 10_000
 IDLE_S: Final = 1800.0

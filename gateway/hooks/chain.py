@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final
 
-from gateway.hooks.audits import AuditQueue
-from gateway.hooks.guard import Guard
+from gateway.hooks.audit_queue import AuditQueue
 from gateway.hooks.hook import Kind, Via
-from gateway.hooks.passage import Passage
-from registry.catalog import ToolWrapper
-from registry.names import ServerName
-from registry.shape import ServerShape
-from registry.store import Registry
+from gateway.hooks.invocation import Passage
+from gateway.hooks.runner import Guard
+from registry.catalog.catalog import ToolWrapper
+from registry.catalog.names import ServerName
+from registry.catalog.shape import ServerShape
+from registry.catalog.store import Registry
 
 if TYPE_CHECKING:
     from gateway.calls.context import Caller

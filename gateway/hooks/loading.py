@@ -15,23 +15,23 @@ from typing import Any, Final
 from gateway.config.hooks import HookConfig
 from gateway.config.model import Config
 from gateway.errors import ConfigError
-from gateway.hooks.driving import Driven, Late
-from gateway.hooks.guard import Guard, Terms, place_of
 from gateway.hooks.hook import PHASES, Hook
+from gateway.hooks.runner import Guard, Terms, place_of
 from gateway.hooks.threads import Threads
+from gateway.hooks.timeout import Driven, Late
 
 LOAD_S: Final = 30.0
 START_S: Final = 10.0
 GROUP: Final = "typegate.hooks"
 OURS: Final = {
-    "audit_log": "gateway.hooks.audit_log:AuditLog",
-    "cache": "gateway.hooks.cache:Cache",
-    "rate_limit": "gateway.hooks.rate_limit:RateLimit",
-    "redact": "gateway.hooks.redact:Redact",
-    "size_guard": "gateway.hooks.size_guard:SizeGuard",
+    "audit_log": "gateway.hooks.builtin.audit_log:AuditLog",
+    "cache": "gateway.hooks.builtin.cache:Cache",
+    "rate_limit": "gateway.hooks.builtin.rate_limit:RateLimit",
+    "redact": "gateway.hooks.builtin.redact:Redact",
+    "size_guard": "gateway.hooks.builtin.size_guard:SizeGuard",
 }
-_WEBHOOK: Final = "gateway.hooks.webhook:Webhook"
-_CPEX: Final = "gateway.hooks.cpex:CpexPlugins"
+_WEBHOOK: Final = "gateway.hooks.carriers.webhook:Webhook"
+_CPEX: Final = "gateway.hooks.carriers.cpex:CpexPlugins"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,11 +14,11 @@ import anyio
 from anyio.abc import TaskGroup
 
 from gateway import wire
-from gateway.downstream.pipes import StandardPipes, stop_at_signal
-from gateway.eras import NAMED_BY, VERSION_KEY, header_value, is_modern
+from gateway.downstream.standard_streams import StandardPipes, stop_at_signal
 from gateway.errors import INTERNAL_ERROR, PARSE_ERROR, GatewayError, HttpStatusError, RpcError
-from gateway.upstream.events import EventParser
-from gateway.upstream.http import HttpClient, Response
+from gateway.protocol import NAMED_BY, VERSION_KEY, header_value, is_modern
+from gateway.upstream.transport.event_stream import EventParser
+from gateway.upstream.transport.http_client import HttpClient, Response
 
 log = logging.getLogger(__name__)
 

@@ -11,14 +11,14 @@ from typing import Any, Final, Protocol
 import anyio
 
 from gateway.config.model import ServerConfig
-from gateway.eras import HANDSHAKE_VERSIONS, MODERN_VERSIONS, SERVER_INFO_KEY, envelope
 from gateway.errors import ConnectionLost, GatewayError, HttpStatusError, RpcError, innermost
-from gateway.upstream.channel import Channel, OnMessage, Reply, refusal
-from gateway.upstream.channels import HttpChannel, open_http, open_stdio
-from gateway.upstream.http import HttpClient
-from gateway.upstream.session import CLIENT_INFO, Era, UpstreamSession
-from gateway.upstream.sideband import Host
-from gateway.upstream.sse import open_sse
+from gateway.protocol import HANDSHAKE_VERSIONS, MODERN_VERSIONS, SERVER_INFO_KEY, envelope
+from gateway.upstream.callbacks import Host
+from gateway.upstream.mcp_session import CLIENT_INFO, Era, UpstreamSession
+from gateway.upstream.transport.http_client import HttpClient
+from gateway.upstream.transport.http_sse import open_sse
+from gateway.upstream.transport.jsonrpc import Channel, OnMessage, Reply, refusal
+from gateway.upstream.transport.streamable_http import HttpChannel, open_http, open_stdio
 
 log = logging.getLogger(__name__)
 

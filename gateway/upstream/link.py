@@ -27,13 +27,13 @@ from gateway.errors import (
 )
 from gateway.upstream.backoff import delay_s
 from gateway.upstream.breaker import Breaker
+from gateway.upstream.callbacks import Host
 from gateway.upstream.connector import connector_of
 from gateway.upstream.deadline import Deadline
-from gateway.upstream.hearing import OnUpdate
-from gateway.upstream.http import HttpClient
-from gateway.upstream.session import ALL_KINDS, RawListing, UpstreamCall, UpstreamSession
-from gateway.upstream.sideband import Host
-from gateway.upstream.waiting import answers, either
+from gateway.upstream.inbound_messages import OnUpdate
+from gateway.upstream.mcp_session import ALL_KINDS, RawListing, UpstreamCall, UpstreamSession
+from gateway.upstream.reachability import answers, either
+from gateway.upstream.transport.http_client import HttpClient
 from gateway.upstream.watching import Wanted, follow, watch
 
 log = logging.getLogger(__name__)

@@ -10,9 +10,9 @@ from typing import Final
 import anyio
 
 from gateway.errors import ConnectionLost, HttpStatusError, RpcError, SessionForgotten
-from gateway.upstream.channels import HttpChannel
-from gateway.upstream.hearing import WatchedKind
-from gateway.upstream.session import ALL_KINDS, UpstreamSession
+from gateway.upstream.inbound_messages import WatchedKind
+from gateway.upstream.mcp_session import ALL_KINDS, UpstreamSession
+from gateway.upstream.transport.streamable_http import HttpChannel
 
 log = logging.getLogger(__name__)
 

@@ -23,9 +23,10 @@ from corpus.cases import catalog_of
 from corpus.samples import sample
 from corpus.servers import listings
 
-from registry import problems, schemas
-from registry.arguments import prepare
-from registry.catalog import ToolWrapper
+from registry.arguments import problems
+from registry.arguments.prepare import prepare
+from registry.catalog.catalog import ToolWrapper
+from registry.schema import schemas
 
 MEDIAN_US = 5.0
 P99_US = 20.0

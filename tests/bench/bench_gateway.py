@@ -24,9 +24,9 @@ sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2])]
 
 import anyio
 import orjson
-from gateways import running_gateway
+from support.gateways import running_gateway
 
-from gateway.upstream.http import HttpClient
+from gateway.upstream.transport.http_client import HttpClient
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _ENVELOPE = {"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}}

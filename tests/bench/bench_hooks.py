@@ -22,8 +22,8 @@ ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 import anyio
-from receiving import SECRET, receiver
-from upstreams.running import scripted_stdio_server, tool
+from support.receiving import SECRET, receiver
+from support.upstreams.running import scripted_stdio_server, tool
 
 from gateway.access.principal import LOCAL
 from gateway.app import Gateway, open_gateway
@@ -31,9 +31,9 @@ from gateway.calls import pipeline as pipeline_module
 from gateway.calls.context import Caller
 from gateway.config.load import parse
 from gateway.hooks import Hook
-from gateway.hooks.guard import Guard, Terms
+from gateway.hooks.carriers.webhook import Webhook
 from gateway.hooks.hook import After, Before, Call, Result
-from gateway.hooks.webhook import Webhook
+from gateway.hooks.runner import Guard, Terms
 
 ROUNDS, CALLS = 15, 4_000
 SEAM = {

@@ -20,7 +20,7 @@ sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2])]
 import anyio
 from bench.contenders import Contender, direct, load, peer, peer_commands, typegate, upstream_command
 
-from gateway.upstream.http import HttpClient
+from gateway.upstream.transport.http_client import HttpClient
 
 TOOLS = 100
 

@@ -23,10 +23,10 @@ sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2])]
 
 import anyio
 from bench.contenders import Contender, direct, load, rss_mib, typegate, upstream_command
-from gateways import running_gateway
-from upstreams.running import builtin_tools, children_of, scripted_stdio_server
+from support.gateways import running_gateway
+from support.upstreams.running import builtin_tools, children_of, scripted_stdio_server
 
-from gateway.upstream.http import HttpClient
+from gateway.upstream.transport.http_client import HttpClient
 
 ROUNDS = 5
 FirstList = Callable[[dict[str, Any], str], tuple[float, int]]

@@ -28,18 +28,18 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2])]
 
-from clients import installed
 from corpus.cases import catalog_of
 from corpus.further import all_listings
+from support.clients import installed
 
 sys.path.append(str(installed.site("embeddings", installed.EMBEDDINGS)))
 
-from gateway.meaning.model import SentenceModel
-from registry.catalog import ToolWrapper
-from registry.meaning import blended, sense
-from registry.names import WrapperName
-from registry.search import SearchIndex
-from registry.terms import words
+from gateway.embeddings.model import SentenceModel
+from registry.catalog.catalog import ToolWrapper
+from registry.catalog.names import WrapperName
+from registry.search.fusion import blended, sense
+from registry.search.index import SearchIndex
+from registry.search.terms import words
 
 # With embeddings 0.90 is wanted and 0.87 reached: a model this small knows no more of tools drawn at random than the
 # thesaurus does, and puts the right one among the first ten where it is not among the first five.

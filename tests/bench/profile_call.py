@@ -28,8 +28,8 @@ from bench.contenders import Contender, direct, load, upstream_command
 
 from gateway.app import Gateway
 from gateway.config.load import parse
-from gateway.serving.http import serve
-from gateway.upstream.http import HttpClient
+from gateway.serving.over_http import serve
+from gateway.upstream.transport.http_client import HttpClient
 
 WIDTH = 8
 ROOMS = {

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import anyio
-from clients.installed import node22, npm
+from support.clients.installed import node22, npm
 
 STABLE = "0.1.16"
 NEXT = "0.2.0-alpha.12"  # has no tag of its own; the first line that knows 2026-07-28

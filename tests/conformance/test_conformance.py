@@ -12,9 +12,9 @@ from pathlib import Path
 import anyio
 import pytest
 from conformance.suite import NEXT, STABLE, run_suite
-from gateways import ended, running_gateway
-from long_way import long_way
-from teams import ready, running_team
+from support.gateways import ended, running_gateway
+from support.long_way import long_way
+from support.teams import ready, running_team
 
 _HERE = Path(__file__).parent
 _PROGRAM = [sys.executable, str(_HERE / "upstream.py")]

@@ -19,14 +19,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from registry.arguments import prepare
-from registry.catalog import Catalog, ServerListing, build
-from registry.envelope import Misaddressed, addressed
-from registry.intake import admit
-from registry.names import ServerName
-from registry.places import show_path
-from registry.repair import Level
-from registry.shape import Shape
+from registry.arguments.prepare import prepare
+from registry.arguments.repair import Level
+from registry.arguments.unwrapping import Misaddressed, addressed
+from registry.catalog.catalog import Catalog, ServerListing, build
+from registry.catalog.names import ServerName
+from registry.catalog.shape import Shape
+from registry.intake.tools import admit
+from registry.schema.json_paths import show_path
 
 GENERIC = "invoke_tool"
 _CALLS = Path(__file__).parent / "calls"

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-from clients import installed
 from corpus import servers
+from support.clients import installed
 
 NODE: Mapping[str, str] = {
     "airbnb": "@openbnb/mcp-server-airbnb@0.3.0",

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from registry.places import declared, resolved
+from registry.schema.json_paths import declared, resolved
 
 
 def sample(schema: Any, root: Any, everything: bool, depth: int = 0) -> Any:

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-from clients import installed
 from e2e.processes import raw_stdio
+from support.clients import installed
 
 SCOPE = "@modelcontextprotocol/server-"
 NODE: Mapping[str, str] = {

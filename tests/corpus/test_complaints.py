@@ -12,7 +12,7 @@ from corpus.cases import catalog_of
 from corpus.servers import commands, listings
 from e2e.processes import RawStdio, raw_stdio
 
-from gateway.calls.recovery import enrich
+from gateway.calls.error_hints import enrich
 from gateway.errors import RpcError, relay
 
 # None of these calls gets as far as a network: every server looks at the arguments first.

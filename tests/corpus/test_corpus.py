@@ -9,8 +9,8 @@ from corpus.cases import Case, Outcome, as_labelled, cases, catalog_of, expected
 from corpus.samples import distortions, sample
 from corpus.servers import listings
 
-from registry import schemas
-from registry.arguments import prepare
+from registry.arguments.prepare import prepare
+from registry.schema import schemas
 
 
 def judged() -> list[tuple[Case, Outcome]]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from e2e.features import asks, feature
 from e2e.lanes import Lane
-from hosts import agreeable
+from support.hosts import agreeable
 
 FORM = {
     "mode": "form",

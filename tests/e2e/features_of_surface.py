@@ -8,7 +8,7 @@ from typing import Any
 
 from e2e.features import announces, feature
 from e2e.lanes import Lane
-from gateways import META
+from support.gateways import META
 
 UPSTREAM_ERROR = "typegate/upstreamError"
 

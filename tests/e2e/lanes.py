@@ -12,10 +12,10 @@ from typing import Any
 import anyio
 import httpx2
 from e2e.processes import typegate
-from gateways import TOKEN, glance_again, running_gateway
-from hosts import Host
-from hosts_connected import http_host, stdio_host
-from upstreams.full_running import FullServer, full_http, full_stdio
+from support.gateways import TOKEN, glance_again, running_gateway
+from support.hosts import Host
+from support.hosts_connected import http_host, stdio_host
+from support.upstreams.full_running import FullServer, full_http, full_stdio
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,8 +15,8 @@ from typing import Any
 import anyio
 from anyio.abc import Process
 from anyio.streams.buffered import BufferedByteReceiveStream
-from gateways import ended
-from upstreams.running import children_of
+from support.gateways import ended
+from support.upstreams.running import children_of
 
 _ROOT = Path(__file__).parents[2]
 _LINE_BYTES = 64 * 1024 * 1024

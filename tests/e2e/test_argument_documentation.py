@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gateways import TOKEN, RunningGateway, running_gateway, text_of
-from upstreams.running import Recording, scripted_stdio_server, tool
+from support.gateways import TOKEN, RunningGateway, running_gateway, text_of
+from support.upstreams.running import Recording, scripted_stdio_server, tool
 
 ACCOUNT = {"name": "account_id", "type": "string", "description": "Bank account identifier"}
 DATE = {"name": "date", "type": "string", "description": "Date (optional, format: YYYY-MM-DD)"}

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from callers import hello, running_host
-from gateways import RunningGateway, running_gateway, text_of
-from upstreams.running import Recording, demo_config, scripted_stdio_server, tool
+from support.callers import hello, running_host
+from support.gateways import RunningGateway, running_gateway, text_of
+from support.upstreams.running import Recording, demo_config, scripted_stdio_server, tool
 
 TEXT = {"type": "string"}
 SEND = tool(

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from clients import installed
-from gateways import RunningGateway, running_gateway, text_of
-from upstreams.running import scripted_http_server, scripted_stdio_server, tool
-from visitors import Visitor, in_both_eras
+from support.clients import installed
+from support.gateways import RunningGateway, running_gateway, text_of
+from support.upstreams.running import scripted_http_server, scripted_stdio_server, tool
+from support.visitors import Visitor, in_both_eras
 
 ANYTHING = {"type": "object"}
 TYPED = {"type": "object", "properties": {"x": {"type": "integer"}}}

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import anyio
 from e2e.test_profiles import MAIL, server, until_all_ready
-from gateways import RunningGateway, glance_again, running_gateway
-from upstreams.running import scripted_http_server, tool
-from visitors import CHANGED, OWN, Visitor, in_both_eras
+from support.gateways import RunningGateway, glance_again, running_gateway
+from support.upstreams.running import scripted_http_server, tool
+from support.visitors import CHANGED, OWN, Visitor, in_both_eras
 
 FILINGS = [tool("read"), tool("list")]
 

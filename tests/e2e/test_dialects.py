@@ -8,11 +8,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from dialect_rules import offences
 from e2e.test_profiles import until_all_ready
-from gateways import running_gateway, text_of
-from upstreams.running import scripted_stdio_server, tool
-from visitors import OWN, Visitor, in_both_eras
+from support.dialect_rules import offences
+from support.gateways import running_gateway, text_of
+from support.upstreams.running import scripted_stdio_server, tool
+from support.visitors import OWN, Visitor, in_both_eras
 
 PLACE = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 HARD: dict[str, Any] = {

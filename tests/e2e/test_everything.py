@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-from clients import installed
 from e2e.test_real_servers import everything_over_http
-from gateways import META, running_gateway
+from support.clients import installed
+from support.gateways import META, running_gateway
 
 ALIAS = "everything"
 PREFIX = f"{ALIAS}__"

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from e2e.processes import raw_stdio, typegate
-from gateways import META, RunningGateway, envelope, running_gateway
-from upstreams.running import scripted_http_server, scripted_stdio_server, tool
+from support.gateways import META, RunningGateway, envelope, running_gateway
+from support.upstreams.running import scripted_http_server, scripted_stdio_server, tool
 
 RICH = {
     "name": "send_email",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gateways import running_gateway, text_of
-from upstreams.running import builtin_tools, scripted_http_server, scripted_stdio_server
+from support.gateways import running_gateway, text_of
+from support.upstreams.running import builtin_tools, scripted_http_server, scripted_stdio_server
 
 
 async def test_tools_of_every_transport_are_listed_and_called(tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from callers import handshake
-from gateways import RunningGateway, answer_of, envelope, running_gateway, text_of
-from upstreams.graphql_running import GET_EMPLOYEE, PLAIN, graphql_gateway, graphql_server
+from support.callers import handshake
+from support.gateways import RunningGateway, answer_of, envelope, running_gateway, text_of
+from support.upstreams.graphql_running import GET_EMPLOYEE, PLAIN, graphql_gateway, graphql_server
 
 NAME = "hr__get_employee"
 FILES = {"a.graphql": GET_EMPLOYEE, "b.graphql": PLAIN}

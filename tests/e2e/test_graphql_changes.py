@@ -11,10 +11,10 @@ from typing import Any
 
 import anyio
 import pytest
-from callers import get_stream, handshake, listen_to, post_stream
 from faults.observing import eventually, until_server
-from gateways import RunningGateway, glance_again, running_gateway, text_of
-from upstreams.graphql_running import GET_EMPLOYEE, HR_SDL, PLAIN, graphql_gateway, graphql_server
+from support.callers import get_stream, handshake, listen_to, post_stream
+from support.gateways import RunningGateway, glance_again, running_gateway, text_of
+from support.upstreams.graphql_running import GET_EMPLOYEE, HR_SDL, PLAIN, graphql_gateway, graphql_server
 
 NAME = "hr__get_employee"
 FILES = {"a.graphql": GET_EMPLOYEE, "b.graphql": PLAIN}

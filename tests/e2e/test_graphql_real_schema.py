@@ -9,12 +9,12 @@ from typing import Any
 import anyio
 import anyio.to_thread
 import pytest
-from clients.installed import github_schema
 from faults.observing import until_server
-from gateways import RunningGateway, running_gateway, text_of
 from graphql import build_client_schema, build_schema, print_schema
-from upstreams.graphql_operations import operations_of
-from upstreams.graphql_running import graphql_server
+from support.clients.installed import github_schema
+from support.gateways import RunningGateway, running_gateway, text_of
+from support.upstreams.graphql_operations import operations_of
+from support.upstreams.graphql_running import graphql_server
 
 from gateway.upstream.graphql.operations import snake_case
 

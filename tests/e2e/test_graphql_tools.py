@@ -11,10 +11,10 @@ from typing import Any
 
 import anyio
 import pytest
-from callers import handshake, hello, running_host
 from faults.observing import eventually, until_server
-from gateways import RunningGateway, answer_of, running_gateway, text_of
-from upstreams.graphql_running import GET_EMPLOYEE, HR_SDL, PLAIN, graphql_gateway, graphql_server
+from support.callers import handshake, hello, running_host
+from support.gateways import RunningGateway, answer_of, running_gateway, text_of
+from support.upstreams.graphql_running import GET_EMPLOYEE, HR_SDL, PLAIN, graphql_gateway, graphql_server
 
 ECHO = """query Echo($id: ID, $int: Int, $float: Float, $text: String = "hi", $flag: Boolean, $role: Role = COOK,
   $list: [Int!]! = 7, $filter: Filter, $date: Date!, $deep: [[String]]) {

@@ -9,10 +9,10 @@ from typing import Any
 
 import anyio
 import pytest
-from hooked import ERAS, ROUTES, every_way, hooked, said
-from receiving import SECRET, receiver
+from support.hooked import ERAS, ROUTES, every_way, hooked, said
+from support.receiving import SECRET, receiver
 
-from gateway.hooks.webhook import sign, verify
+from gateway.hooks.carriers.webhook import sign, verify
 
 OFFERINGS: dict[str, Any] = {
     "capabilities": {"prompts": {}, "resources": {}},

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gateways import META, answer_of, envelope
-from hooked import ERAS, ROUTES, every_way, hooked, said, sample
-from upstreams.running import tool
+from support.gateways import META, answer_of, envelope
+from support.hooked import ERAS, ROUTES, every_way, hooked, said, sample
+from support.upstreams.running import tool
 
 OFFERINGS: dict[str, Any] = {
     "capabilities": {"prompts": {}, "resources": {}},

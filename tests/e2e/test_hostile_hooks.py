@@ -10,9 +10,9 @@ from typing import Any
 
 import anyio
 import pytest
-from callers import call_of
-from gateways import answer_of, text_of
-from hooked import Hooked, hooked, said, sample
+from support.callers import call_of
+from support.gateways import answer_of, text_of
+from support.hooked import Hooked, hooked, said, sample
 
 BEFORE = {
     "hang": "did not answer within 0.3 s",

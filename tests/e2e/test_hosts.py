@@ -8,15 +8,15 @@ from typing import Any
 import anyio
 from corpus.samples import sample
 from corpus.servers import listings
-from dialect_rules import renamed, without_nulls
 from e2e.test_profiles import until_all_ready
-from gateways import running_gateway, text_of
-from simulated_hosts import HOSTS, servers_for, with_nulls
-from upstreams.running import Recording, scripted_stdio_server
-from visitors import Visitor, in_both_eras
+from support.dialect_rules import renamed, without_nulls
+from support.gateways import running_gateway, text_of
+from support.simulated_hosts import HOSTS, servers_for, with_nulls
+from support.upstreams.running import Recording, scripted_stdio_server
+from support.visitors import Visitor, in_both_eras
 
-from registry.dialects import lower
-from registry.intake import admit
+from registry.dialects.definitions import lower
+from registry.intake.tools import admit
 
 LABEL = "gateway"
 

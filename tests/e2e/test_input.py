@@ -10,11 +10,11 @@ import pytest
 from e2e.features_of_input import QUESTIONS, REPLIES
 from e2e.lanes import Lane, entries
 from e2e.processes import living, typegate
-from gateways import MODERN, running_gateway
-from hosts import VERSIONS
-from hosts_connected import http_host, stdio_host
-from upstreams.full_running import FullServer, full_http, full_stdio
-from upstreams.running import children_of
+from support.gateways import MODERN, running_gateway
+from support.hosts import VERSIONS
+from support.hosts_connected import http_host, stdio_host
+from support.upstreams.full_running import FullServer, full_http, full_stdio
+from support.upstreams.running import children_of
 
 
 @pytest.mark.parametrize("version", VERSIONS)

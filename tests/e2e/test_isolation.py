@@ -13,10 +13,10 @@ import httpx2
 import pytest
 from e2e.features_of_input import QUESTIONS, REPLIES
 from e2e.lanes import Lane, entries
-from gateways import MODERN, RunningGateway, running_gateway
-from hosts import Host
-from hosts_connected import HttpHost, http_host
-from upstreams.full_running import FullServer, full_http, full_stdio
+from support.gateways import MODERN, RunningGateway, running_gateway
+from support.hosts import Host
+from support.hosts_connected import HttpHost, http_host
+from support.upstreams.full_running import FullServer, full_http, full_stdio
 
 CALLERS = 50
 TASKS = "io.modelcontextprotocol/tasks"

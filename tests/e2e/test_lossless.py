@@ -13,11 +13,11 @@ import httpx2
 import pytest
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 from e2e.lanes import Lane, direct_lane, entries
-from gateways import META, MODERN, running_gateway
-from hosts_connected import http_host
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from upstreams.full_running import full_http, full_stdio
+from support.gateways import META, MODERN, running_gateway
+from support.hosts_connected import http_host
+from support.upstreams.full_running import full_http, full_stdio
 
 OLDER = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
 EXAMPLES = 60

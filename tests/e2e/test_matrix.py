@@ -10,10 +10,10 @@ import e2e.features_of_surface  # noqa: F401 - both register their features
 import pytest
 from e2e.features import failures_on
 from e2e.lanes import Lane, direct_lane, entries, gateway_lanes, whole_servers
-from hosts import MODERN, VERSIONS
-from hosts_connected import http_host
-from teams import ready, running_team
-from upstreams.full_running import full_http, full_stdio
+from support.hosts import MODERN, VERSIONS
+from support.hosts_connected import http_host
+from support.teams import ready, running_team
+from support.upstreams.full_running import full_http, full_stdio
 
 
 def told(failed: dict[str, BaseException]) -> str:

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-from clients import installed
 from e2e.test_profiles import server, until_all_ready
-from gateways import RunningGateway, glance_again, running_gateway
-from upstreams.running import rescript, tool
-from visitors import Visitor, in_both_eras
+from support.clients import installed
+from support.gateways import RunningGateway, glance_again, running_gateway
+from support.upstreams.running import rescript, tool
+from support.visitors import Visitor, in_both_eras
 
 ROOT = Path(__file__).parents[2]
 SEARCH = {"search": {"embeddings": True}, "profiles": {"default": {"disclosure": "lazy"}}}
@@ -170,7 +170,7 @@ LOADED = """
 import socket, sys
 def refuse(*_, **__): raise SystemExit("asked the network")
 socket.socket.connect = socket.getaddrinfo = refuse
-from gateway.meaning.model import SentenceModel
+from gateway.embeddings.model import SentenceModel
 model = SentenceModel()
 one = model.vector("send a letter"); model.vector("x " * 5_000); model.vector(""); model.vector("\\ud800 a")
 assert (one == model.vector("send a letter")).all() and abs(float(one @ one) - 1) < 1e-5

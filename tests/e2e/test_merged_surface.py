@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 from e2e.lanes import Lane, direct_lane, entries
-from gateways import MODERN, running_gateway
-from hosts_connected import http_host
-from upstreams.full_running import full_http, full_stdio
+from support.gateways import MODERN, running_gateway
+from support.hosts_connected import http_host
+from support.upstreams.full_running import full_http, full_stdio
 
 LISTS = {
     "tools": "tools/list",

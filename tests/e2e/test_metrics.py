@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gateways import RunningGateway, running_gateway
 from prometheus_client.parser import text_string_to_metric_families
-from upstreams.running import scripted_stdio_server, tool
-from visitors import Visitor, in_both_eras
+from support.gateways import RunningGateway, running_gateway
+from support.upstreams.running import scripted_stdio_server, tool
+from support.visitors import Visitor, in_both_eras
 
 
 async def samples(gateway: RunningGateway) -> dict[tuple[str, ...], float]:

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-from gateways import RunningGateway, glance_again, running_gateway
-from upstreams.running import rescript, scripted_stdio_server, tool
+from support.gateways import RunningGateway, glance_again, running_gateway
+from support.upstreams.running import rescript, scripted_stdio_server, tool
 
 SEND = tool("send", "to", "subject", to={"type": "string"}, subject={"type": "string"})
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import anyio
 import pytest
-from callers import hello, running_host
-from gateways import TOKEN, glance_again
-from hooked import SAMPLES, Hooked, every_way, hooked, said, sample
 from jsonschema import Draft202012Validator
-from upstreams.running import scripted_stdio_server, tool
+from support.callers import hello, running_host
+from support.gateways import TOKEN, glance_again
+from support.hooked import SAMPLES, Hooked, every_way, hooked, said, sample
+from support.upstreams.running import scripted_stdio_server, tool
 
 KEY = "AKIAIOSFODNN7EXAMPLE"
 READ_ONLY = {**tool("look", what="string"), "annotations": {"readOnlyHint": True}}

@@ -13,10 +13,10 @@ from typing import Any
 import anyio
 import httpx2
 import pytest
-from callers import handshake
-from gateways import TOKEN, RunningGateway, glance_again, running_gateway, text_of
-from upstreams.running import Recording, scripted_stdio_server, tool
-from visitors import CHANGED, OWN, Visitor, in_both_eras
+from support.callers import handshake
+from support.gateways import TOKEN, RunningGateway, glance_again, running_gateway, text_of
+from support.upstreams.running import Recording, scripted_stdio_server, tool
+from support.visitors import CHANGED, OWN, Visitor, in_both_eras
 
 MAIL = tool("send_mail", "to", to={"type": "string", "description": "Whom to write to."})
 LAZY = {"profiles": {"default": {"disclosure": "lazy"}}}

@@ -12,9 +12,9 @@ from typing import Any
 
 import anyio
 import pytest
-from clients import installed
 from e2e.processes import below, living, raw_stdio, typegate
-from gateways import glance_again, running_gateway
+from support.clients import installed
+from support.gateways import glance_again, running_gateway
 
 # The reference server listens on every interface unless it is held to one.
 _HELD_TO_LOOPBACK = """

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-from gateways import RunningGateway, answer_of, glance_again, running_gateway
-from upstreams.running import Recording, scripted_http_server, scripted_stdio_server, tool
-from visitors import CHANGED, Visitor, in_both_eras
+from support.gateways import RunningGateway, answer_of, glance_again, running_gateway
+from support.upstreams.running import Recording, scripted_http_server, scripted_stdio_server, tool
+from support.visitors import CHANGED, Visitor, in_both_eras
 
 ECHO = tool("echo", n={"type": "integer"})
 

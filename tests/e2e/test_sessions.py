@@ -7,9 +7,9 @@ from pathlib import Path
 
 import anyio
 from e2e.lanes import Lane, entries
-from gateways import running_gateway
-from hosts_connected import http_host
-from upstreams.full_running import full_stdio
+from support.gateways import running_gateway
+from support.hosts_connected import http_host
+from support.upstreams.full_running import full_stdio
 
 CHANGED = "notifications/prompts/list_changed"
 UPDATED = "notifications/resources/updated"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import anyio
-from gateways import glance_again, running_gateway, text_of
-from upstreams.running import rescript, scripted_stdio_server, tool
+from support.gateways import glance_again, running_gateway, text_of
+from support.upstreams.running import rescript, scripted_stdio_server, tool
 
 
 async def test_a_call_in_the_old_shape_is_told_what_replaced_what(tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ import anyio
 import pytest
 from anyio.streams.buffered import BufferedByteReceiveStream
 from e2e.processes import below, living, raw_stdio, typegate
-from gateways import running_gateway
-from upstreams.running import rescript, scripted_http_server, scripted_stdio_server, tool
+from support.gateways import running_gateway
+from support.upstreams.running import rescript, scripted_http_server, scripted_stdio_server, tool
 
 _ROOT = Path(__file__).parents[2]
 # Hosts wait one second; a machine that does other things at the same time is given another.

@@ -10,9 +10,9 @@ from pathlib import Path
 import anyio
 import pytest
 from e2e.lanes import Lane, entries
-from gateways import MODERN, running_gateway
-from hosts_connected import http_host
-from upstreams.full_running import full_http, full_stdio
+from support.gateways import MODERN, running_gateway
+from support.hosts_connected import http_host
+from support.upstreams.full_running import full_http, full_stdio
 
 UPDATED = "notifications/resources/updated"
 SHARED = "full://shared"

@@ -8,11 +8,11 @@ from typing import Any
 
 import anyio
 import pytest
-from callers import get_stream, handshake, listen_to, post_stream
-from gateways import META, RunningGateway, answer_of, messages_of, running_gateway
-from teams import each_worker, ready, running_team, until, worker_of
-from upstreams.full_running import full_http
-from upstreams.running import scripted_http_server, scripted_stdio_server, tool
+from support.callers import get_stream, handshake, listen_to, post_stream
+from support.gateways import META, RunningGateway, answer_of, messages_of, running_gateway
+from support.teams import each_worker, ready, running_team, until, worker_of
+from support.upstreams.full_running import full_http
+from support.upstreams.running import scripted_http_server, scripted_stdio_server, tool
 
 ECHO = tool("echo", n={"type": "integer"})
 HANG = tool("hang")

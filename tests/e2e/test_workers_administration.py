@@ -10,10 +10,10 @@ from typing import Any
 
 import anyio
 import httpx2
-from callers import handshake
-from gateways import RunningGateway, running_gateway
-from teams import each_worker, ready, running_team, until, workers_of
-from upstreams.running import scripted_http_server, scripted_stdio_server, tool
+from support.callers import handshake
+from support.gateways import RunningGateway, running_gateway
+from support.teams import each_worker, ready, running_team, until, workers_of
+from support.upstreams.running import scripted_http_server, scripted_stdio_server, tool
 
 ECHO = tool("echo", n={"type": "integer"})
 FAIL = {"name": "fail", "inputSchema": {"type": "object"}}

@@ -10,9 +10,9 @@ from typing import Any
 import anyio
 import pytest
 from e2e.processes import typegate
-from gateways import TOKEN, RunningGateway, glance_again, running_gateway, text_of
 from mcp.shared.inbound import encode_header_value
-from upstreams.running import rescript, scripted_http_server, scripted_stdio_server, tool
+from support.gateways import TOKEN, RunningGateway, glance_again, running_gateway, text_of
+from support.upstreams.running import rescript, scripted_http_server, scripted_stdio_server, tool
 
 WRAPPER = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,47}")
 ODD_NAMES = (

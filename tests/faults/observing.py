@@ -12,7 +12,7 @@ from typing import Any
 
 import anyio
 import httpx2
-from gateways import MODERN, RunningGateway, envelope, glance_again
+from support.gateways import MODERN, RunningGateway, envelope, glance_again
 
 MIB = 2**20
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import anyio
 import pytest
-from callers import call_of, handshake, hello, raw_exchange, raw_post, status_of
-from gateways import RunningGateway, answer_of, running_gateway
-from upstreams.running import Recording, builtin_tools, scripted_http_server, scripted_stdio_server
+from support.callers import call_of, handshake, hello, raw_exchange, raw_post, status_of
+from support.gateways import RunningGateway, answer_of, running_gateway
+from support.upstreams.running import Recording, builtin_tools, scripted_http_server, scripted_stdio_server
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"
 

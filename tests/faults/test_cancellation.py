@@ -10,9 +10,9 @@ from typing import Any
 import anyio
 import httpx2
 import pytest
-from callers import call_of, handshake, hello, running_host
-from gateways import RunningGateway, envelope, glance_again, running_gateway
-from upstreams.running import Recording, builtin_tools, scripted_http_server, scripted_stdio_server
+from support.callers import call_of, handshake, hello, running_host
+from support.gateways import RunningGateway, envelope, glance_again, running_gateway
+from support.upstreams.running import Recording, builtin_tools, scripted_http_server, scripted_stdio_server
 
 UPSTREAMS = ("stdio-new", "stdio-old", "http-new", "http-old")
 

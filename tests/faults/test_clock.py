@@ -10,10 +10,10 @@ from typing import Any
 
 import anyio
 import pytest
-from callers import handshake
 from faults.observing import calling, eventually, until_server
-from gateways import RunningGateway, running_gateway, text_of
-from upstreams.running import builtin_tools, rescript, scripted_http_server, scripted_stdio_server
+from support.callers import handshake
+from support.gateways import RunningGateway, running_gateway, text_of
+from support.upstreams.running import builtin_tools, rescript, scripted_http_server, scripted_stdio_server
 
 YEARS_S = 10 * 365 * 24 * 3600
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-from callers import call_of
 from faults.observing import MIB, calling, rss_of
-from gateways import MODERN, RunningGateway, running_gateway, text_of
-from upstreams.running import builtin_tools, scripted_http_server, scripted_stdio_server
+from support.callers import call_of
+from support.gateways import MODERN, RunningGateway, running_gateway, text_of
+from support.upstreams.running import builtin_tools, scripted_http_server, scripted_stdio_server
 
 IN_FLIGHT = 64
 HEAD = {"mcp-protocol-version": MODERN, "mcp-method": "tools/call", "mcp-name": "up__echo"}

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import anyio
 import pytest
-from callers import call_of
-from gateways import MODERN, RunningGateway, glance_again, running_gateway
-from upstreams.running import builtin_tools, scripted_stdio_server
+from support.callers import call_of
+from support.gateways import MODERN, RunningGateway, glance_again, running_gateway
+from support.upstreams.running import builtin_tools, scripted_stdio_server
 
 CALLERS = 12
 CONNECTIONS = 25

@@ -15,9 +15,15 @@ from typing import Any
 import anyio
 import httpx2
 import pytest
-from callers import call_of, get_stream, handshake, listen_to, post_stream, running_host
-from gateways import glance_again, running_gateway, text_of
-from upstreams.running import builtin_tools, children_of, scripted_http_server, scripted_stdio_server, unused_port
+from support.callers import call_of, get_stream, handshake, listen_to, post_stream, running_host
+from support.gateways import glance_again, running_gateway, text_of
+from support.upstreams.running import (
+    builtin_tools,
+    children_of,
+    scripted_http_server,
+    scripted_stdio_server,
+    unused_port,
+)
 
 ROOT = Path(__file__).parents[2]
 

@@ -14,10 +14,10 @@ import anyio
 import anyio.to_thread
 import httpx2
 import pytest
-from callers import raw_exchange, raw_post
 from faults.observing import MIB, calling, cpu_of, descriptors_of, eventually, rss_of
-from gateways import RunningGateway, glance_again, running_gateway, text_of
-from upstreams.running import builtin_tools, scripted_http_server, scripted_stdio_server
+from support.callers import raw_exchange, raw_post
+from support.gateways import RunningGateway, glance_again, running_gateway, text_of
+from support.upstreams.running import builtin_tools, scripted_http_server, scripted_stdio_server
 
 IDLE, SLOW = 9_000, 200
 NEEDED = 10_000

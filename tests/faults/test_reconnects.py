@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-from callers import call_of, hello, running_host
 from faults.observing import calling
-from gateways import running_gateway, text_of
-from upstreams.running import Recording, builtin_tools, rescript, scripted_stdio_server
+from support.callers import call_of, hello, running_host
+from support.gateways import running_gateway, text_of
+from support.upstreams.running import Recording, builtin_tools, rescript, scripted_stdio_server
 
 TOOLS = builtin_tools("exit", "sleep", "echo")
 CROWD = 20

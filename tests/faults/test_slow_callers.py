@@ -13,10 +13,10 @@ from typing import Any
 
 import anyio
 from anyio.abc import SocketStream
-from callers import call_of, hello, raw_exchange, raw_post, running_host, status_of
 from faults.observing import MIB, descriptors_of, eventually, rss_of
-from gateways import TOKEN, RunningGateway, glance_again, running_gateway
-from upstreams.running import builtin_tools, scripted_stdio_server, tool
+from support.callers import call_of, hello, raw_exchange, raw_post, running_host, status_of
+from support.gateways import TOKEN, RunningGateway, glance_again, running_gateway
+from support.upstreams.running import builtin_tools, scripted_stdio_server, tool
 
 NEVER_READING = 200
 HEAD = b"POST /mcp HTTP/1.1\r\nhost: 127.0.0.1\r\nx-slow: "

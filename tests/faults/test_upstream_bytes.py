@@ -13,8 +13,8 @@ import anyio
 import pytest
 from anyio.abc import SocketStream
 from faults.observing import MIB, calling, rss_of, until_server
-from gateways import glance_again, running_gateway, text_of
-from upstreams.running import builtin_tools, scripted_http_server, scripted_stdio_server
+from support.gateways import glance_again, running_gateway, text_of
+from support.upstreams.running import builtin_tools, scripted_http_server, scripted_stdio_server
 
 OK = b"HTTP/1.1 200 OK\r\n"
 JSON = OK + b"content-type: application/json\r\n"

@@ -9,11 +9,11 @@ from typing import Any
 
 import anyio
 import pytest
-from callers import call_of
 from faults.observing import MIB, calling, eventually, rss_of, until_server
-from gateways import glance_again, running_gateway, text_of
-from upstreams.graphql_running import GET_EMPLOYEE, HR_SDL, PLAIN, graphql_gateway, graphql_server
-from upstreams.running import builtin_tools, scripted_stdio_server
+from support.callers import call_of
+from support.gateways import glance_again, running_gateway, text_of
+from support.upstreams.graphql_running import GET_EMPLOYEE, HR_SDL, PLAIN, graphql_gateway, graphql_server
+from support.upstreams.running import builtin_tools, scripted_stdio_server
 
 NAME = "hr__fire"
 FILES = {"a.graphql": "mutation Fire { fire(id: 1) { id } }", "b.graphql": PLAIN}

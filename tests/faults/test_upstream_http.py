@@ -8,8 +8,8 @@ from typing import Any
 import anyio
 import pytest
 from faults.observing import MIB, calling, eventually, rss_of, until_server
-from gateways import glance_again, running_gateway, text_of
-from upstreams.running import builtin_tools, scripted_http_server, tool
+from support.gateways import glance_again, running_gateway, text_of
+from support.upstreams.running import builtin_tools, scripted_http_server, tool
 
 SECRET = "Bearer only-for-its-own-origin"
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import anyio
 import pytest
-from callers import call_of, hello, running_host
 from faults.observing import MIB, calling, rss_of, until_server
-from gateways import MODERN, RunningGateway, running_gateway, text_of
-from upstreams.running import Recording, builtin_tools, scripted_http_server, scripted_stdio_server, tool
+from support.callers import call_of, hello, running_host
+from support.gateways import MODERN, RunningGateway, running_gateway, text_of
+from support.upstreams.running import Recording, builtin_tools, scripted_http_server, scripted_stdio_server, tool
 
 UPSTREAMS = ("stdio", "body", "stream", "long-stream")
 DEEP = 10_000

@@ -8,8 +8,15 @@ from typing import Any
 
 import anyio
 from faults.observing import MIB, Announcements, announcements, eventually, rss_of, until_server
-from gateways import RunningGateway, glance_again, running_gateway, text_of
-from upstreams.running import builtin_tools, rescript, scripted_http_server, scripted_stdio_server, tool, unused_port
+from support.gateways import RunningGateway, glance_again, running_gateway, text_of
+from support.upstreams.running import (
+    builtin_tools,
+    rescript,
+    scripted_http_server,
+    scripted_stdio_server,
+    tool,
+    unused_port,
+)
 
 
 async def announced_in_all(gateway: RunningGateway, told: Announcements, server: dict[str, Any]) -> int:

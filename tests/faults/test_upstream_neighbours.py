@@ -10,8 +10,8 @@ from typing import Any
 
 import anyio
 from faults.observing import MIB, calling, rss_of, until_server
-from gateways import RunningGateway, running_gateway
-from upstreams.running import builtin_tools, scripted_http_server, scripted_stdio_server, tool
+from support.gateways import RunningGateway, running_gateway
+from support.upstreams.running import builtin_tools, scripted_http_server, scripted_stdio_server, tool
 
 CALLS = 300
 TRIES = 5

@@ -11,8 +11,8 @@ from typing import Any
 import anyio
 import pytest
 from faults.observing import MIB, calling, environment_of, eventually, lives, rss_of, until_server
-from gateways import running_gateway, text_of
-from upstreams.running import builtin_tools, rescript, scripted_stdio_server, tool
+from support.gateways import running_gateway, text_of
+from support.upstreams.running import builtin_tools, rescript, scripted_stdio_server, tool
 
 
 def marked(name: str) -> dict[str, Any]:

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import anyio
 import httpx2
-from callers import get_stream, handshake
-from gateways import RunningGateway, answer_of
-from teams import each_worker, ready, running_team, runs, until, worker_of, workers_of
-from upstreams.running import children_of, scripted_http_server, scripted_stdio_server, tool
+from support.callers import get_stream, handshake
+from support.gateways import RunningGateway, answer_of
+from support.teams import each_worker, ready, running_team, runs, until, worker_of, workers_of
+from support.upstreams.running import children_of, scripted_http_server, scripted_stdio_server, tool
 
 ECHO = tool("echo", n={"type": "integer"})
 HANG = tool("hang")

@@ -13,7 +13,7 @@ import pytest
 
 from gateway.cli import main
 from gateway.config.model import json_schema
-from gateway.eras import header_value
+from gateway.protocol import header_value
 
 OK = {"resultType": "complete", "content": [{"type": "text", "text": "sent"}], "isError": False}
 

@@ -4,16 +4,16 @@ import gc
 import weakref
 
 import anyio
-from gateways import glance_again
+from support.gateways import glance_again
 
 from gateway.access.principal import LOCAL
 from gateway.discovery import listing_of
 from gateway.downstream.sessions import Session
-from gateway.serving.memory import keep_settled
-from gateway.upstream.session import RawListing
-from registry.names import ServerName
-from registry.shape import ServerShape, Shape
-from registry.store import Registry
+from gateway.memory import keep_settled
+from gateway.upstream.mcp_session import RawListing
+from registry.catalog.names import ServerName
+from registry.catalog.shape import ServerShape, Shape
+from registry.catalog.store import Registry
 
 SERVER = ServerName("s")
 

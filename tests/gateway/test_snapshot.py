@@ -12,9 +12,9 @@ from typing import Any
 
 import anyio
 import pytest
-from callers import handshake, hello, running_host
-from gateways import RunningGateway, glance_again, running_gateway, text_of
-from upstreams.running import builtin_tools, rescript, scripted_http_server, scripted_stdio_server, tool
+from support.callers import handshake, hello, running_host
+from support.gateways import RunningGateway, glance_again, running_gateway, text_of
+from support.upstreams.running import builtin_tools, rescript, scripted_http_server, scripted_stdio_server, tool
 
 from gateway.snapshot import load
 

@@ -15,9 +15,9 @@ from gateway.config.model import ServerConfig
 from gateway.errors import ConnectionLost, GatewayError
 from gateway.upstream.graphql.endpoint import Endpoint
 from gateway.upstream.graphql.folder import FilesUnusable, Mark, mark_of, watch_paths
-from gateway.upstream.http import HttpClient
-from gateway.upstream.session import UpstreamSession
-from gateway.upstream.waiting import answers
+from gateway.upstream.mcp_session import UpstreamSession
+from gateway.upstream.reachability import answers
+from gateway.upstream.transport.http_client import HttpClient
 
 if TYPE_CHECKING:
     from gateway.upstream.graphql.library import Library

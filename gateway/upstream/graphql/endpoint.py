@@ -13,9 +13,9 @@ import anyio
 
 from gateway import wire
 from gateway.errors import METHOD_NOT_FOUND, RpcError
-from gateway.upstream.channel import OnMessage, OnProgress
-from gateway.upstream.http import HttpClient
-from gateway.upstream.http_connection import MAX_BODY_BYTES
+from gateway.upstream.transport.http_client import HttpClient
+from gateway.upstream.transport.http_connection import MAX_BODY_BYTES
+from gateway.upstream.transport.jsonrpc import OnMessage, OnProgress
 
 _HEADERS: Final = {
     "accept": "application/graphql-response+json, application/json;q=0.9",

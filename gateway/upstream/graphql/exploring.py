@@ -22,7 +22,7 @@ from graphql import (
 from gateway.errors import error_result
 from gateway.upstream.graphql.documents import MAX_TOKENS
 from gateway.upstream.graphql.refusals import ODD
-from registry.texts import excerpt
+from registry.schema.text import excerpt
 
 GET_SCHEMA: Final = "get_schema"
 EXECUTE: Final = "execute_graphql"

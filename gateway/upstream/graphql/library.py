@@ -23,7 +23,7 @@ from gateway.upstream.graphql.folder import SourceFile, read_folder
 from gateway.upstream.graphql.operations import Operation, tool_of
 from gateway.upstream.graphql.refusals import ODD, Refused
 from gateway.upstream.graphql.schema import introspect, load_introspection, load_schema, read_schema_file
-from registry.intake import Finding
+from registry.intake.tools import Finding
 
 # A thread works so long at most before the loop hears of it, and what it made is kept.
 _STRETCH_S: Final = 0.25

@@ -7,8 +7,8 @@ from typing import Final
 from graphql import GraphQLError, Node
 
 from gateway.errors import GatewayError
-from registry.intake import Finding
-from registry.texts import excerpt
+from registry.intake.tools import Finding
+from registry.schema.text import excerpt
 
 # What graphql-core raises where a schema is odd in ways that it takes for impossible.
 ODD: Final = (GraphQLError, TypeError, ValueError, LookupError, AttributeError, AssertionError, RecursionError)

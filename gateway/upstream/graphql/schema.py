@@ -23,7 +23,7 @@ from gateway.upstream.graphql.aside import run_aside
 from gateway.upstream.graphql.endpoint import Endpoint
 from gateway.upstream.graphql.folder import FilesUnusable
 from gateway.upstream.graphql.refusals import ODD
-from registry.texts import excerpt
+from registry.schema.text import excerpt
 
 MAX_SCHEMA_BYTES: Final = 16 * 1024 * 1024
 _MAX_TOKENS: Final = 1_000_000

@@ -14,9 +14,9 @@ from gateway.upstream.graphql.answers import is_request_error, response_of, resu
 from gateway.upstream.graphql.aside import run_aside
 from gateway.upstream.graphql.endpoint import Endpoint
 from gateway.upstream.graphql.library import Library, Shelf
-from gateway.upstream.session import ALL_KINDS, RawListing, UpstreamCall, UpstreamSession
-from registry.catalog import ListKind
-from registry.texts import excerpt
+from gateway.upstream.mcp_session import ALL_KINDS, RawListing, UpstreamCall, UpstreamSession
+from registry.catalog.catalog import ListKind
+from registry.schema.text import excerpt
 
 # An endpoint that refuses document after document is asked for its schema only so often.
 _DOUBT_S: Final = 30.0

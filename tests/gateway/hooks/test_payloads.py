@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from gateway.hooks import Block, Call, Hook, Metadata
 from gateway.hooks.formats import Format, decode, encode
-from gateway.hooks.guard import Guard, Terms
 from gateway.hooks.hook import Before
 from gateway.hooks.payloads import BadPayload, copied, plain
+from gateway.hooks.runner import Guard, Terms
 
 NAMES = st.sampled_from(["tool_name", "metadata", "arguments", "client_session_id", "server", "name", "args"])
 VALUES = st.recursive(

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.upstream.graphql.inputs import input_schema
-from registry import schemas
-from registry.intake import admit
-from registry.nulls import without_nulls
+from registry.dialects.nulls import without_nulls
+from registry.intake.tools import admit
+from registry.schema import schemas
 
 SCHEMA = build_schema(
     """

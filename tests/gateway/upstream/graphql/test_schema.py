@@ -19,7 +19,7 @@ from gateway.upstream.graphql.library import make_operation
 from gateway.upstream.graphql.operations import Operation
 from gateway.upstream.graphql.refusals import Refused
 from gateway.upstream.graphql.schema import load_introspection, load_schema, read_schema_file
-from registry.intake import admit
+from registry.intake.tools import admit
 
 SDL = """
 "A number." scalar N @specifiedBy(url: "http://n.test")

@@ -1,0 +1,133 @@
+"""What we offer of our own: `invoke_tool`, the generic way to every wrapper, and a prompt that is its manual."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from registry.arguments.coercion import container
+from registry.catalog.catalog import Catalog
+from registry.catalog.overrides import manual
+from registry.dialects.client_profiles import DIALECTS
+from registry.views.view import View
+
+INVOKE_TOOL: Final[dict[str, Any]] = {
+    "name": "invoke_tool",
+    "title": "Invoke a tool by server and name",
+    "description": (
+        "Fallback that calls any tool of any server behind this gateway. Prefer the typed tool "
+        "`server__tool` where it is listed: it takes its parameters at the top level. Here they all go "
+        "inside `arguments`, as in "
+        '{"server": "calendar", "tool": "send_email", "arguments": {"to": ["a@example.test"]}}.'
+    ),
+    "inputSchema": {
+        "type": "object",
+        "properties": {
+            "server": {
+                "type": "string",
+                "description": "The server's alias: the part before `__` in a typed name.",
+            },
+            "tool": {"type": "string", "description": "The tool's name, without the alias."},
+            "arguments": {
+                "type": "object",
+                "description": "All parameters of the tool, by name. Leave out only for a tool without parameters.",
+            },
+        },
+        "required": ["server", "tool"],
+    },
+}
+
+FIND_TOOLS: Final[dict[str, Any]] = {
+    "name": "find_tools",
+    "title": "Find tools",
+    "description": (
+        "Searches the tools behind this gateway, of which only some are listed here. Say in a few words what you "
+        "want to do, as in `send an email`. Answers with the typed names, descriptions and full schemas of the best "
+        "matches; call one directly by its typed name, or through invoke_tool where a new name is refused."
+    ),
+    "inputSchema": {
+        "type": "object",
+        "properties": {
+            "query": {"type": "string", "description": "What you want to do, in a few words."},
+            "limit": {"type": "integer", "minimum": 1, "maximum": 50, "description": "At most so many (default 5)."},
+        },
+        "required": ["query"],
+    },
+    "annotations": {"readOnlyHint": True, "openWorldHint": False},
+}
+LIST_SERVERS: Final[dict[str, Any]] = {
+    "name": "list_servers",
+    "title": "List servers",
+    "description": "Lists the servers behind this gateway with the number of their tools, listed here or not.",
+    "inputSchema": {"type": "object", "properties": {}},
+    "annotations": {"readOnlyHint": True, "openWorldHint": False},
+}
+GET_SERVER_DETAILS: Final[dict[str, Any]] = {
+    "name": "get_server_details",
+    "title": "Get details of a server",
+    "description": "Tells what a server behind this gateway is for, and names its tools with a line about each.",
+    "inputSchema": {
+        "type": "object",
+        "properties": {"server": {"type": "string", "description": "The alias, as list_servers shows it."}},
+        "required": ["server"],
+    },
+    "annotations": {"readOnlyHint": True, "openWorldHint": False},
+}
+
+NATIVE_TOOLS: Final = (INVOKE_TOOL,)
+_AS_TEXT: Final = {
+    "type": "string",
+    "description": (
+        "All parameters of the tool, by name, as the text of one JSON object. Null only for a tool without parameters."
+    ),
+}
+FINDERS: Final = (FIND_TOOLS, LIST_SERVERS, GET_SERVER_DETAILS)
+
+GATEWAY_TOOLS: Final[dict[str, Any]] = {
+    "name": "gateway_tools",
+    "title": "Tools behind this gateway",
+    "description": "Every tool behind this gateway with its arguments, as text for a model.",
+    "arguments": [{"name": "server", "description": "Only the tools of this server.", "required": False}],
+}
+
+NATIVE_PROMPTS: Final = (GATEWAY_TOOLS,)
+_MAX_COMPLETIONS: Final = 100
+
+
+def always_listed(dialect: str) -> tuple[dict[str, Any], ...]:
+    """Our tools that every list has, for a dialect: a strict one knows no object with any members.
+
+    There the arguments of `invoke_tool` are a text, which `unwritten` reads.
+    """
+    if not DIALECTS[dialect].strict:
+        return NATIVE_TOOLS
+    schema = INVOKE_TOOL["inputSchema"]
+    properties = {**schema["properties"], "arguments": _AS_TEXT}
+    return ({**INVOKE_TOOL, "inputSchema": {**schema, "properties": properties}},)
+
+
+def unwritten(sent: object, dialect: str) -> object:
+    """The arguments of `invoke_tool` as they would be in a dialect that can say them."""
+    text = sent.get("arguments") if isinstance(sent, dict) and DIALECTS[dialect].strict else None
+    read = container(text) if isinstance(text, str) else None
+    return {**sent, "arguments": read} if isinstance(sent, dict) and isinstance(read, dict) else sent
+
+
+def tool_manual(view: View, arguments: object) -> dict[str, Any]:
+    """The result of `prompts/get` for our own prompt: every tool as it is shown, listed or not."""
+    server = arguments.get("server") if isinstance(arguments, dict) else None
+    chosen = server if isinstance(server, str) and server else None
+    shown = [entry.shown for entry in view.entries if chosen in (None, entry.server)]
+    text = "\n\n".join(map(manual, shown)) or "There is no such tool."
+    return {
+        "description": GATEWAY_TOOLS["description"],
+        "messages": [{"role": "user", "content": {"type": "text", "text": text}}],
+    }
+
+
+def complete_server(catalog: Catalog, argument: object) -> dict[str, Any]:
+    """The result of `completion/complete` for the argument of our own prompt."""
+    typed = argument.get("value") if isinstance(argument, dict) else None
+    begun = typed if isinstance(typed, str) else ""
+    values = sorted(server for server in catalog.servers if server.startswith(begun))
+    shown: list[str] = [*values[:_MAX_COMPLETIONS]]
+    return {"completion": {"values": shown, "total": len(values), "hasMore": len(values) > len(shown)}}

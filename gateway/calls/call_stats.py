@@ -1,0 +1,180 @@
+"""How calls end, by tool and kind: what fails again and again is flagged once; repaired calls count apart.
+
+Nothing of what was sent or answered is kept: only names of parameters and kinds of failure.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from cachetools import LRUCache
+
+from gateway.calls.context import Caller
+from gateway.errors import UpstreamError, UpstreamLost, UpstreamProtocolError, UpstreamTimeout, UpstreamUnavailable
+from registry.arguments.diagnosis import ArgumentProblem
+from registry.arguments.unwrapping import Repair
+from registry.catalog.catalog import ToolWrapper
+from registry.schema.json_paths import show_path
+
+log = logging.getLogger(__name__)
+
+WINDOW_S: Final = 24 * 60 * 60.0
+FLAG_FAILURES: Final = 3
+FLAG_SESSIONS: Final = 2
+MAX_CLUSTERS: Final = 4_096
+MAX_COUNTED: Final = 20_000
+_MAX_REMEMBERED: Final = 64
+_KINDS: Final[tuple[tuple[type[UpstreamError], str], ...]] = (
+    (UpstreamUnavailable, "unavailable"),
+    (UpstreamTimeout, "timeout"),
+    (UpstreamLost, "lost"),
+    (UpstreamProtocolError, "malformed_answer"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """One class of failure: its kind, and what tells it from others of its kind."""
+
+    kind: str
+    detail: str = ""
+
+    @classmethod
+    def of(cls, error: UpstreamError) -> Failure:
+        """The class of what an upstream could not do."""
+        return cls(kind=next((kind for known, kind in _KINDS if isinstance(error, known)), "refused_input"))
+
+    @classmethod
+    def of_problem(cls, problem: ArgumentProblem) -> Failure:
+        """The class of a wrong argument: which one, and in what way."""
+        return cls(kind=f"argument_{problem.kind}", detail=show_path(problem.path))
+
+
+@dataclass(slots=True)
+class _Cluster:
+    """Failures of one class at one tool, of the last 24 hours."""
+
+    wrapper: str
+    server: str
+    tool: str
+    failure: Failure
+    total: int = 0
+    recent: deque[tuple[float, str]] = field(default_factory=lambda: deque(maxlen=_MAX_REMEMBERED))
+    flagged_at_s: float | None = None
+
+
+class Outcomes:
+    """Counts and clusters; bounded, the least recently seen cluster makes room.
+
+    Attributes:
+        calls: How many by server, tool, way and outcome.
+        seconds: What they took together, by server, tool and way.
+        tell: Whom each failure is told instead, where another process notes those of several.
+
+    Args:
+        on_success: Hears of each call that went well.
+        clock: Seconds that only go forward.
+    """
+
+    def __init__(
+        self,
+        *,
+        on_success: Callable[[ToolWrapper], None] = lambda wrapper: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._on_success = on_success
+        self._clock = clock
+        self._clusters: LRUCache[tuple[str, Failure], _Cluster] = LRUCache(MAX_CLUSTERS)
+        self.calls: Counter[tuple[str, str, str, str]] = Counter()
+        self.seconds: defaultdict[tuple[str, str, str], float] = defaultdict(float)
+        self.tell: Callable[[str, str, str, Failure, str], None] | None = None
+        self._repairs: LRUCache[str, Counter[str]] = LRUCache(MAX_CLUSTERS)
+
+    def counted(self, wrapper: ToolWrapper, via: str, outcome: str, seconds: float) -> None:
+        """Count one call that reached a wrapper; of more tools than anybody watches nothing new is counted."""
+        key = (wrapper.server, wrapper.tool, via)
+        if key in self.seconds or len(self.seconds) < MAX_COUNTED:
+            self.calls[(*key, outcome)] += 1
+            self.seconds[key] += seconds
+
+    def ended(self, wrapper: ToolWrapper, result: dict[str, Any], caller: Caller) -> None:
+        """Take note of a result."""
+        if result.get("isError") is True:
+            self.failed(wrapper, Failure(kind="error_result"), caller)
+        else:
+            self._on_success(wrapper)
+
+    def failed(self, wrapper: ToolWrapper, failure: Failure, caller: Caller) -> None:
+        """Take note of a failure; the third of its class from a second session is told, once."""
+        who = caller.session_id or f"{caller.principal.name}@{caller.peer}"
+        (self.tell or self.note)(wrapper.name, wrapper.server, wrapper.tool, failure, who)
+
+    def note(self, wrapper: str, server: str, tool: str, failure: Failure, who: str) -> None:
+        """Take note of a failure of whichever process; see `failed`."""
+        key = (wrapper, failure)
+        cluster = self._clusters.get(key)
+        if cluster is None:
+            cluster = self._clusters[key] = _Cluster(wrapper, server, tool, failure)
+        now_s = self._clock()
+        cluster.total += 1
+        cluster.recent.append((now_s, who))
+        recent = _recent(cluster, now_s)
+        if cluster.flagged_at_s is not None and now_s - cluster.flagged_at_s > WINDOW_S:
+            cluster.flagged_at_s = None
+        enough = len(recent) >= FLAG_FAILURES and len({who for _, who in recent}) >= FLAG_SESSIONS
+        if cluster.flagged_at_s is not None or not enough:
+            return
+        cluster.flagged_at_s = now_s
+        log.warning(
+            "calls keep failing: %s %s",
+            failure.kind,
+            failure.detail,
+            extra={"server": server, "tool": tool, "wrapper": wrapper},
+        )
+
+    def repaired(self, wrapper: ToolWrapper, repairs: Iterable[Repair]) -> None:
+        """Take note of a call that was repaired."""
+        counter = self._repairs.get(wrapper.name)
+        if counter is None:
+            counter = self._repairs[wrapper.name] = Counter()
+        counter["calls"] += 1
+        counter.update({repair.name for repair in repairs})
+
+    def failure_rows(self) -> list[dict[str, Any]]:
+        """One row for each class of failure of the last 24 hours, flagged ones first."""
+        now_s = self._clock()
+        rows: list[dict[str, Any]] = []
+        for cluster in list(self._clusters.values()):
+            recent = _recent(cluster, now_s)
+            if recent:
+                rows.append(
+                    {
+                        "wrapper": cluster.wrapper,
+                        "server": cluster.server,
+                        "tool": cluster.tool,
+                        "kind": cluster.failure.kind,
+                        "detail": cluster.failure.detail,
+                        "recent": len(recent),
+                        "sessions": len({who for _, who in recent}),
+                        "total": cluster.total,
+                        "lastSecondsAgo": round(now_s - recent[-1][0], 1),
+                        "flagged": cluster.flagged_at_s is not None,
+                    }
+                )
+        return sorted(rows, key=lambda row: (not row["flagged"], -row["recent"], row["wrapper"]))
+
+    def repair_rows(self) -> list[dict[str, Any]]:
+        """One row for each tool of which calls were repaired."""
+        return [
+            {"wrapper": name, "calls": counter["calls"], "repairs": {k: n for k, n in counter.items() if k != "calls"}}
+            for name, counter in sorted(self._repairs.items())
+        ]
+
+
+def _recent(cluster: _Cluster, now_s: float) -> list[tuple[float, str]]:
+    return [one for one in cluster.recent if now_s - one[0] <= WINDOW_S]

@@ -1,0 +1,308 @@
+"""An upstream's complaint, and beside it what the schema knows; the complaint itself stays byte for byte.
+
+An upstream may check more than its schema says, and its words are often all that a model gets to see: `'to' was
+not provided` has made models believe that their arguments are lost on the way. Where a complaint names a declared
+parameter as missing, or a key that was sent as unknown, one text is added after it: what is missing, what was
+sent, the near miss, a ready call and the schema. Everything else passes as the very object that came.
+
+Every look at a text is a look at a bounded window around a known name, so its length costs linear time.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from gateway.errors import INVALID_PARAMS
+from registry.arguments import problems
+from registry.arguments.coercion import fold
+from registry.arguments.diagnosis import ArgumentProblem, NearNames, kind_of
+from registry.arguments.problems import Via
+from registry.catalog.catalog import ToolWrapper
+from registry.dialects.definitions import Lowered
+from registry.schema.json_paths import MAX_SHOWN_KEY, declared
+from registry.schema.text import excerpt
+
+MAX_BODY: Final = 4_096
+"""Longest body that is read as a complaint although it is no error result."""
+MAX_ADVICE: Final = 2_500
+_MAX_READ: Final = 8_192
+_MAX_NAMES: Final = 500
+_MAX_SENT: Final = 50
+_MAX_OCCURRENCES: Final = 20
+_WINDOW: Final = 90
+
+_QUOTES: Final = "'\"`‘’“”"
+_NOUN_WORDS: Final = (
+    "argument arguments field fields key keys member members option options param parameter parameters params "
+    "properties property attribute attributes element elements input inputs name"
+)
+_FILLER_WORDS: Final = (
+    "a an the and or for of value values following required positional keyword keyword-only named request "
+    "query json 1 2 3 4 5"
+)
+_NOUNS: Final = frozenset(_NOUN_WORDS.split())
+_FILLERS: Final = _NOUNS | frozenset(_FILLER_WORDS.split())
+_TRIGGERS: Final = frozenset({"missing", "required", "requires", "lacks", "lacking"})
+_SEPARATORS = re.compile(r"[\s:,;()\[\]]+")
+_SAYS_MISSING = re.compile(
+    r"[\s:)\]]{0,3}"
+    r"(?:this\s)?(?:(?:field|parameter|param|argument|property|key|option|value|input)\s)?"
+    r"(?:(?:is|are|was|were)\s(?:a\s|an\s)?"
+    r"(?:required|missing|mandatory|undefined|absent|null|none\b|not\s(?:provided|specified|supplied|set\b|given|defined|present))"
+    r"|(?:must|should|needs\sto|has\sto)\s(?:be\s(?:provided|specified|supplied|set\b|given|defined|present|included|non-empty)"
+    r"|not\sbe\s(?:null|undefined|none\b|empty|blank|missing|omitted))"
+    r"|(?:cannot|can\snot|can't|may\snot)\sbe\s(?:null|undefined|none\b|empty|blank|missing|omitted)"
+    r"|not\s(?:provided|specified|supplied)"
+    r"|field\srequired|missing\srequired|(?:required|missing)[\s.!,;)]{0,3}(?:\n|$|\[)"
+    r"|invalid\sinput:\sexpected\s\w{1,20},\sreceived\sundefined)",
+    re.IGNORECASE,
+)
+_ENDS_NAME = re.compile(r"\s{0,2}(?:$|[\n.,;:!?)\]])")
+_CSHARP = re.compile(r"(?:null|empty|missing|required)[^()]{0,40}(?:\(parameter |parameter name: )$", re.IGNORECASE)
+_AT_PLACE = re.compile(
+    r"(?:required|undefined|invalid input[^\n]{0,50})[^\n]{0,12}\n?\s{0,6}(?:→\s)?at\s$", re.IGNORECASE
+)
+_IS_MISSING = re.compile(r"required|missing|undefined", re.IGNORECASE)
+_PLACES: Final = ("path", "loc", "field", "param", "parameter", "property")
+"""Members by which a list of issues tells where: zod, pydantic, and what web services write."""
+_JSON_BEGINS = re.compile(r"\{\s{0,80}[\"}]|\[\s{0,80}\{")
+_MAX_NODES: Final = 500
+_ONLY_A_KEY = re.compile(r"(?:[^\n'\"]{0,120}: )?'([^'\n]{1,64})'")
+_SAYS_UNKNOWN = re.compile(
+    r"unexpected|unrecogni[sz]ed|unknown|unsupported|not allowed|not permitted|not a valid|does not exist|no such"
+    r"|additional propert|extra (?:input|field|key)",
+    re.IGNORECASE,
+)
+_NO_SUCH_TOOL = re.compile(r"(?:unknown|no such) tool\b|\btool\b[^\n]{0,140}\bnot found", re.IGNORECASE)
+_INVALID_PARAMS = re.compile(r"\s{0,4}(?:MCP error )?-32602\b")
+_UPSTREAM_ERROR: Final = "typegate/upstreamError"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Complaint:
+    """What an upstream found wrong with arguments.
+
+    Attributes:
+        missing: Declared parameters that it did not get, and that were not sent.
+        doubted: Declared parameters that it says it did not get, although they were sent.
+        unknown: Keys that were sent and that neither it nor the schema knows.
+    """
+
+    missing: tuple[str, ...] = ()
+    doubted: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.missing or self.doubted or self.unknown)
+
+    def renamed(self, names: Mapping[str, str]) -> Complaint:
+        """Return the same about other names."""
+        missing, doubted, unknown = (
+            tuple(names.get(name, name) for name in found) for found in (self.missing, self.doubted, self.unknown)
+        )
+        return Complaint(missing=missing, doubted=doubted, unknown=unknown)
+
+
+def enrich(
+    result: dict[str, Any],
+    wrapper: ToolWrapper,
+    arguments: dict[str, Any],
+    *,
+    via: Via = "wrapper",
+    lowered: Lowered | None = None,
+) -> dict[str, Any]:
+    """Return the result of a call with a text about its complaint added last, or the same object.
+
+    Error results are read, among them relayed protocol errors, and bodies of at most 4,096 characters that are a
+    JSON object with an `error`. A protocol error −32602 always gets the shape of a right call, unless it speaks
+    of the tool itself.
+
+    Args:
+        result: What the caller would get.
+        wrapper: The tool.
+        arguments: What was sent to the upstream.
+        via: The way the call came.
+        lowered: How the caller was shown the tool, where that is not as it is. The complaint is in the upstream's
+            names, what is added to it in those that the caller knows.
+    """
+    content = result.get("content")
+    if not isinstance(content, list):
+        return result
+    texts = [one["text"] for one in content if isinstance(one, dict) and isinstance(one.get("text"), str)]
+    if result.get("isError") is True:
+        said = "\n".join(text[:_MAX_READ] for text in texts[:4])[:_MAX_READ]
+        code, data = _protocol_error(result)
+        complaint = read(f"{said}\n{data}" if data else said, wrapper, arguments)
+        wanted = code == INVALID_PARAMS or _INVALID_PARAMS.match(said) is not None
+        wanted = wanted and not _NO_SUCH_TOOL.search(said)
+    else:
+        said = "\n".join(_complaints_in(texts))
+        complaint = read(said, wrapper, arguments, slips=False) if said else Complaint()
+        wanted = False
+    if not complaint and not wanted:
+        return result
+    if lowered is not None:
+        wrapper = problems.as_shown(wrapper, lowered)
+        complaint, arguments = complaint.renamed(lowered.names), problems.renamed(arguments, lowered.names)
+    call = problems.ready_call(wrapper, via, as_text=lowered is not None and lowered.nulls)
+    return {**result, "content": [*content, {"type": "text", "text": _advice(complaint, wrapper, arguments, call)}]}
+
+
+def read(text: str, wrapper: ToolWrapper, arguments: dict[str, Any], *, slips: bool = True) -> Complaint:
+    """Return what a text says about declared parameters and about keys that were sent.
+
+    Args:
+        text: The complaint.
+        wrapper: The tool.
+        arguments: What was sent to the upstream.
+        slips: Also take a key for unknown that differs from an absent parameter only in case and separators,
+            whatever the text says.
+    """
+    text = text[:_MAX_READ]
+    names = declared(wrapper.input_schema, wrapper.input_schema)
+    known = [name for name in list(names)[:_MAX_NAMES] if name and name in text]
+    prose, listed = _issues(text)
+    found = [name for name in known if name in listed or _says_missing(prose, name, known)]
+    stray = [key for key in list(arguments)[:_MAX_SENT] if key and key not in names]
+    rejects = bool(stray) and _SAYS_UNKNOWN.search(text) is not None
+    spellings = {fold(name) for name in names if name not in arguments} if stray and slips else set()
+    return Complaint(
+        missing=tuple(name for name in found if name not in arguments),
+        doubted=tuple(name for name in found if name in arguments),
+        unknown=tuple(
+            key for key in stray if fold(key) in spellings or (rejects and next(_occurrences(text, key), None))
+        ),
+    )
+
+
+def _protocol_error(result: dict[str, Any]) -> tuple[int | None, str]:
+    """Return the code of a relayed protocol error, and its data as text."""
+    meta = result.get("_meta")
+    error = meta.get(_UPSTREAM_ERROR) if isinstance(meta, dict) else None
+    if not isinstance(error, dict):
+        return None, ""
+    code, data = error.get("code"), error.get("data")
+    try:
+        text = "" if data is None else data if isinstance(data, str) else json.dumps(data)
+    except (ValueError, RecursionError):
+        text = ""
+    return (code if isinstance(code, int) else None), text[:_MAX_READ]
+
+
+def _complaints_in(texts: Iterable[str]) -> Iterator[str]:
+    """Yield the messages of bodies that are errors although their results are not."""
+    for text in texts:
+        if len(text) > MAX_BODY or '"error"' not in text or not text.lstrip().startswith("{"):
+            continue
+        try:
+            body = json.loads(text)
+        except (ValueError, RecursionError):
+            continue
+        error = body.get("error") if isinstance(body, dict) else None
+        message = error.get("message") if isinstance(error, dict) else error
+        if isinstance(message, str):
+            yield message
+
+
+def _occurrences(text: str, name: str) -> Iterator[tuple[int, int]]:
+    """Yield where a name stands alone in a text, quotes left out."""
+    start = 0
+    for _time in range(_MAX_OCCURRENCES):
+        begin = text.find(name, start)
+        if begin < 0:
+            return
+        end = start = begin + len(name)
+        if not _continues(text[begin - 1 : begin]) and not _continues(text[end : end + 1]):
+            yield begin, end
+
+
+def _continues(character: str) -> bool:
+    return character.isalnum() or character in ("_", "$", "-")
+
+
+def _says_missing(text: str, name: str, names: Collection[str]) -> bool:
+    if (only := _ONLY_A_KEY.fullmatch(text.strip())) is not None and only[1] == name:
+        return True  # how Python names a missing key
+    for begin, end in _occurrences(text, name):
+        quoted = begin > 0 and end < len(text) and text[begin - 1] in _QUOTES and text[end] in _QUOTES
+        before = text[max(0, begin - quoted - _WINDOW) : begin - quoted]
+        after = text[end + quoted : end + quoted + _WINDOW]
+        if _SAYS_MISSING.match(after) or _CSHARP.search(before) or _AT_PLACE.search(before):
+            return True
+        if _announced(before, names, quoted) and (quoted or _ENDS_NAME.match(after)):
+            return True
+    return False
+
+
+def _announced(before: str, names: Collection[str], quoted: bool) -> bool:
+    """Tell whether the words in front of a name say that what follows is missing."""
+    clear = quoted or before.rstrip(" ").endswith(":")
+    for word in reversed(_SEPARATORS.split(before)):
+        plain = word.strip(_QUOTES)
+        lower = plain.lower()
+        clear = clear or lower in _NOUNS
+        if lower in _TRIGGERS and clear:
+            return True
+        if plain and lower not in _FILLERS and plain not in names:
+            return False
+    return False
+
+
+def _issues(text: str) -> tuple[str, set[str]]:
+    """Split what is written in JSON from a text: the text and its sentences, and names listed as missing."""
+    begun = _JSON_BEGINS.search(text)
+    if begun is None:
+        return text, set()
+    try:
+        value, end = json.JSONDecoder().raw_decode(text, begun.start())
+    except (ValueError, RecursionError):
+        return text, set()
+    sentences, missing = [text[: begun.start()], text[end:]], set[str]()
+    pending: list[tuple[str, Any]] = [("", value)]
+    for _node in range(_MAX_NODES):
+        if not pending:
+            break
+        key, node = pending.pop()
+        if isinstance(node, str):
+            sentences.append(f"{key}: {node}" if key else node)
+        elif isinstance(node, list):
+            pending += [(key, child) for child in node]
+        elif isinstance(node, dict):
+            places = [node[word] for word in _PLACES if isinstance(node.get(word), str | list)]
+            if places:
+                if any(isinstance(word, str) and _IS_MISSING.search(word) for word in node.values()):
+                    steps = places[0] if isinstance(places[0], list) else [places[0]]
+                    missing.update(step for step in steps if isinstance(step, str))
+            else:
+                pending += [(str(name), child) for name, child in node.items()]
+    return "\n".join(sentences), missing
+
+
+def _advice(complaint: Complaint, wrapper: ToolWrapper, arguments: dict[str, Any], call: str) -> str:
+    sentences = ["Added by the gateway:"]
+    if complaint.missing:
+        sentences.append(f"Missing: {_names(complaint.missing)}.")
+    sentences += [
+        f"{excerpt(name, MAX_SHOWN_KEY)} was sent, as {kind_of(arguments[name])}." for name in complaint.doubted[:5]
+    ]
+    absent = [name for name in declared(wrapper.input_schema, wrapper.input_schema) if name not in arguments]
+    names_near = NearNames()
+    for key in complaint.unknown[:5]:
+        near = names_near.find(key, absent)
+        hint = f"; did you mean {near}?" if near is not None else "."
+        sentences.append(f"{excerpt(key, MAX_SHOWN_KEY)} is not a parameter{hint}")
+    sentences.append(f"Keys sent: {_names(tuple(arguments)) or '(none)'}.")
+    sentences.append(f"Call it like: {call}")
+    text = " ".join(sentences)
+    named = [ArgumentProblem(path=(name,), kind="missing", message="") for name in complaint.missing]
+    room = max(MAX_ADVICE - len(text) - len(" Schema: "), 0)
+    return f"{text} Schema: {problems.schema_text(wrapper, named, arguments, room)}" if room >= 100 else text
+
+
+def _names(names: tuple[str, ...]) -> str:
+    shown = ", ".join(excerpt(name, MAX_SHOWN_KEY) for name in names[:20])
+    return shown + (f" and {len(names) - 20} more" if len(names) > 20 else "")

@@ -1,0 +1,150 @@
+"""Our tools for what a list leaves out: search, the servers, and one server's details."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+import anyio.to_thread
+
+from gateway import wire
+from gateway.calls.builtin_tools import FIND_TOOLS, GET_SERVER_DETAILS, LIST_SERVERS
+from gateway.calls.context import Caller
+from gateway.embeddings.tool_vectors import Meanings
+from gateway.errors import error_result
+from gateway.upstream.link import UpstreamLink
+from registry.catalog.names import ServerName
+from registry.catalog.shape import ServerShape
+from registry.catalog.store import Registry
+from registry.schema.text import excerpt
+from registry.search.fusion import blended
+from registry.search.index import Hit, SearchIndex
+from registry.views.view import Entry, View
+
+FINDER_NAMES: Final = frozenset({FIND_TOOLS["name"], LIST_SERVERS["name"], GET_SERVER_DETAILS["name"]})
+DEFAULT_LIMIT: Final = 5
+MAX_LIMIT: Final = 50
+MAX_ANSWER_BYTES: Final = 40_000
+_MAX_LINE: Final = 160
+_INLINE_TOOLS: Final = 50
+_UNSHAPED: Final = ServerShape()
+
+
+class Finder:
+    """Answers `find_tools`, `list_servers` and `get_server_details` from the caller's view."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        links: Mapping[str, UpstreamLink],
+        synonyms: Mapping[str, Sequence[str]],
+        meanings: Meanings,
+    ) -> None:
+        self._registry = registry
+        self._links = links
+        self._synonyms = synonyms
+        self._meanings = meanings
+        self._indexes: dict[str, tuple[View, SearchIndex]] = {}
+
+    def replace(self, synonyms: Mapping[str, Sequence[str]]) -> None:
+        """Take other synonyms."""
+        self._synonyms = synonyms
+        self._indexes.clear()
+
+    async def call(self, name: str, arguments: object, caller: Caller) -> dict[str, Any]:
+        """Answer one call of ours; what is found is also told to the caller's session, if it has one."""
+        given = arguments if isinstance(arguments, dict) else {}
+        if name == LIST_SERVERS["name"]:
+            return _answer(
+                {"servers": [self._server_line(server, caller.view) for server in sorted(caller.view.servers)]}
+            )
+        if name == GET_SERVER_DETAILS["name"]:
+            return self._details(given.get("server"), caller.view)
+        query = given.get("query")
+        if not isinstance(query, str) or not query.strip():
+            return error_result('Not searched: find_tools needs `query` as text, as in {"query": "send an email"}.')
+        limit = given.get("limit")
+        limit = DEFAULT_LIMIT if limit is None else limit
+        if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= MAX_LIMIT:
+            return error_result(f"Not searched: `limit` is a whole number from 1 to {MAX_LIMIT}.")
+        found = _within_room(await self._hits(query, limit, caller.view), caller.view)
+        if caller.found is not None:
+            caller.found([entry.wrapper.name for entry in found])
+        return _answer({"tools": [_tool(entry) for entry in found]}, nothing="No tool fits; try other words.")
+
+    async def _hits(self, query: str, limit: int, view: View) -> list[Hit]:
+        index = await self._index(view)
+        near = await self._meanings.nearness(view, query)
+        return index.search(query, limit) if near is None else blended(index.search(query, len(near)), near, limit)
+
+    async def _index(self, view: View) -> SearchIndex:
+        known = self._indexes.get(view.profile.name)
+        if known is not None and known[0] is view:
+            return known[1]
+        names = {server: self._shape(server).display_name for server in view.servers}
+        build = partial(
+            SearchIndex,
+            view.entries,
+            synonyms=self._synonyms,
+            aliases={server: name for server, name in names.items() if name},
+        )
+        # Reading a thousand definitions is work: the loop has others to serve.
+        index = build() if len(view.entries) <= _INLINE_TOOLS else await anyio.to_thread.run_sync(build)
+        self._indexes[view.profile.name] = (view, index)
+        return index
+
+    def _server_line(self, server: str, view: View) -> dict[str, Any]:
+        shape = self._shape(server)
+        link = self._links.get(server)
+        return {
+            "server": server,
+            "displayName": shape.display_name or server,
+            "tools": len(view.catalog.of(server)),
+            "reachable": link is not None and link.session is not None,
+        }
+
+    def _details(self, server: object, view: View) -> dict[str, Any]:
+        if not isinstance(server, str) or server not in view.servers:
+            named = f"there is no server '{server[:200]}'" if isinstance(server, str) else "`server` is missing"
+            return error_result(f"Not found: {named}. Servers: {', '.join(sorted(view.servers)) or 'none'}.")
+        shape = self._shape(server)
+        link = self._links.get(server)
+        details = {
+            **self._server_line(server, view),
+            "about": link.session.instructions if link is not None and link.session is not None else None,
+            "supplement": shape.supplement,
+            "siblings": [one for one in shape.siblings if one in view.servers],
+            "toolNames": {
+                entry.wrapper.name: excerpt(str(entry.shown.get("description", "")), _MAX_LINE)
+                for entry in view.entries
+                if entry.wrapper.server == server
+            },
+        }
+        return _answer({key: value for key, value in details.items() if value not in (None, [], "")})
+
+    def _shape(self, server: str) -> ServerShape:
+        return self._registry.shape.servers.get(ServerName(server), _UNSHAPED)
+
+
+def _within_room(hits: list[Hit], view: View) -> list[Entry]:
+    found: list[Entry] = []
+    room = MAX_ANSWER_BYTES
+    for hit in hits:
+        entry = view.entry(hit.name)
+        room -= len(wire.dumps(_tool(entry))) if entry is not None else 0
+        if entry is None or (room < 0 and found):
+            break
+        found.append(entry)
+    return found
+
+
+def _tool(entry: Entry) -> dict[str, Any]:
+    kept = ("name", "title", "description", "inputSchema", "annotations")
+    return {member: entry.shown[member] for member in kept if member in entry.shown}
+
+
+def _answer(found: dict[str, Any], *, nothing: str = "") -> dict[str, Any]:
+    empty = nothing if nothing and not any(found.values()) else ""
+    text = empty or wire.dumps(found).decode()
+    return {"content": [{"type": "text", "text": text}], "structuredContent": found}

@@ -1,0 +1,203 @@
+"""Talk to a running gateway over HTTP: its admin API, and single requests of the 2026-07-28 protocol."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from typing import Any, Final
+from urllib.parse import SplitResult, urlencode, urlsplit
+
+from gateway import __version__
+from gateway.commands.locations import NotReached, UsageError
+from gateway.protocol import MODERN_VERSIONS, envelope, header_value
+
+DEFAULT_URL: Final = "http://127.0.0.1:8765/mcp"
+MAX_ANSWER_BYTES: Final = 256 * 1024 * 1024
+_META: Final = envelope({"name": "typegate-cli", "version": __version__})
+
+Notice = Callable[[dict[str, Any]], None]
+
+
+def admin(url: str, path: str, token: str, query: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
+    """The rows that `GET path` of the admin API answers with.
+
+    Raises:
+        NotReached: The gateway does not answer, or refuses.
+    """
+    found = admin_answer(url, path, token, query)
+    if isinstance(found, dict):
+        found = next((rows for rows in found.values() if isinstance(rows, list)), None)
+    if not isinstance(found, list):
+        raise NotReached(f"{_origin(_target(url))}{path} answered with no list; is that a typegate gateway?")
+    return found
+
+
+def admin_answer(url: str, path: str, token: str, query: Mapping[str, str] | None = None) -> Any:
+    """What `GET path` of the admin API answers with.
+
+    Raises:
+        NotReached: The gateway does not answer, or refuses.
+    """
+    target = _target(url)
+    wanted = path + (f"?{urlencode(query)}" if query else "")
+    headers = {"Authorization": f"Bearer {token}", "Accept": "application/json"}
+    with closing(_connection(target, timeout_s=30.0)) as connection:
+        answer = _send(connection, target, "GET", wanted, None, headers)
+        body = _read(answer, target)
+    if answer.status == 401:
+        raise NotReached(f"{_origin(target)} refuses the admin token; expected the one it was started with")
+    if answer.status != 200:
+        raise NotReached(f"{_origin(target)}{path} answered HTTP {answer.status}; is that a typegate gateway?")
+    return _json(body, target)
+
+
+def request(
+    url: str,
+    method: str,
+    params: Mapping[str, Any],
+    *,
+    api_key: str | None,
+    timeout_s: float,
+    headers: Mapping[str, str] | None = None,
+    notice: Notice | None = None,
+) -> dict[str, Any]:
+    """Send one stateless request and return its JSON-RPC response, result or error.
+
+    Args:
+        url: The address of the MCP endpoint.
+        method: The JSON-RPC method.
+        params: Its parameters, without `_meta`.
+        api_key: Sent as a bearer token.
+        timeout_s: How long no byte may come before we give up.
+        headers: More headers, as `Mcp-Param-…`.
+        notice: Called with each notification that comes before the answer.
+
+    Raises:
+        NotReached: There was no answer.
+    """
+    target = _target(url)
+    message = {
+        "jsonrpc": "2.0",
+        "id": 1,
+        "method": method,
+        "params": {**params, "_meta": {**_META, "progressToken": 1}},
+    }
+    sent = {
+        "Content-Type": "application/json",
+        "Accept": "application/json, text/event-stream",
+        "MCP-Protocol-Version": MODERN_VERSIONS[-1],
+        "Mcp-Method": method,
+        **(headers or {}),
+    }
+    if isinstance(name := params.get("name"), str):
+        sent["Mcp-Name"] = header_value(name)
+    if api_key:
+        sent["Authorization"] = f"Bearer {api_key}"
+    path = (target.path or "/mcp") + (f"?{target.query}" if target.query else "")
+    with closing(_connection(target, timeout_s)) as connection:
+        answer = _send(connection, target, "POST", path, json.dumps(message).encode(), sent)
+        response: dict[str, Any] | None = None
+        if answer.getheader("Content-Type", "").startswith("text/event-stream"):
+            for found in _events(answer, target):
+                if found.get("id") == 1 and ("result" in found or "error" in found):
+                    response = found
+                elif notice is not None and "method" in found and "id" not in found:
+                    notice(found)
+        else:
+            body = _read(answer, target)
+            answered = _json(body, target) if body else None
+            # An error that belongs to no request has the id null.
+            if isinstance(answered, dict) and ("result" in answered or "error" in answered):
+                response = answered
+    if response is None:
+        if answer.status in {401, 403}:
+            raise NotReached(f"{url} refuses the key; expected --api-key or TYPEGATE_API_KEY")
+        raise NotReached(f"{url} answered HTTP {answer.status} without an MCP response; is that a gateway?")
+    return response
+
+
+def _target(url: str) -> SplitResult:
+    try:
+        target = urlsplit(url if "://" in url else f"http://{url}")
+        sound = target.scheme in {"http", "https"} and bool(target.hostname) and target.port != 0
+    except ValueError:
+        sound = False
+    if not sound or not url.isascii() or any(c.isspace() for c in url):
+        raise UsageError(f"--url {url!r} is no address; expected one as {DEFAULT_URL}")
+    return target
+
+
+def _origin(target: SplitResult) -> str:
+    return f"{target.scheme}://{target.netloc.rpartition('@')[2]}"
+
+
+def _connection(target: SplitResult, timeout_s: float) -> http.client.HTTPConnection:
+    kind = http.client.HTTPSConnection if target.scheme == "https" else http.client.HTTPConnection
+    return kind(target.hostname or "", target.port, timeout=timeout_s)
+
+
+def _send(
+    connection: http.client.HTTPConnection,
+    target: SplitResult,
+    method: str,
+    path: str,
+    body: bytes | None,
+    headers: Mapping[str, str],
+) -> http.client.HTTPResponse:
+    try:
+        connection.connect()
+    except OSError as error:
+        reason = error.strerror or str(error) or type(error).__name__
+        raise NotReached(
+            f"no gateway answers at {_origin(target)} ({reason}); "
+            "start one with `typegate serve --config FILE` or `typegate demo`, or give --url"
+        ) from None
+    try:
+        connection.request(method, path, body, dict(headers))
+        return connection.getresponse()
+    except (UnicodeEncodeError, ValueError):
+        raise UsageError("a key or token holds what no header can carry; expected ASCII text") from None
+    except (OSError, http.client.HTTPException) as error:
+        raise _lost(target, error) from None
+
+
+def _lost(target: SplitResult, error: Exception) -> NotReached:
+    if isinstance(error, TimeoutError):
+        return NotReached(f"{_origin(target)} did not answer in time; --timeout SECONDS waits longer")
+    return NotReached(f"{_origin(target)} broke off ({str(error) or type(error).__name__})")
+
+
+def _read(answer: http.client.HTTPResponse, target: SplitResult) -> bytes:
+    try:
+        return answer.read(MAX_ANSWER_BYTES)
+    except (OSError, http.client.HTTPException) as error:
+        raise _lost(target, error) from None
+
+
+def _json(body: bytes, target: SplitResult) -> Any:
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError):
+        raise NotReached(f"{_origin(target)} answered with something that is not JSON") from None
+
+
+def _events(answer: http.client.HTTPResponse, target: SplitResult) -> Iterator[dict[str, Any]]:
+    """The JSON objects in the `data` of a server-sent event stream."""
+    data: list[bytes] = []
+    while True:
+        try:
+            line = answer.readline(MAX_ANSWER_BYTES)
+        except (OSError, http.client.HTTPException) as error:
+            raise _lost(target, error) from None
+        stripped = line.rstrip(b"\r\n")
+        if stripped.startswith(b"data:"):
+            data.append(stripped[5:].removeprefix(b" "))
+        elif not stripped and data:
+            found = _json(b"\n".join(data), target) if any(data) else None
+            data = []
+            if isinstance(found, dict):
+                yield found
+        if not line:
+            return

@@ -1,0 +1,216 @@
+"""`typegate serve`, `stdio` and `demo`: the commands that stay until they are stopped."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import sys
+from argparse import Namespace
+from collections.abc import Awaitable, Callable, Coroutine
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from gateway.commands import output
+from gateway.commands.locations import UsageError, how_to_run, state_dir
+from gateway.telemetry import logs
+from registry.views.profile import DEFAULT
+
+if TYPE_CHECKING:
+    from gateway.app import Gateway
+    from gateway.config.model import Config
+
+DEMO_PORT: Final = 8765
+_LOOPBACK: Final = "127.0.0.1"
+_DEMO_START_S: Final = 20.0
+
+
+def serve(args: Namespace) -> int:
+    """Serve a configuration over Streamable HTTP until a signal.
+
+    Raises:
+        ConfigError: The configuration is wrong.
+    """
+    from gateway.config.load import loaded
+    from gateway.config.source import read
+
+    text = read(args.config)
+    config = loaded(text, path=args.config)
+    output.warn(config.warnings)
+    host = args.host or config.gateway.listen.host
+    port = config.gateway.listen.port if args.port is None else args.port
+    _check_free(host, port)
+    if args.workers > 1:
+        return _serve_workers(args, config, text, host, port)
+
+    async def run() -> int:
+        from gateway.serving.over_http import serve
+
+        def announce(_: Gateway, url: str) -> None:
+            output.say(f"serving {len(config.servers)} servers at {url} (Ctrl-C stops)")
+
+        return await serve(
+            config,
+            host=host,
+            port=port,
+            state_dir=state_dir(args),
+            insecure=args.insecure,
+            on_ready=announce,
+        )
+
+    logs.start(calls=args.verbose)
+    return _run(run)
+
+
+def _serve_workers(args: Namespace, config: Config, text: str, host: str, port: int) -> int:
+    import anyio
+
+    async def run() -> int:
+        from gateway.serving.worker_parent import serve_workers
+
+        def announce(url: str) -> None:
+            output.say(f"serving {len(config.servers)} servers at {url} with {args.workers} workers (Ctrl-C stops)")
+
+        return await serve_workers(
+            config,
+            text=text,
+            workers=args.workers,
+            host=host,
+            port=port,
+            state_dir=state_dir(args),
+            insecure=args.insecure,
+            verbose=args.verbose,
+            on_ready=announce,
+        )
+
+    logs.start(calls=args.verbose)
+    return anyio.run(run)
+
+
+def stdio(args: Namespace) -> int:
+    """The same gateway over stdin and stdout, or a bridge from there to a running one.
+
+    Raises:
+        ConfigError: The configuration is wrong.
+        UsageError: A header is malformed.
+    """
+    if args.url is not None:
+        if args.profile is not None:
+            raise UsageError("--profile goes with --config; expected --url .../mcp/PROFILE instead")
+        url, headers = args.url, dict(_header(text) for text in args.header)
+
+        async def run_bridge() -> int:
+            from gateway.serving.bridge import bridge
+
+            return await bridge(url, headers)
+
+        logs.start(calls=args.verbose)
+        return _run(run_bridge)
+    if args.header:
+        raise UsageError("--header goes with --url; expected headers of upstreams in the configuration")
+    from gateway.config.load import load
+
+    config = load(args.config)
+    output.warn(config.warnings)
+    if args.profile is not None and args.profile != DEFAULT and args.profile not in config.gateway.profiles:
+        known = ", ".join([DEFAULT, *config.gateway.profiles])
+        raise UsageError(f"--profile {args.profile}: there is no such profile; expected one of: {known}")
+
+    async def run_stdio() -> int:
+        from gateway.serving.over_stdio import serve_stdio
+
+        return await serve_stdio(config, state_dir=state_dir(args), profile=args.profile or DEFAULT)
+
+    logs.start(calls=args.verbose)
+    return _run(run_stdio)
+
+
+def demo(args: Namespace) -> int:
+    """Serve two bundled upstreams and show how to call them."""
+    config = demo_config()
+    port = DEMO_PORT if args.port is None else args.port
+    if args.port is not None:
+        _check_free(_LOOPBACK, port)
+    elif not _is_free(_LOOPBACK, port):
+        output.say(f"port {port} is taken; taking a free one (--port chooses)")
+        port = 0
+    # Apart from the state of a gateway in earnest: its snapshots and its token are no toys.
+    state = state_dir(args) / "demo"
+
+    async def run() -> int:
+        from gateway.serving.over_http import serve
+
+        async def announce(gateway: Gateway, url: str) -> None:
+            await gateway.fleet.settled(_DEMO_START_S)
+            show_demo(url if url.rstrip("/").endswith("/mcp") else f"{url.rstrip('/')}/mcp", gateway, state)
+
+        return await serve(config, host=_LOOPBACK, port=port, state_dir=state, on_ready=announce)
+
+    logs.start(logging.WARNING)
+    return _run(run)
+
+
+def demo_config() -> Config:
+    """The configuration of the demo: a calendar and a bank, as processes of this Python."""
+    from gateway.config.model import Config, ServerConfig
+
+    # For a checkout that is run without being installed.
+    root = Path(__file__).parents[2]
+    env = {} if root.name == "site-packages" else {"PYTHONPATH": str(root)}
+    return Config(
+        servers={
+            alias: ServerConfig(command=sys.executable, args=["-m", module], env=env)
+            for alias, module in (("calendar-mcp", "gateway.demo.calendar"), ("bank", "gateway.demo.bank"))
+        }
+    )
+
+
+def show_demo(url: str, gateway: Gateway, state: Path) -> None:
+    """What the person at the terminal needs: the address, the wrappers, a line to try."""
+    import shlex
+
+    from gateway.admin import rows
+
+    program = how_to_run()
+    print(f"typegate demo: two small MCP servers behind one address\n\n  {url}\n\nwrappers:")
+    for row in rows.wrapper_rows(gateway.views.view()):
+        print(f"  {row['name']}")
+    for row in rows.server_rows(gateway):
+        if row.get("lastError"):
+            print(f"  {row['name']} is not connected: {row['lastError']}")
+    print("\ntry it in a second terminal:\n")
+    print(f"  {program} call --url {url} calendar-mcp__list_accounts '{{}}'")
+    print(f"  {program} call --url {url} calendar-mcp__send_email '{{}}'")
+    print(f"  {program} servers --url {url} --state-dir {shlex.quote(str(state))}")
+    print("\nCtrl-C stops it.", flush=True)
+
+
+def _header(text: str) -> tuple[str, str]:
+    name, colon, value = text.partition(":")
+    name, value = name.strip(), value.strip()
+    if not colon or not name or not text.isascii() or not text.isprintable() or " " in name:
+        # The text itself may be a credential, so it is not repeated.
+        raise UsageError("a --header has a wrong form; expected 'Name: value'")
+    return name, value
+
+
+def _is_free(host: str, port: int) -> bool:
+    try:
+        [(family, kind, protocol, _, address), *_] = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        with socket.socket(family, kind, protocol) as probe:
+            if sys.platform != "win32":
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except OSError:
+        return False
+    return True
+
+
+def _check_free(host: str, port: int) -> None:
+    if not _is_free(host, port):
+        raise UsageError(f"cannot listen on {host}:{port}; expected a free port of this machine (--host, --port)")
+
+
+def _run(main: Callable[[], Coroutine[Any, Any, int]] | Callable[[], Awaitable[int]]) -> int:
+    import anyio
+
+    return anyio.run(main, backend="asyncio", backend_options={"use_uvloop": sys.platform != "win32"})

@@ -1,0 +1,94 @@
+"""Lists as bytes: serialised once for each catalog and era, then spliced."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final, Literal
+
+from gateway import __version__, wire
+from gateway.calls.builtin_tools import GATEWAY_TOOLS, NATIVE_PROMPTS
+from gateway.protocol import SERVER_INFO_KEY
+from registry.catalog.catalog import handshake_definition
+from registry.intake.prompts_and_resources import OfferingKind
+from registry.views.view import View
+
+SERVER_INFO: Final = {"name": "typegate", "title": "typegate", "version": __version__}
+DEFAULT_TTL_MS: Final = 60_000
+
+ListedKind = Literal["tools"] | OfferingKind
+LIST_METHODS: Final[dict[str, ListedKind]] = {
+    "tools/list": "tools",
+    "prompts/list": "prompts",
+    "resources/list": "resources",
+    "resources/templates/list": "resourceTemplates",
+}
+
+
+class ListViews:
+    """The results of the list methods for the present views, one for each profile, kind and era."""
+
+    def __init__(self) -> None:
+        self._views: dict[tuple[str, ListedKind, bool], tuple[object, bytes]] = {}
+        # Each item of the last list by the definition that it was made of: a change makes only its own anew.
+        self._items: dict[tuple[str, ListedKind, bool], dict[int, tuple[object, bytes]]] = {}
+
+    def result(
+        self, view: View, kind: ListedKind, *, modern: bool, shared: bool, found: frozenset[str] = frozenset()
+    ) -> bytes:
+        """The whole result object, in one page.
+
+        Args:
+            view: What to list.
+            kind: Which list.
+            modern: For 2026-07-28; otherwise for the handshake era.
+            shared: No key is asked for, so that caches may share the list between callers.
+            found: Tools that a search of this session has found; they are listed too.
+        """
+        catalog = view.catalog
+        listings = catalog.servers.values()
+        ttl_ms = min((one.ttl_ms for one in listings if one.ttl_ms is not None), default=DEFAULT_TTL_MS)
+        public = shared and all(one.scope == "public" for one in listings)
+        # A catalog is replaced at each re-listing, also where nothing that is listed has changed.
+        digest = view.digest if kind == "tools" else catalog.offerings.digests.get(kind)
+        key = (digest, ttl_ms, public, found if kind == "tools" else None)
+        known = self._views.get((view.profile.name, kind, modern))
+        if known is not None and known[0] == key:
+            return known[1]
+        rest: dict[str, Any] = {}
+        if modern:
+            rest = {
+                "resultType": "complete",
+                "ttlMs": ttl_ms,
+                "cacheScope": "public" if public else "private",
+                "_meta": {SERVER_INFO_KEY: SERVER_INFO},
+            }
+        items = b",".join(self._written(view, kind, modern, found))
+        tail = b"," + wire.dumps(rest)[1:] if rest else b"}"
+        result = b'{"' + kind.encode() + b'":[' + items + b"]" + tail
+        if not found:
+            self._views[view.profile.name, kind, modern] = (key, result)
+        return result
+
+    def _written(self, view: View, kind: ListedKind, modern: bool, found: frozenset[str]) -> Iterable[bytes]:
+        name = (view.profile.name, kind, modern)
+        before, now = self._items.get(name, {}), dict[int, tuple[object, bytes]]()
+        for item in _items(view, kind, found):
+            known = before.get(id(item))
+            if known is None or known[0] is not item:
+                known = (item, wire.dumps(item if modern or kind != "tools" else handshake_definition(item)))
+            now[id(item)] = known
+            yield known[1]
+        if not found:
+            self._items[name] = now
+
+
+def _items(view: View, kind: ListedKind, found: frozenset[str]) -> Iterable[dict[str, Any]]:
+    if kind != "tools":
+        if kind == "prompts":
+            yield from NATIVE_PROMPTS
+        yield from (one.definition for one in view.catalog.offerings.of(kind) if one.key != GATEWAY_TOOLS["name"])
+        return
+    yield from view.own
+    for entry in view.entries:
+        if entry.listed or entry.wrapper.name in found:
+            yield entry.shown

@@ -1,0 +1,130 @@
+"""The gateway over standard input and output: one JSON-RPC message a line, both eras.
+
+Source: MCP 2026-07-28, "Transports", "stdio".
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+from anyio.abc import TaskGroup
+
+from gateway import wire
+from gateway.access.principal import LOCAL
+from gateway.downstream.server import McpServer, Request, error_answer, parse_request
+from gateway.downstream.sessions import Session
+from gateway.downstream.standard_streams import MAX_WAITING, StandardPipes, stop_at_signal
+from gateway.errors import INVALID_REQUEST, PARSE_ERROR, RpcError
+from gateway.protocol import check_envelope, is_modern
+from registry.views.profile import DEFAULT
+
+log = logging.getLogger(__name__)
+
+
+class StdioServer:
+    """One connection over a pair of pipes; in the handshake era it is one session."""
+
+    def __init__(self, server: McpServer, profile: str = DEFAULT) -> None:
+        self._server = server
+        self._profile = profile
+        self._running: dict[Any, anyio.CancelScope] = {}
+        self._session: Session | None = None
+        self._write: Callable[[bytes], None] = lambda line: None
+
+    async def run(self) -> None:
+        """Serve until standard input ends."""
+        async with StandardPipes() as pipes:
+            self._write = pipes.write
+            try:
+                async with anyio.create_task_group() as group:
+                    group.start_soon(stop_at_signal, group.cancel_scope)
+                    async for line in pipes.lines():
+                        self._receive(line, group)
+                    with anyio.move_on_after(5):
+                        while self._running:
+                            await anyio.sleep(0.02)
+                    group.cancel_scope.cancel()
+            finally:
+                if self._session is not None:
+                    self._session.end()
+
+    def _emit(self, message: dict[str, Any], number: int | None = None) -> None:
+        self._write(wire.dumps(message))
+
+    def _open(self, session: Session) -> None:
+        if self._session is not None:
+            self._session.end()
+        self._session = session
+        session.endings.append(self._server.announcer.listen(session.announce, session.profile))
+        session.open_stream(self._emit, lambda: None)
+
+    def _receive(self, line: bytes | None, group: TaskGroup) -> None:
+        if line is None:
+            self._write(error_answer(None, RpcError(INVALID_REQUEST, "The message is too large")).body)
+            return
+        if not line.strip():
+            return
+        try:
+            message = wire.loads(line)
+        except wire.MalformedJson as error:
+            self._write(error_answer(None, RpcError(PARSE_ERROR, f"Parse error: {error}")).body)
+            return
+        if isinstance(message, dict) and "method" not in message and ("result" in message or "error" in message):
+            if self._session is not None:
+                self._session.answered(message)
+            return
+        if isinstance(message, dict) and "id" not in message and isinstance(message.get("method"), str):
+            self._notified(message["method"], message.get("params"), group)
+            return
+        try:
+            request_id, method, params = parse_request(message)
+            if len(self._running) >= MAX_WAITING:
+                raise RpcError(INVALID_REQUEST, "Too many requests are in flight")
+            if request_id in self._running:
+                raise RpcError(INVALID_REQUEST, "This id is in flight already")
+        except RpcError as error:
+            known = message.get("id") if isinstance(message, dict) else None
+            usable = known if isinstance(known, str | int | float) and not isinstance(known, bool) else None
+            self._write(error_answer(usable, error).body)
+            return
+        modern = is_modern(params) or method == "server/discover"
+        request = Request(
+            id=request_id,
+            method=method,
+            params=params,
+            modern=modern,
+            principal=LOCAL,
+            emit=self._emit,
+            session=None if modern else self._session,
+            peer="stdio",
+            profile=self._profile,
+        )
+        self._running[request_id] = anyio.CancelScope()
+        group.start_soon(self._answer, request)
+
+    async def _answer(self, request: Request) -> None:
+        try:
+            with self._running[request.id]:
+                try:
+                    if request.modern:
+                        check_envelope(request.params)
+                    answer = await self._server.answer(request)
+                except RpcError as error:
+                    answer = error_answer(request.id, error)
+                self._write(answer.body)
+                if answer.session is not None:
+                    self._open(answer.session)
+        finally:
+            self._running.pop(request.id, None)
+
+    def _notified(self, method: str, params: object, group: TaskGroup) -> None:
+        if method == "notifications/cancelled" and isinstance(params, dict):
+            request_id = params.get("requestId")
+            scope = self._running.get(request_id) if isinstance(request_id, str | int | float) else None
+            if scope is not None:
+                scope.cancel()
+        elif self._session is not None:
+            group.start_soon(self._server.notified, self._session, method)

@@ -1,0 +1,1 @@
+"""Hooks that come with the gateway, chosen by `use:` in the configuration."""

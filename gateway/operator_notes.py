@@ -1,0 +1,204 @@
+"""Keeps operators' notes about tools: on disk, and only for as long as each is true."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, Final
+
+import anyio
+
+from gateway import wire
+from gateway.errors import GatewayError
+from gateway.files import write_whole
+from registry.catalog.catalog import CatalogChange, ToolWrapper
+from registry.catalog.names import ServerName
+from registry.catalog.notes import MAX_NOTE_LENGTH, Note
+from registry.catalog.shape import Shape
+from registry.catalog.store import Registry
+from registry.schema.schemas import digest
+from registry.schema.text import clean
+
+log = logging.getLogger(__name__)
+
+FILE_NAME: Final = "notes.json"
+MAX_NOTES: Final = 1_000
+_LONGEST_WAIT_S: Final = 3_600.0
+
+
+class NoteRefused(GatewayError):
+    """A note cannot be taken; the text says why."""
+
+
+class Notebook:
+    """All notes. Changes of them are changes of the registry's shape.
+
+    Attributes:
+        on_cleared: Hears of each tool of which notes of failures went because a call went well.
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        state_dir: Path | None,
+        *,
+        writes: bool = True,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._registry = registry
+        self._writes = writes
+        self.on_cleared: Callable[[str, str], None] = lambda server, tool: None
+        self._path = state_dir / FILE_NAME if state_dir is not None else None
+        self._clock = clock
+        self._notes: dict[tuple[str, str], tuple[Note, ...]] = self._read()
+        self._stirred = anyio.Event()
+        registry.subscribe(self._note_change)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One row for each note, as `/admin/notes` shows it."""
+        return [
+            {
+                "id": note.id,
+                "server": server,
+                "tool": tool,
+                "text": note.text,
+                "failure": note.of_failure,
+                "until": note.until_s,
+            }
+            for (server, tool), notes in sorted(self._notes.items())
+            for note in notes
+        ]
+
+    def add(self, wrapper: ToolWrapper, text: str, *, of_failure: bool, lasts_s: float | None) -> str:
+        """Attach a note to a tool as it is now; returns its id.
+
+        Raises:
+            NoteRefused: It is empty or too long, or there are too many.
+        """
+        text = clean(text).strip()
+        if not 0 < len(text) <= MAX_NOTE_LENGTH:
+            raise NoteRefused(f"a note has 1 to {MAX_NOTE_LENGTH} characters")
+        if sum(map(len, self._notes.values())) >= MAX_NOTES:
+            raise NoteRefused(f"there are {MAX_NOTES} notes already")
+        upstream = self._upstream(wrapper.server, wrapper.tool)
+        if upstream is None:
+            raise NoteRefused("its server no longer has the tool")
+        until_s = None if lasts_s is None else self._clock() + lasts_s
+        note = Note(
+            id=secrets.token_hex(8), text=text, digest=digest(upstream), of_failure=of_failure, until_s=until_s
+        )  # fmt: skip
+        key = (wrapper.server, wrapper.tool)
+        self._put({**self._notes, key: (*self._notes.get(key, ()), note)})
+        return note.id
+
+    def remove(self, note_id: str) -> bool:
+        """Take a note out; tells whether it was there."""
+        return self._keep(lambda server, tool, note: note.id != note_id)
+
+    def succeeded(self, wrapper: ToolWrapper) -> None:
+        """A call went well: what was noted of failures of this tool is no longer true."""
+        if self.clear(wrapper.server, wrapper.tool):
+            self.on_cleared(wrapper.server, wrapper.tool)
+
+    def clear(self, server: str, tool: str) -> bool:
+        """Take out what was noted of failures of a tool; tells whether there was anything."""
+        key = (server, tool)
+        if not any(note.of_failure for note in self._notes.get(key, ())):
+            return False
+        return self._keep(lambda owner, name, note: (owner, name) != key or not note.of_failure)
+
+    def entries(self) -> list[dict[str, Any]]:
+        """Every note, as it is written down."""
+        return [
+            {"server": server, "tool": tool, **asdict(note)}
+            for (server, tool), notes in self._notes.items()
+            for note in notes
+        ]
+
+    def take(self, entries: list[dict[str, Any]]) -> None:
+        """Have these notes from now on, and no others."""
+        notes = _notes_of(entries)
+        if notes != self._notes:
+            self._put(notes)
+
+    def of(self, server: str) -> dict[str, tuple[Note, ...]]:
+        """The notes about the tools of one server."""
+        return {tool: notes for (owner, tool), notes in self._notes.items() if owner == server}
+
+    async def run(self) -> None:
+        """Drop notes when their time is over or their tool has changed, until cancelled."""
+        while True:
+            self._stirred = anyio.Event()
+            self._keep(self._holds)
+            ends_s = [n.until_s for notes in self._notes.values() for n in notes if n.until_s is not None]
+            wait_s = min([_LONGEST_WAIT_S, *(end - self._clock() for end in ends_s)])
+            with anyio.move_on_after(max(0.05, wait_s)):
+                await self._stirred.wait()
+
+    def _holds(self, server: str, tool: str, note: Note) -> bool:
+        if note.until_s is not None and note.until_s <= self._clock():
+            return False
+        upstream = self._upstream(server, tool)
+        return upstream is None or digest(upstream) == note.digest
+
+    def _upstream(self, server: str, tool: str) -> dict[str, Any] | None:
+        listing = self._registry.catalog.servers.get(ServerName(server))
+        return next((one for one in listing.tools if one.get("name") == tool), None) if listing is not None else None
+
+    def _note_change(self, change: CatalogChange) -> None:
+        if self._notes:
+            self._stirred.set()
+
+    def _keep(self, holds: Callable[[str, str, Note], bool]) -> bool:
+        kept = {key: left for key, notes in self._notes.items() if (left := tuple(n for n in notes if holds(*key, n)))}
+        if kept == self._notes:
+            return False
+        self._put(kept)
+        return True
+
+    def _put(self, notes: dict[tuple[str, str], tuple[Note, ...]]) -> None:
+        touched = {server for server, _ in {*notes, *self._notes}}
+        self._notes = notes
+        self._stirred.set()
+        self._write()
+        shape = self._registry.shape
+        servers = {
+            alias: replace(one, notes=self.of(alias)) if alias in touched else one
+            for alias, one in shape.servers.items()
+        }
+        self._registry.reshape(Shape(max_length=shape.max_length, servers=servers))
+
+    def _read(self) -> dict[tuple[str, str], tuple[Note, ...]]:
+        try:
+            document = wire.loads(self._path.read_bytes()) if self._path is not None else []
+            return _notes_of(document)
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+            log.warning("the notes are ignored: %s", error or type(error).__name__)
+            return {}
+
+    def _write(self) -> None:
+        if self._path is None or not self._writes:
+            return
+        try:
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            write_whole(self._path, wire.dumps(self.entries()))
+        except OSError as error:
+            log.warning("the notes cannot be written: %s", error)
+
+
+def _notes_of(entries: list[dict[str, Any]]) -> dict[tuple[str, str], tuple[Note, ...]]:
+    notes: dict[tuple[str, str], tuple[Note, ...]] = {}
+    for entry in entries[:MAX_NOTES]:
+        rest = dict(entry)
+        key = (str(rest.pop("server")), str(rest.pop("tool")))
+        note = Note(**rest)
+        if not isinstance(note.text, str) or not isinstance(note.until_s, float | int | None):
+            raise ValueError("a note is malformed")
+        notes[key] = (*notes.get(key, ()), note)
+    return notes

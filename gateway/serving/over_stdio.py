@@ -1,0 +1,24 @@
+"""`typegate stdio --config`: the gateway for a host that only starts processes."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import anyio
+
+from gateway.app import open_gateway
+from gateway.config.model import Config
+from gateway.downstream.stdio_server import StdioServer
+from gateway.reload import Reloader
+from registry.views.profile import DEFAULT
+
+
+async def serve_stdio(config: Config, *, state_dir: Path | None, profile: str = DEFAULT) -> int:
+    """Serve one host until its end of the pipe closes, or a signal comes. Returns the exit code."""
+    async with open_gateway(config, state_dir=state_dir) as gateway, anyio.create_task_group() as group:
+        reloader = Reloader(gateway, check=lambda config: None, applied=lambda config: None)
+        group.start_soon(partial(reloader.run, hangups=False))
+        await StdioServer(gateway.server, profile).run()
+        group.cancel_scope.cancel()
+    return 0

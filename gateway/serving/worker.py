@@ -1,0 +1,110 @@
+"""One worker's process: it serves as its parent has said, and ends when that one does."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from gateway.cluster.assignment import READY, Assignment
+from gateway.config.load import loaded
+from gateway.errors import ConfigError
+from gateway.telemetry import logs
+
+if TYPE_CHECKING:
+    from gateway.app import Gateway
+    from gateway.config.model import Config
+
+# The longest that a drain takes, and then some.
+_END_S: Final = 12.0
+
+
+def main() -> int:
+    """Serve until told to end, or until nobody is left to tell. Returns the exit code."""
+    line = sys.stdin.buffer.readline()
+    if not line:
+        return 1  # whoever started it has ended already
+    assignment = Assignment.read(line)
+    # The first worker reads the configuration again for all, and only once it serves.
+    signal.signal(signal.SIGHUP, lambda number, frame: None)
+    orphaned = threading.Event()
+    threading.Thread(target=_follow_parent, args=(orphaned, Path(assignment.sockets)), daemon=True).start()
+    logs.start(calls=assignment.verbose, worker=assignment.index)
+    try:
+        return _serve(assignment)
+    except KeyboardInterrupt:
+        return 130
+    except ConfigError as error:
+        print(f"typegate: {error}", file=sys.stderr)
+        return 2
+    finally:
+        if orphaned.is_set():
+            _tidy(Path(assignment.sockets))
+
+
+def _serve(assignment: Assignment) -> int:
+    import anyio
+
+    from gateway.cluster import single_process_only
+    from gateway.cluster.team import Team
+    from gateway.serving.listen import check_reach
+    from gateway.serving.over_http import serve_on
+
+    listener = socket.socket(fileno=assignment.listener)
+    # Servers that this worker starts must not hold the port.
+    listener.set_inheritable(False)
+    path = Path(assignment.path) if assignment.path is not None else None
+    config = loaded(assignment.text, path=path)
+
+    def check(config: Config) -> None:
+        check_reach(config, host=assignment.host, insecure=assignment.insecure)
+        single_process_only.check(config, file=str(path or "command line"))
+
+    def ready(gateway: Gateway, url: str) -> None:
+        # Its parent may be gone, which another task hears of.
+        try:
+            os.write(sys.stdout.fileno(), READY)
+        except OSError:
+            return
+
+    run = partial(
+        serve_on,
+        listener,
+        config,
+        host=assignment.host,
+        state_dir=Path(assignment.state_dir),
+        token=assignment.token,
+        check=check,
+        on_ready=ready,
+        team=Team(assignment),
+    )
+    return anyio.run(run, backend="asyncio", backend_options={"use_uvloop": True})
+
+
+def _follow_parent(orphaned: threading.Event, sockets: Path) -> None:
+    """End when the parent has: its end of our standard input closes, however it ends."""
+    while os.read(0, 4096):
+        pass
+    orphaned.set()
+    _tidy(sockets)  # the signal may end this process before it has learnt to tidy up
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(_END_S)
+    os._exit(1)
+
+
+def _tidy(sockets: Path) -> None:
+    """Take away the directory of the private sockets, once nobody is left in it."""
+    try:
+        sockets.rmdir()
+    except OSError:
+        return
+
+
+if __name__ == "__main__":
+    sys.exit(main())

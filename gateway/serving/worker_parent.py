@@ -1,0 +1,273 @@
+"""The parent of the workers: it owns the port, starts them, starts again what has died, and ends them in order."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import anyio
+from anyio.abc import Process, TaskStatus
+
+import gateway
+from gateway.access.signing import Seals
+from gateway.cluster import single_process_only
+from gateway.cluster.assignment import FIRST, READY, Assignment
+from gateway.config.model import Config
+from gateway.serving.listen import DRAIN_S, admin_token, bind, check_reach, source_of, url_of
+from gateway.upstream.backoff import delay_s
+
+log = logging.getLogger(__name__)
+
+# A drain, uvicorn's own second, and what servers that were started as processes take to end.
+_END_S: Final = DRAIN_S + 5.0
+_SOUND_S: Final = 10.0
+_LONGEST_WAIT_S: Final = 5.0
+_START_S: Final = 60.0
+
+
+class StartFailed(Exception):
+    """A worker ended before all of them served; it has said why."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(code)
+        self.code = code
+
+
+async def serve_workers(
+    config: Config,
+    *,
+    text: str,
+    workers: int,
+    host: str,
+    port: int,
+    state_dir: Path,
+    insecure: bool,
+    verbose: bool,
+    on_ready: Callable[[str], None],
+) -> int:
+    """Serve with so many processes until SIGINT or SIGTERM. Returns the exit code.
+
+    Args:
+        config: What to serve.
+        text: What it was read from.
+        workers: How many processes.
+        host: The address to listen on.
+        port: The port.
+        state_dir: Where state is kept.
+        insecure: Others may call without a key.
+        verbose: One line in the log for each call.
+        on_ready: Told the address once all workers serve.
+
+    Raises:
+        ConfigError: The address is taken or open to others, or the configuration needs one process.
+    """
+    source = source_of(config)
+    check_reach(config, host=host, insecure=insecure)
+    single_process_only.check(config, file=source)
+    listeners = _listeners(host, port, source, workers)
+    token = admin_token(config, state_dir)
+    # Not in the state directory: the path of a socket may have a hundred characters.
+    sockets = tempfile.mkdtemp(prefix="typegate-")
+    assignment = Assignment(
+        index=FIRST, count=workers, again=False, listener=-1, shown=url_of(host, listeners[0]), host=host,
+        sockets=sockets, secret=secrets.token_hex(32), seal_key=Seals(state_dir).key.hex(), token=token, text=text,
+        path=str(config.path) if config.path is not None else None, state_dir=str(state_dir), insecure=insecure,
+        verbose=verbose,
+    )  # fmt: skip
+    slots = [
+        Slot(replace(assignment, index=index, listener=listener.fileno())) for index, listener in enumerate(listeners)
+    ]
+    try:
+        return await _serve(slots, listeners, assignment.shown, on_ready)
+    finally:
+        for listener in listeners:
+            listener.close()
+        shutil.rmtree(sockets, ignore_errors=True)
+
+
+async def _serve(slots: list[Slot], listeners: list[socket.socket], url: str, on_ready: Callable[[str], None]) -> int:
+    codes: list[int] = []
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
+        try:
+            await _keep_all(slots, signals, lambda: on_ready(url))
+        except* StartFailed as failed:
+            codes.extend(_codes(failed))
+        finally:
+            with anyio.CancelScope(shield=True):
+                # At once: who calls now is told, and does not wait for somebody who never comes.
+                for listener in listeners:
+                    listener.close()
+                async with anyio.create_task_group() as ending:
+                    for slot in slots:
+                        ending.start_soon(slot.end)
+    killed = any(slot.killed for slot in slots)
+    return codes[0] if codes else int(killed)
+
+
+async def _keep_all(slots: list[Slot], signals: AsyncIterator[signal.Signals], on_ready: Callable[[], None]) -> None:
+    """Keep every place filled until a signal says that it is enough."""
+    async with anyio.create_task_group() as group:
+
+        async def start() -> None:
+            async with anyio.create_task_group() as starting:
+                for slot in slots:
+                    starting.start_soon(group.start, slot.keep)
+            on_ready()
+
+        group.start_soon(start)
+        async for number in signals:
+            if number != signal.SIGHUP:
+                break
+            slots[FIRST].hang_up()
+        group.cancel_scope.cancel()
+
+
+class Slot:
+    """One worker's place: whoever fills it, dies in it and follows in it."""
+
+    def __init__(self, assignment: Assignment) -> None:
+        self._assignment = assignment
+        self._process: Process | None = None
+        self._serves = False
+        self.killed = False
+
+    async def keep(self, *, task_status: TaskStatus[None]) -> None:
+        """Fill the place, again and again, until cancelled; says when somebody serves in it for the first time.
+
+        Raises:
+            StartFailed: The first one ended before it served.
+        """
+        attempt, told = 0, False
+        while True:
+            began_s = anyio.current_time()
+            try:
+                process = await self._start()
+            except OSError as error:
+                if not told:
+                    raise
+                log.error("worker %d cannot be started: %s", self._assignment.index, error)
+                await anyio.sleep(_LONGEST_WAIT_S)
+                continue
+            served = self._serves = await _serves(process)
+            if served and not told:
+                told = True
+                task_status.started()
+            code = await process.wait()
+            self._serves = False
+            await process.aclose()
+            if not told:
+                log.error("worker %d ended before it served (%s)", self._assignment.index, _ending(code))
+                raise StartFailed(code if code > 0 else 1)
+            lived_s = anyio.current_time() - began_s
+            attempt = 0 if served and lived_s > _SOUND_S else attempt + 1
+            log.warning("worker %d has ended (%s) and is started again", self._assignment.index, _ending(code))
+            if attempt > 1:
+                await anyio.sleep(min(_LONGEST_WAIT_S, delay_s(attempt - 2, random.random())))
+            self._assignment = replace(self._assignment, again=True)
+
+    def hang_up(self) -> None:
+        """Have the configuration read again; who does not serve yet reads it anyway."""
+        if self._serves and self._process is not None and self._process.returncode is None:
+            self._process.send_signal(signal.SIGHUP)
+
+    async def end(self) -> None:
+        """Return once nobody fills the place: asked to end, and made to where that takes too long."""
+        process = self._process
+        if process is None:
+            return
+        if process.returncode is None:
+            process.terminate()
+        with anyio.move_on_after(_END_S):
+            await process.wait()
+        if process.returncode is None:
+            log.error("worker %d did not end and is killed", self._assignment.index)
+            self.killed = True
+            process.kill()
+            await process.wait()
+        await process.aclose()
+
+    async def _start(self) -> Process:
+        root = str(Path(gateway.__file__).parents[1])
+        env = dict(os.environ)
+        if Path(root).name not in ("site-packages", "dist-packages"):
+            # A checkout that is run without being installed.
+            env["PYTHONPATH"] = os.pathsep.join(filter(None, (root, env.get("PYTHONPATH"))))
+        command = [sys.executable, "-P", "-m", "gateway.serving.worker"]
+        with anyio.CancelScope(shield=True):
+            # Whole or not at all: a process that was started and not noted would be nobody's.
+            process = await anyio.open_process(
+                [*command, f"{self._assignment.index + 1}/{self._assignment.count}"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=None,
+                env=env,
+                # A terminal's signals come to us alone, and we say who ends when.
+                start_new_session=True,
+                pass_fds=(self._assignment.listener,),
+            )
+            self._process = process
+        assert process.stdin is not None
+        try:
+            with anyio.fail_after(_START_S):
+                await process.stdin.send(self._assignment.line())
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError, TimeoutError):
+            log.warning("worker %d did not hear what it is to do", self._assignment.index)
+            process.kill()
+        return process
+
+
+def _codes(group: BaseExceptionGroup[StartFailed]) -> Iterator[int]:
+    for one in group.exceptions:
+        if isinstance(one, BaseExceptionGroup):
+            yield from _codes(one)
+        else:
+            yield one.code
+
+
+async def _serves(process: Process) -> bool:
+    """Whether the worker comes to serve; False once it has ended instead."""
+    assert process.stdout is not None
+    heard = b""
+    with anyio.move_on_after(_START_S):
+        try:
+            async for part in process.stdout:
+                heard += part
+                if READY in heard:
+                    return True
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+            return False
+        return False
+    process.kill()
+    return False
+
+
+def _ending(code: int) -> str:
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return signal.Signals(-code).name
+    except ValueError:
+        return f"signal {-code}"
+
+
+def _listeners(host: str, port: int, source: str, workers: int) -> list[socket.socket]:
+    """A socket for each worker. They stay ours: whom a dying worker has not accepted waits for the next one."""
+    if sys.platform != "linux":
+        # Elsewhere connections are not spread over sockets with one address: all accept on one.
+        first = bind(host, port, source)
+        return [first, *(first.dup() for _ in range(workers - 1))]
+    first = bind(host, port, source, shared=True)
+    port = first.getsockname()[1]
+    return [first, *(bind(host, port, source, shared=True) for _ in range(workers - 1))]

@@ -1,0 +1,259 @@
+"""An HTTP/1.1 client in which every request is contained: it fails alone, within its bounds."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections import deque
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Final
+from urllib.parse import urljoin, urlsplit
+
+from gateway.errors import ConnectionLost, HttpStatusError
+from gateway.upstream.transport.http_connection import MAX_BODY_BYTES, HttpConnection
+
+# uvicorn and Node close idle connections after 5 s: leave before they do.
+IDLE_S: Final = 4.0
+# As many as calls come at once, each for a few seconds: a burst that has to connect anew costs thrice as much.
+MAX_IDLE: Final = 256
+_MAX_REDIRECTS: Final = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """Scheme, host and port: what a connection, and a credential, belong to."""
+
+    secure: bool
+    host: str
+    port: int
+
+    @property
+    def authority(self) -> str:
+        """The value of the Host header."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == (443 if self.secure else 80) else f"{host}:{self.port}"
+
+    def __str__(self) -> str:
+        return f"{'https' if self.secure else 'http'}://{self.authority}"
+
+
+@lru_cache(maxsize=1024)
+def split_url(url: str) -> tuple[Origin, str]:
+    """Split an absolute URL into its origin and request target.
+
+    Raises:
+        ValueError: Not an absolute http or https URL.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError(f"not an http(s) URL: {url!r}")
+    secure = parts.scheme == "https"
+    target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    if any(character <= " " or character > "~" for character in target):
+        raise ValueError("the URL holds characters that must be percent-encoded")
+    return Origin(secure=secure, host=parts.hostname, port=parts.port or (443 if secure else 80)), target
+
+
+def header_lines(headers: Mapping[str, str]) -> bytes:
+    """Write headers as they stand in the head of a request, each with its line break.
+
+    Raises:
+        ValueError: A name or value holds a line break of its own.
+    """
+    text = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
+    if text.count("\n") != len(headers) or text.count("\r") != len(headers) or "\0" in text:
+        raise ValueError("a header holds a line break")
+    return text.encode("latin-1", "replace")
+
+
+@lru_cache(maxsize=1024)
+def _first_lines(method: str, url: str) -> tuple[str, bytes]:
+    """The name of a URL's origin, and the lines that every request to it begins with."""
+    origin, target = split_url(url)
+    head = f"{method} {target} HTTP/1.1\r\nhost: {origin.authority}\r\naccept-encoding: identity\r\n"
+    return str(origin), head.encode("latin-1", "replace")
+
+
+@dataclass(slots=True, kw_only=True)
+class Response:
+    """The head of a response, and its body as it comes."""
+
+    status: int
+    headers: dict[str, str]
+    connection: HttpConnection = field(repr=False)
+
+    @property
+    def content_type(self) -> str:
+        """The media type without parameters, in lower case."""
+        return self.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+    async def read(self, limit_bytes: int = MAX_BODY_BYTES) -> bytes:
+        """The whole body.
+
+        Raises:
+            ConnectionLost: The connection ended first, or the body is over the limit.
+        """
+        connection = self.connection
+        parts: list[bytes] = []
+        size_bytes = 0
+        while True:
+            size_bytes += connection.take_into(parts)
+            if size_bytes > limit_bytes:
+                raise ConnectionLost(f"the answer is larger than {limit_bytes} bytes", sent=True)
+            if connection.complete:
+                return parts[0] if len(parts) == 1 else b"".join(parts)
+            if connection.lost is not None:
+                raise ConnectionLost(connection.lost, sent=True)
+            await connection.wait()
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """The body, piece by piece: an event stream as the peer sends it, anything else as it fills our buffer.
+
+        Raises:
+            ConnectionLost: The connection ended before the body did.
+        """
+        connection = self.connection
+        while True:
+            chunk = connection.take()
+            if chunk:
+                yield chunk
+            elif connection.complete:
+                return
+            elif connection.lost is not None:
+                raise ConnectionLost(connection.lost, sent=True)
+            else:
+                await connection.wait()
+
+
+class HttpClient:
+    """Connections to upstreams, kept while they live.
+
+    Requests beyond what the caller limits are not queued here: the link's bulkhead bounds
+    them. Nothing is retried. A redirect is followed only within its own origin.
+    """
+
+    def __init__(self, *, connect_timeout_s: float = 10.0, unix_path: str | None = None) -> None:
+        """Keep no connection yet.
+
+        Args:
+            connect_timeout_s: For each attempt.
+            unix_path: A socket in the file system that every request goes to, whatever host its URL names.
+        """
+        self._connect_timeout_s = connect_timeout_s
+        self._unix_path = unix_path
+        self._idle: dict[str, deque[HttpConnection]] = {}
+        self._tls: ssl.SSLContext | None = None
+
+    def close(self) -> None:
+        """Drop every idle connection."""
+        for connections in self._idle.values():
+            for connection in connections:
+                connection.abort()
+        self._idle.clear()
+
+    @asynccontextmanager
+    async def send(
+        self, method: str, url: str, headers: Mapping[str, str], body: bytes = b""
+    ) -> AsyncIterator[Response]:
+        """One exchange: yields once the head of the response is there.
+
+        Leaving before the body is complete drops the connection, which tells the peer that
+        nobody waits any more.
+
+        Raises:
+            ConnectionLost: Could not connect, or the connection ended before the head came.
+            HttpStatusError: A redirect to another origin, or too many of them.
+        """
+        response = await self.exchange(method, url, header_lines(headers), body)
+        try:
+            yield response
+        finally:
+            self.release(response)
+
+    async def exchange(self, method: str, url: str, lines: bytes, body: bytes = b"") -> Response:
+        """As `send`, for who has its header lines ready; the response has to be released, however it ends."""
+        origin, first = _first_lines(method, url)
+        for _ in range(_MAX_REDIRECTS + 1):
+            if body or method == "POST":
+                data = b"%b%bcontent-length: %d\r\n\r\n%b" % (first, lines, len(body), body)
+            else:
+                data = b"%b%b\r\n" % (first, lines)
+            connection = self._kept(origin) or await self._connect(url)
+            try:
+                connection.write(data)
+                while not connection.head_done:
+                    if connection.lost is not None:
+                        raise ConnectionLost(connection.lost, sent=True)
+                    await connection.wait()
+                headers, status = connection.headers, connection.status
+                if headers.get("content-encoding", "identity") != "identity":
+                    raise ConnectionLost("the answer is compressed, which was not asked for", sent=True)
+            except BaseException:
+                connection.abort()
+                raise
+            if status not in (307, 308):
+                return Response(status=status, headers=headers, connection=connection)
+            self._keep(connection)
+            try:
+                url = urljoin(url, headers.get("location", ""))
+                moved, first = _first_lines(method, url)
+            except ValueError as error:
+                raise HttpStatusError(status, str(error)) from None
+            if moved != origin:
+                raise HttpStatusError(status, "a redirect to another origin is not followed")
+        raise HttpStatusError(status, "too many redirects")
+
+    def release(self, response: Response) -> None:
+        """End an exchange: its connection is kept, or dropped where the answer was not read to its end."""
+        self._keep(response.connection)
+
+    def _kept(self, origin: str) -> HttpConnection | None:
+        idle = self._idle.get(origin)
+        while idle:
+            connection = idle.pop()
+            if connection.alive and asyncio.get_running_loop().time() - connection.idle_since_s < IDLE_S:
+                connection.reset()
+                return connection
+            connection.abort()
+        return None
+
+    async def _connect(self, url: str) -> HttpConnection:
+        origin, _ = split_url(url)
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(self._connect_timeout_s):
+                if self._unix_path is not None:
+                    _, made = await loop.create_unix_connection(
+                        lambda: HttpConnection(loop, str(origin)), self._unix_path
+                    )
+                    return made
+                _, made = await loop.create_connection(
+                    lambda: HttpConnection(loop, str(origin)),
+                    origin.host,
+                    origin.port,
+                    ssl=self._context() if origin.secure else None,
+                )
+        except TimeoutError:
+            raise ConnectionLost(f"no connection within {self._connect_timeout_s:g} s", sent=False) from None
+        except OSError as error:
+            raise ConnectionLost(f"cannot connect ({error.strerror or error})", sent=False) from None
+        return made
+
+    def _keep(self, connection: HttpConnection) -> None:
+        if not (connection.complete and connection.reusable and connection.alive):
+            connection.abort()
+            return
+        connection.take()
+        idle = self._idle.setdefault(connection.origin, deque())
+        if len(idle) >= MAX_IDLE:
+            idle.popleft().abort()
+        connection.idle_since_s = asyncio.get_running_loop().time()
+        idle.append(connection)
+
+    def _context(self) -> ssl.SSLContext:
+        if self._tls is None:
+            self._tls = ssl.create_default_context()
+        return self._tls

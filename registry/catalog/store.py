@@ -1,0 +1,80 @@
+"""Registry: the one mutable cell."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from itertools import count
+
+from registry.catalog.catalog import Catalog, CatalogChange, ServerListing, build
+from registry.catalog.names import ServerName
+from registry.catalog.shape import Shape
+
+Listener = Callable[[CatalogChange], None]
+
+_log = logging.getLogger("typegate.registry")
+
+
+class Registry:
+    """Holds the current catalog and swaps it whole; synchronous throughout.
+
+    Attributes:
+        catalog: what a call pins with one attribute load.
+        shape: the configuration that the catalog was built with.
+    """
+
+    __slots__ = ("_ids", "_listeners", "catalog", "shape")
+
+    def __init__(self, shape: Shape) -> None:
+        self.shape = shape
+        self.catalog: Catalog = build({}, shape, version=0)
+        self._listeners: dict[int, tuple[Listener, bool]] = {}
+        self._ids = count()
+
+    def put(self, listing: ServerListing) -> CatalogChange:
+        """Take in one listing; one of an older epoch changes nothing, the same epoch is a re-listing."""
+        current = self.catalog.servers.get(listing.server)
+        if current is not None and listing.epoch < current.epoch:
+            return CatalogChange(self.catalog, self.catalog)
+        return self._swap({**self.catalog.servers, listing.server: listing})
+
+    def mark_stale(self, server: ServerName, epoch: int) -> CatalogChange:
+        """Note that the connection of this epoch is lost; its wrappers stay listed."""
+        current = self.catalog.servers.get(server)
+        if current is None or current.epoch != epoch or current.stale:
+            return CatalogChange(self.catalog, self.catalog)
+        return self._swap({**self.catalog.servers, server: replace(current, stale=True)})
+
+    def drop(self, server: ServerName) -> CatalogChange:
+        """Forget a server that configuration no longer has."""
+        if server not in self.catalog.servers:
+            return CatalogChange(self.catalog, self.catalog)
+        return self._swap({s: one for s, one in self.catalog.servers.items() if s != server})
+
+    def reshape(self, shape: Shape) -> CatalogChange:
+        """Build the catalog again under another configuration."""
+        self.shape = shape
+        return self._swap(self.catalog.servers)
+
+    def subscribe(self, listener: Listener, *, always: bool = False) -> Callable[[], None]:
+        """Call `listener` after each swap that a caller could notice, or after every one; return what ends that."""
+        key = next(self._ids)
+        self._listeners[key] = (listener, always)
+
+        def unsubscribe() -> None:
+            self._listeners.pop(key, None)
+
+        return unsubscribe
+
+    def _swap(self, listings: Mapping[ServerName, ServerListing]) -> CatalogChange:
+        before = self.catalog
+        self.catalog = build(listings, self.shape, version=before.version + 1, previous=before)
+        change = CatalogChange(before, self.catalog)
+        for listener, always in tuple(self._listeners.values()):
+            if always or change:
+                try:
+                    listener(change)
+                except Exception:  # noqa: BLE001 -- boundary: a listener spoils nothing but its own work
+                    _log.exception("catalog listener failed")
+        return change

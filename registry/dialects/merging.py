@@ -1,0 +1,208 @@
+"""Several schemas of one value as one schema that accepts no less: all of them at once, or any of them.
+
+Subschemas are never copied, so whatever is known of one by its identity stays known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from registry.schema.schemas import canonical
+
+ANNOTATIONS: Final = frozenset({"title", "description", "default", "examples", "example", "$comment", "deprecated"})
+MERGEABLE: Final = frozenset({"type", "properties", "required", "additionalProperties"})
+_LOWER: Final = frozenset({"minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties"})
+_UPPER: Final = frozenset({"maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties"})
+_MAPS: Final = frozenset({"properties", "patternProperties"})
+# What one keyword means depends on its neighbours, so they go together or not at all.
+_GROUPS: Final = (
+    frozenset({"if", "then", "else"}),
+    frozenset({"contains", "minContains", "maxContains"}),
+)
+_TUPLE: Final = frozenset({"prefixItems", "items", "additionalItems"})
+# In draft 4 a boolean says how the bound beside it is meant.
+_ENDS: Final = (frozenset({"minimum", "exclusiveMinimum"}), frozenset({"maximum", "exclusiveMaximum"}))
+_MAX_DISTINCT: Final = 64
+
+
+def conjoin(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return one schema for what fits all of these; what cannot be said in one stands in its `allOf`."""
+    if len(parts) == 1:
+        return parts[0]
+    merged: dict[str, Any] = dict(parts[0])
+    rest: list[Any] = list(merged.pop("allOf", ()))
+    for part in parts[1:]:
+        part = dict(part)
+        rest.extend(part.pop("allOf", ()))
+        for group in _GROUPS:
+            _hold_apart(merged, part, group, rest)
+        if (
+            "prefixItems" in part
+            or "prefixItems" in merged
+            or isinstance(part.get("items"), list)
+            or isinstance(merged.get("items"), list)
+        ):
+            _hold_apart(merged, part, _TUPLE, rest)
+        for ends in _ENDS:
+            if any(isinstance(one.get(keyword), bool) for one in (merged, part) for keyword in ends):
+                _hold_apart(merged, part, ends, rest)
+        for keyword, value in part.items():
+            if keyword not in merged:
+                merged[keyword] = value
+            elif not same(merged[keyword], value):
+                _both(merged, keyword, value, rest)
+    if rest:
+        merged["allOf"] = rest
+    return merged
+
+
+def _hold_apart(merged: dict[str, Any], part: dict[str, Any], group: frozenset[str], rest: list[Any]) -> None:
+    if merged.keys() & group and part.keys() & group:
+        rest.append({keyword: part.pop(keyword) for keyword in list(part) if keyword in group})
+
+
+def _both(merged: dict[str, Any], keyword: str, value: Any, rest: list[Any]) -> None:
+    known = merged[keyword]
+    if keyword in ANNOTATIONS or keyword.startswith(("$", "x-", "unevaluated")):
+        return  # `unevaluated…` speaks of its neighbours, and means something else when it stands alone
+    if keyword in _MAPS and isinstance(known, dict) and isinstance(value, dict):
+        merged[keyword] = {
+            **known,
+            **{name: _all(known[name], below) if name in known else below for name, below in value.items()},
+        }
+    elif keyword == "required" and isinstance(known, list) and isinstance(value, list):
+        merged[keyword] = list(dict.fromkeys([*known, *value]))
+    elif keyword == "additionalProperties" or keyword == "items":
+        merged[keyword] = _all(known, value)
+    elif keyword == "type":
+        merged[keyword] = _common(known, value)
+    elif keyword == "enum":
+        allowed = {canonical(option) for option in value}
+        merged[keyword] = [option for option in known if canonical(option) in allowed] or known
+    elif keyword in _LOWER and _is_number(known) and _is_number(value):
+        merged[keyword] = max(known, value)
+    elif keyword in _UPPER and _is_number(known) and _is_number(value):
+        merged[keyword] = min(known, value)
+    elif keyword == "uniqueItems":
+        merged[keyword] = True
+    else:
+        rest.append({keyword: value})
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _all(first: Any, second: Any) -> Any:
+    if first is second or first is False or second is True or second == {}:
+        return first
+    if second is False or first is True or first == {}:
+        return second
+    return first if same(first, second) else {"allOf": [first, second]}
+
+
+def _common(first: Any, second: Any) -> Any:
+    """The types in both; the first where there are none, for nothing fits then and any answer accepts more."""
+    ours, theirs = ([one] if isinstance(one, str) else one for one in (first, second))
+    shared = [one for one in ours if one in theirs or (one == "integer" and "number" in theirs)]
+    shared += ["integer" for one in theirs if one == "integer" and "number" in ours and "integer" not in ours]
+    return first if not shared else shared[0] if len(shared) == 1 else list(dict.fromkeys(shared))
+
+
+def same(first: Any, second: Any) -> bool:
+    """Tell whether two JSON values are the same one."""
+    return first is second or canonical(first) == canonical(second)
+
+
+@dataclass(frozen=True, slots=True)
+class Union:
+    """The objects that fit at least one of several schemas, as one schema.
+
+    Attributes:
+        schema: It accepts no less, unless `narrower`.
+        lost: Keywords of the schemas that it does not have.
+        narrower: An object that fits a schema only because that does not speak of a property may not fit.
+    """
+
+    schema: dict[str, Any]
+    lost: frozenset[str]
+    narrower: bool
+
+
+def union(branches: Sequence[Any]) -> Union:
+    """Return one object schema for what fits at least one of these; those that no object fits do not count."""
+    usable = [branch for branch in branches if isinstance(branch, dict) and _may_be_object(branch)]
+    if not usable or any(branch is True for branch in branches):
+        return Union({}, frozenset(), False)
+    if len(usable) == 1:
+        return Union({key: value for key, value in usable[0].items() if key not in ANNOTATIONS}, frozenset(), False)
+    declared: dict[str, list[Any]] = {}
+    lost: set[str] = set()
+    for branch in usable:
+        for name, below in _properties(branch).items():
+            declared.setdefault(name, []).append(below)
+        lost |= branch.keys() - MERGEABLE - ANNOTATIONS
+        if isinstance(branch.get("additionalProperties"), dict):
+            lost.add("additionalProperties")
+    schema: dict[str, Any] = {}
+    if declared:
+        schema["properties"] = {name: any_of(schemas) for name, schemas in declared.items()}
+    demanded = [branch["required"] for branch in usable if isinstance(branch.get("required"), list)]
+    if len(demanded) == len(usable):
+        others = [set(names) for names in demanded[1:]]
+        required = [name for name in demanded[0] if all(name in names for names in others)]
+        if required:
+            schema["required"] = required
+    closed = [_is_closed(branch) for branch in usable]
+    if all(closed):
+        schema["additionalProperties"] = False
+    narrower = any(
+        not shut and len(_properties(branch)) < len(declared) for branch, shut in zip(usable, closed, strict=True)
+    )
+    return Union(schema, frozenset(lost), narrower)
+
+
+def any_of(schemas: Sequence[Any]) -> Any:
+    """Return the schema for what fits at least one of these; enumerations become one."""
+    distinct = list({canonical(schema): schema for schema in schemas}.values())
+    if len(distinct) == 1:
+        return distinct[0]
+    if any(schema is True or schema == {} for schema in distinct) or len(distinct) > _MAX_DISTINCT:
+        return {}
+    return _enumerated(distinct) or {"anyOf": distinct}
+
+
+def _enumerated(schemas: Sequence[Any]) -> dict[str, Any] | None:
+    options: dict[bytes, Any] = {}
+    types: set[str] = set()
+    for schema in schemas:
+        if not isinstance(schema, dict) or not schema.keys() <= {"const", "enum", "type", *ANNOTATIONS}:
+            return None
+        values = [schema["const"]] if "const" in schema else schema.get("enum")
+        kind = schema.get("type")
+        if not isinstance(values, list) or ("const" in schema and "enum" in schema):
+            return None
+        if not isinstance(kind, str | None):
+            return None
+        types.add(kind or "")
+        options |= {canonical(value): value for value in values}
+    if len(types) != 1:
+        return None
+    [kind] = types
+    return {**({"type": kind} if kind else {}), "enum": list(options.values())}
+
+
+def _properties(branch: dict[str, Any]) -> dict[str, Any]:
+    properties = branch.get("properties")
+    return properties if isinstance(properties, dict) else {}
+
+
+def _is_closed(branch: dict[str, Any]) -> bool:
+    return branch.get("additionalProperties") is False and not branch.get("patternProperties")
+
+
+def _may_be_object(branch: dict[str, Any]) -> bool:
+    kind = branch.get("type", "object")
+    return branch.get("not") != {} and (kind == "object" or (isinstance(kind, list) and "object" in kind))

@@ -1,0 +1,268 @@
+"""What an upstream complains of is read, and the schema's answer stands after its own words."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.calls.error_hints import MAX_ADVICE, MAX_BODY, enrich, read
+from gateway.errors import RpcError, relay
+from registry.catalog.catalog import ServerListing, ToolWrapper, build
+from registry.catalog.names import ServerName
+from registry.catalog.shape import Shape
+
+NAMES = ("to", "subject", "body", "startDate", "accountId", "path", "input")
+
+
+def wrapper(*names: str) -> ToolWrapper:
+    server = ServerName("calendar-mcp")
+    schema = {"type": "object", "properties": {name: {"type": "string"} for name in names or NAMES}}
+    listing = ServerListing(server=server, epoch=1, tools=({"name": "send_email", "inputSchema": schema},))
+    return build({server: listing}, Shape(), version=1).resolve("calendar-mcp__send_email")
+
+
+TOOL = wrapper()
+
+
+def result(text: str, *, error: bool = True, **more: Any) -> dict[str, Any]:
+    return {"content": [{"type": "text", "text": text}], "isError": error, **more}
+
+
+def added(before: dict[str, Any], arguments: dict[str, Any] | None = None, **options: Any) -> str | None:
+    """The text that was added, after everything that was there, which is unchanged."""
+    arguments = arguments if arguments is not None else {}
+    copy = json.dumps(before)
+    after = enrich(before, TOOL, arguments, **options)
+    assert json.dumps(before) == copy
+    if after is before:
+        return None
+    *kept, last = after["content"]
+    assert kept == before["content"]
+    assert {key: value for key, value in after.items() if key != "content"} == {
+        key: value for key, value in before.items() if key != "content"
+    }
+    assert last["type"] == "text"
+    assert len(last["text"]) <= MAX_ADVICE
+    return str(last["text"])
+
+
+ZOD3 = [{"code": "invalid_type", "expected": "string", "received": "undefined", "path": ["to"], "message": "Required"}]
+ZOD4 = [
+    {
+        "expected": "string",
+        "code": "invalid_type",
+        "path": ["to"],
+        "message": "Invalid input: expected string, received undefined",
+    }
+]
+COMPLAINTS = {
+    "the one it began with": "'to' was not provided",
+    "jsonschema": "'to' is a required property\n\nFailed validating 'required' in schema:\n    {'type': 'object'}",
+    "jsonschema in an SDK": "Input validation error: 'to' is a required property",
+    "pydantic": "1 validation error for emailArguments\nto\n  Field required [type=missing, input_value={}]",
+    "pydantic, as JSON": '[{"type":"missing","loc":["body","to"],"msg":"Field required","input":{}}]',
+    "FastMCP": "1 validation error for call[send_email]\nto\n  Missing required argument [type=missing_argument]",
+    "FastMCP, around it": "Error executing tool mail: 1 validation error for mailArguments\nto\n  Field required",
+    "zod 3": f"MCP error -32602: Invalid arguments for tool send_email: {json.dumps(ZOD3, indent=2)}",
+    "zod 4": f"MCP error -32602: Input validation error: Invalid arguments for tool send_email: {json.dumps(ZOD4)}",
+    "zod, in words": 'Validation error: Required at "to"',
+    "zod 4, in words": "✖ Invalid input: expected string, received undefined\n  → at to",
+    "C#, null": "Value cannot be null. (Parameter 'to')",
+    "C#, its SDK": "The arguments dictionary is missing a value for the required parameter 'to'. (Parameter 'input')",
+    "C#, older": "Value cannot be null.\nParameter name: to",
+    "ajv": "data must have required property 'to'",
+    "Go": 'validating /properties: required: missing properties: ["to"]',
+    "serde": "invalid params: missing field `to` at line 1 column 2",
+    "a Python signature": "send_email() missing 1 required positional argument: 'to'",
+    "two of them": "send_email() missing 2 required positional arguments: 'subject' and 'to'",
+    "a Python key": "'to'",
+    "a Python key, told": "Error executing tool send_email: 'to'",
+    "plain": "Missing required parameter: to",
+    "plain, a list": "Missing required fields: subject, to.",
+    "plain, with a name before": "Error: to is required",
+    "plain, with a noun": "The to parameter must be provided",
+    "Java": "Required request parameter 'to' for method parameter type String is not present",
+    "joi": '"to" is required',
+    "a colon": "to: Required",
+    "a form": '{"to": ["This field is required."]}',
+    "a web service": '{"message": "Validation Failed", "errors": [{"field": "to", "code": "missing_field"}]}',
+    "a body of text": '{"error": "\'to\' is required", "input": {}}',
+}
+
+
+@pytest.mark.parametrize("name", COMPLAINTS)
+def test_the_missing_field_is_found_in_the_messages_of_common_libraries(name: str) -> None:
+    for case in (result(COMPLAINTS[name]), result(COMPLAINTS[name], structuredContent={"any": 1})):
+        text = added(case, {"body": "b"})
+        assert text is not None
+        assert "to" in text.partition("Missing: ")[2].partition(".")[0].split(", "), text
+        assert "Keys sent: body." in text
+        assert "Call it like: {" in text
+        assert " Schema: {" in text
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "SMTP down",
+        "Authentication is required",
+        "Authentication is required to continue",
+        "authentication required for path /x",
+        "Missing permission to read path",
+        "'to' was provided twice",
+        "the required 'Content-Type' header is missing",
+        "cannot send to nobody",
+        "input/output error: disk is missing",
+        "subject-to is required",
+        "into is required",
+        "Required.",
+        '{"input": "Authentication is required"}',
+        '{"errors": [{"field": "scope", "code": "missing", "input": "to"}]}',
+        '{"path": "/x", "status": "not found"}',
+        "missing",
+        "",
+    ],
+)
+def test_an_error_that_names_no_declared_parameter_stays_byte_for_byte(said: str) -> None:
+    assert added(result(said), {"to": ["a"]}) is None
+    assert added(result(said), {}) is None
+
+
+def test_what_was_sent_is_said_to_have_been_sent() -> None:
+    text = added(result("'to' was not provided"), {"to": ["a@b"], "body": "hunter2"})
+    assert text is not None
+    assert "to was sent, as an array." in text
+    assert "Keys sent: to, body." in text
+    assert "Missing" not in text
+    assert "hunter2" not in text
+    assert "a@b" not in text
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Additional properties are not allowed ('start_dat' was unexpected)",
+        "1 validation error for call[x]\nstart_dat\n  Unexpected keyword argument [type=unexpected_keyword_argument]",
+        "Unrecognized key(s) in object: 'start_dat'",
+        'Unrecognized key: "start_dat"',
+        "x() got an unexpected keyword argument 'start_dat'",
+        "unknown field `start_dat`, expected one of `to`, `body`",
+    ],
+)
+def test_an_unknown_key_gets_the_near_miss(said: str) -> None:
+    text = added(result(said), {"start_dat": "x"})
+    assert text is not None
+    assert "start_dat is not a parameter; did you mean startDate?" in text
+
+
+def test_a_key_that_is_only_spelt_in_another_way_is_told_with_any_error() -> None:
+    text = added(result("internal error"), {"start_date": "x"})
+    assert text is not None
+    assert "start_date is not a parameter; did you mean startDate?" in text
+    assert added(result("internal error"), {"something": "x"}) is None
+    assert added(result("internal error"), {"start_date": "x", "startDate": "y"}) is None
+
+
+def test_a_protocol_error_for_invalid_params_is_told_with_the_shape_of_a_right_call() -> None:
+    def relayed(code: int, message: str, data: Any = None) -> dict[str, Any]:
+        return relay(RpcError(code, message, data), server="calendar-mcp", verbatim=False)
+
+    text = added(relayed(-32602, "'to' was not provided"), {"body": "b"})
+    assert text is not None
+    assert "Missing: to." in text
+    text = added(relayed(-32602, "Invalid params"), {"body": "b"})
+    assert text is not None
+    assert "Call it like: " in text
+    text = added(relayed(-32000, "no", {"issues": ZOD3}), {"body": "b"})
+    assert text is not None
+    assert "Missing: to." in text
+    assert added(relayed(-32602, "Unknown tool: send_email"), {"body": "b"}) is None
+    assert added(relayed(-32602, "Tool send_email not found"), {"body": "b"}) is None
+    assert added(relayed(-32000, "SMTP down"), {"body": "b"}) is None
+
+
+def test_an_error_in_a_body_without_the_flag_is_told_and_other_bodies_stay() -> None:
+    text = added(result('{"error":"startDate is required"}', error=False), {"to": "x"})
+    assert text is not None
+    assert "Missing: startDate." in text
+    assert added(result('{"error": {"message": "startDate is required", "code": 1}}', error=False)) is not None
+    long = json.dumps({"error": "startDate is required", "more": "x" * MAX_BODY})
+    for body in (
+        long,
+        '{"error":"SMTP down"}',
+        '{"error":null}',
+        '{"message":"startDate is required"}',
+        '["error", "startDate is required"]',
+        "startDate is required",
+        '{"error":"startDate is required"',
+        "{" * 4_000,
+    ):
+        assert added(result(body, error=False), {"start_date": "x"}) is None, body
+
+
+def test_through_invoke_tool_both_ways_of_calling_are_shown() -> None:
+    text = added(result("'to' was not provided"), {}, via="invoke_tool")
+    assert text is not None
+    assert "calendar-mcp__send_email {" in text
+    assert 'invoke_tool {"server":"calendar-mcp","tool":"send_email","arguments":{' in text
+    assert "Keys sent: (none)." in text
+
+
+@pytest.mark.parametrize(
+    "odd", [{}, {"content": None}, {"content": "x", "isError": True}, {"content": [5, {"text": 5}], "isError": True}]
+)
+def test_results_of_any_shape_pass(odd: dict[str, Any]) -> None:
+    assert enrich(odd, TOOL, {}) is odd
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+WORDS = st.lists(
+    st.sampled_from(
+        ["to", "'to'", "is", "required", "missing", ":", "\n", "path", "{", "}", '"path"', "[", "]", "Error", "a"]
+    ),
+    max_size=12,
+).map(" ".join)
+
+
+@given(
+    WORDS | st.text(max_size=40), st.booleans(), st.dictionaries(st.sampled_from([*NAMES, "x", "To"]), JSON, max_size=3)
+)
+def test_any_complaint_is_kept_and_what_is_named_is_declared(said: str, error: bool, sent: dict[str, Any]) -> None:
+    added(result(said, error=error), sent)
+    complaint = read(said, TOOL, sent)
+    assert set(complaint.missing) <= set(NAMES) - set(sent)
+    assert set(complaint.doubted) <= set(NAMES) & set(sent)
+    assert set(complaint.unknown) <= set(sent) - set(NAMES)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "a is required " * 400_000,
+        "'a' " * 1_000_000,
+        "{" * 4_000_000,
+        '{"path": [' * 400_000,
+        "missing " * 600_000 + "a",
+        "(" * 2_000_000 + "Parameter 'a')",
+        "tool " * 800_000,
+        " " * 4_000_000,
+        "a" * 4_000_000,
+        "x: " * 1_000_000 + "'a'",
+    ],
+)
+def test_no_complaint_stalls_the_reader(said: str) -> None:
+    tool = wrapper(*(chr(97 + n % 26) * (1 + n // 26) for n in range(2_000)))
+    for error in (True, False):
+        for text in (said, json.dumps({"error": said[: MAX_BODY - 20]})):
+            started = time.perf_counter()
+            enrich(result(text, error=error), tool, {"a b": 1, "B": 2})
+            assert time.perf_counter() - started < 0.25

@@ -1,0 +1,154 @@
+"""What many workers say, as one answer; whose session an id is; what needs one process."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.parser import text_string_to_metric_families
+
+from gateway.cluster import single_process_only
+from gateway.cluster.assignment import Assignment, owner_of, prefix_of
+from gateway.cluster.merging import Ledger, hook_rows, repair_rows, server_row, server_rows
+from gateway.config.model import Config, ServerConfig
+from gateway.errors import ConfigError
+
+COUNTS = st.dictionaries(st.sampled_from(["a", 'b"\n\\', "ü"]), st.integers(0, 1000), max_size=3)
+
+
+def text(calls: dict[str, int], up: int = 1, flight: int = 0) -> str:
+    class Said:
+        def collect(self) -> list[Metric]:
+            counter = CounterMetricFamily("typegate_calls", "Calls.", labels=["server"])
+            for name, count in calls.items():
+                counter.add_metric([name], count)
+            states = GaugeMetricFamily("typegate_upstream_up", "Up.", labels=["server"])
+            states.add_metric(["a"], up)
+            waiting = GaugeMetricFamily("typegate_upstream_in_flight", "Waiting.", labels=["server"])
+            waiting.add_metric(["a"], flight)
+            return [counter, states, waiting]
+
+    registry = CollectorRegistry()
+    registry.register(Said())  # type: ignore[arg-type]
+    return generate_latest(registry).decode()
+
+
+def read(merged: bytes) -> dict[tuple[str, str], float]:
+    return {
+        (sample.name, sample.labels["server"]): sample.value
+        for family in text_string_to_metric_families(merged.decode())
+        for sample in family.samples
+    }
+
+
+def total(read_back: dict[tuple[str, str], float]) -> float:
+    return sum(value for (name, _), value in read_back.items() if name == "typegate_calls_total")
+
+
+@given(st.lists(COUNTS, min_size=1, max_size=4))
+def test_counters_are_summed_by_their_labels(workers: list[dict[str, int]]) -> None:
+    merged = read(Ledger().add({index: (str(index), text(one)) for index, one in enumerate(workers)}))
+    for name in {name for one in workers for name in one}:
+        assert merged["typegate_calls_total", name] == sum(one.get(name, 0) for one in workers)
+
+
+@given(st.lists(st.tuples(st.booleans(), COUNTS), min_size=1, max_size=6))
+def test_no_counter_goes_back_when_a_worker_starts_anew(scrapes: list[tuple[bool, dict[str, int]]]) -> None:
+    ledger, process, counted, before = Ledger(), 0, dict.fromkeys(["a", 'b"\n\\', "ü"], 0), 0.0
+    for starts_anew, more in scrapes:
+        if starts_anew:
+            process, counted = process + 1, dict.fromkeys(counted, 0)
+        counted = {name: count + more.get(name, 0) for name, count in counted.items()}
+        after = total(read(ledger.add({0: ("first", text({"a": 5})), 1: (str(process), text(counted))})))
+        assert after >= before
+        before = after
+    assert before == 5 + sum(sum(more.values()) for _, more in scrapes)
+
+
+def test_an_upstream_is_up_where_every_worker_has_it_and_waiting_calls_are_summed() -> None:
+    merged = read(Ledger().add({0: ("1", text({}, up=1, flight=2)), 1: ("2", text({}, up=0, flight=3))}))
+    assert merged["typegate_upstream_up", "a"] == 0
+    assert merged["typegate_upstream_in_flight", "a"] == 5
+
+
+def test_a_server_is_shown_as_at_the_worker_that_is_worst_off() -> None:
+    good = {"name": "s", "state": "ready", "lastError": None, "inFlight": 1, "tools": 3}
+    bad = {"name": "s", "state": "waiting", "lastError": "refused", "inFlight": 2, "tools": 0}
+    for rows in ([good, bad], [bad, good]):
+        assert server_row(rows) == {**bad, "inFlight": 3}
+    assert server_row([good, good]) == {**good, "inFlight": 2}
+    only = {**good, "name": "t"}
+    assert [row["name"] for row in server_rows([[good], [bad, only]])] == ["s", "t"]
+
+
+def test_repairs_are_summed_for_each_tool() -> None:
+    one = [{"wrapper": "b", "calls": 2, "repairs": {"x": 1, "y": 1}}]
+    two = [{"wrapper": "b", "calls": 1, "repairs": {"x": 1}}, {"wrapper": "a", "calls": 1, "repairs": {"z": 1}}]
+    assert repair_rows([one, two]) == [
+        {"wrapper": "a", "calls": 1, "repairs": {"z": 1}},
+        {"wrapper": "b", "calls": 3, "repairs": {"x": 2, "y": 1}},
+    ]
+
+
+@given(st.integers(1, 64).flatmap(lambda count: st.tuples(st.just(count), st.integers(0, count - 1))), st.text())
+def test_an_id_names_the_worker_that_gave_it_out(place: tuple[int, int], rest: str) -> None:
+    count, index = place
+    assert owner_of(prefix_of(index) + rest, count) == index
+    assert owner_of(prefix_of(count) + rest, count) is None
+
+
+@given(st.text())
+def test_any_other_text_names_a_worker_or_none(text: str) -> None:
+    found = owner_of(text, 4)
+    assert found is None or text.startswith(prefix_of(found))
+
+
+def test_an_assignment_survives_its_journey() -> None:
+    whole = Assignment(
+        index=1, count=2, again=True, listener=7, shown="http://x/mcp", host="::1", sockets="/tmp/é", secret="s",
+        seal_key="00", token='t"\n', text="{}\n\ud800"[:3], path=None, state_dir="/s", insecure=False, verbose=True,
+    )  # fmt: skip
+    assert Assignment.read(whole.line()) == whole
+    with pytest.raises(ValueError, match="no assignment"):
+        Assignment.read(b'{"index": 1}')
+
+
+def test_what_needs_one_process_is_named_with_its_reason() -> None:
+    process = ServerConfig(command="x")
+    network = ServerConfig(type="http", url="http://127.0.0.1:1/mcp")
+    copied = ServerConfig(command="x", copies=True)
+    single_process_only.check(Config(servers={"a": network, "b": copied}), file="f")
+    with pytest.raises(ConfigError, match=r"b, c are processes .*copies"):
+        single_process_only.check(Config(servers={"a": network, "b": process, "c": process}), file="f")
+
+
+def test_hooks_that_keep_state_in_one_process_are_named_with_their_reason() -> None:
+    def config(*hooks: dict[str, str]) -> Config:
+        return Config.model_validate({"gateway": {"hooks": hooks}})
+
+    single_process_only.check(
+        config({"name": "again", "use": "cache"}, {"name": "own", "path": "./h.py:Own"}), file="f"
+    )
+    with pytest.raises(ConfigError, match=r"hook limit \(rate_limit\) counts in one process"):
+        single_process_only.check(config({"name": "limit", "use": "rate_limit"}), file="f")
+    with pytest.raises(ConfigError, match=r"hook log \(audit_log\) writes and rotates one file"):
+        single_process_only.check(config({"name": "log", "use": "audit_log"}), file="f")
+
+
+def test_what_hooks_have_counted_is_summed_and_any_trouble_is_told() -> None:
+    def row(runs: int, breaker: str = "closed", error: str | None = None) -> dict[str, object]:
+        counts = {"runs": runs, "failed": 0 if error is None else 1}
+        return {
+            "name": "h",
+            "mode": "transform",
+            "breaker": breaker,
+            "lastError": error,
+            "seconds": 0.5,
+            "counts": counts,
+        }
+
+    [merged] = hook_rows([[row(2)], [row(3, "open", "it hangs")]])
+    assert merged == {**row(5, "open", "it hangs"), "seconds": 1.0}
+    assert hook_rows([[], []]) == []

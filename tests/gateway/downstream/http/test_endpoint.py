@@ -1,0 +1,243 @@
+"""`/mcp` in both eras: streams of changes, progress, sessions and their bounds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import anyio
+import pytest
+from support.callers import call_of, get_stream, handshake, hello, listen_to, post_stream
+from support.gateways import META, envelope, glance_again, messages_of, running_gateway
+from support.upstreams.running import builtin_tools, rescript, scripted_http_server, scripted_stdio_server, tool
+
+from gateway.access.principal import LOCAL, Principal
+from gateway.calls.profile_views import Views
+from gateway.downstream import sessions
+from gateway.downstream.changes import Announcer
+from gateway.downstream.lists import SERVER_INFO
+from gateway.downstream.sessions import Session, SessionTable
+from registry.catalog.catalog import ServerListing
+from registry.catalog.names import ServerName
+from registry.catalog.shape import Shape
+from registry.catalog.store import Registry
+
+CHANGED = "notifications/tools/list_changed"
+SUBSCRIPTION = META + "subscriptionId"
+SERVER = META + "serverInfo"
+
+
+async def test_a_change_is_announced_to_the_stream_of_a_session(tmp_path: Path) -> None:
+    script = {"tools": [tool("first")], "list_changed": True}
+    server, record = scripted_stdio_server(tmp_path, "up", **script)
+    async with running_gateway(tmp_path, {"up": server}) as gateway:
+        await gateway.until_listed("up__first")
+        session = await handshake(gateway)
+        async with get_stream(session) as stream:
+            rescript(server, record, announce=True, **{**script, "tools": [tool("first"), tool("second")]})
+            assert await stream.next() == {"jsonrpc": "2.0", "method": CHANGED}
+            await gateway.until_listed("up__second", within_s=1)
+            head = {**session.headers, "accept": "text/event-stream"}
+            second = await gateway.client.get(gateway.url, headers=head)
+            assert second.status_code == 409
+
+
+async def test_a_change_while_a_session_has_no_stream_is_told_when_it_opens_one(tmp_path: Path) -> None:
+    server, _ = scripted_stdio_server(tmp_path, "up", tools=[tool("one")])
+    async with running_gateway(tmp_path, {}) as gateway:
+        absent, present = await handshake(gateway), await handshake(gateway)
+        async with get_stream(present) as stream:
+            assert (await gateway.admin("servers", "POST", {"name": "up", "config": server})).status_code == 201
+            assert (await stream.next())["method"] == CHANGED
+        async with get_stream(absent) as stream:
+            assert (await stream.next())["method"] == CHANGED
+
+
+async def test_a_subscription_is_acknowledged_first_and_every_frame_carries_its_id(tmp_path: Path) -> None:
+    script = {"tools": [tool("first")], "list_changed": True, "modern": True}
+    server, record = scripted_stdio_server(tmp_path, "up", **script)
+    async with running_gateway(tmp_path, {"up": server}) as gateway:
+        await gateway.until_listed("up__first")
+        nothing = listen_to("nothing")
+        nothing["params"]["notifications"] = {"resourcesListChanged": True}
+        async with (
+            post_stream(gateway, listen_to(7)) as numbered,
+            post_stream(gateway, listen_to("text")) as named,
+            post_stream(gateway, nothing) as deaf,
+        ):
+            for stream, key in ((numbered, 7), (named, "text")):
+                assert await stream.next() == {
+                    "jsonrpc": "2.0",
+                    "method": "notifications/subscriptions/acknowledged",
+                    "params": {"notifications": {"toolsListChanged": True}, "_meta": {SUBSCRIPTION: key}},
+                }
+            assert (await deaf.next())["params"] == {"notifications": {}, "_meta": {SUBSCRIPTION: "nothing"}}
+            rescript(server, record, announce=True, **{**script, "tools": [tool("second")]})
+            for stream, key in ((numbered, 7), (named, "text")):
+                # What was announced before the change may arrive first; after its own frame it is listed.
+                for _ in range(2):
+                    frame = await stream.next()
+                    assert (frame["method"], frame["params"]) == (CHANGED, {"_meta": {SUBSCRIPTION: key}})
+                    if "up__second" in await gateway.tools():
+                        break
+                else:
+                    raise AssertionError("announced, but not listed")
+            code = await gateway.stop()
+            for stream, key in ((numbered, 7), (named, "text"), (deaf, "nothing")):
+                assert (await stream.rest())[-1] == {
+                    "jsonrpc": "2.0",
+                    "id": key,
+                    "result": {"resultType": "complete", "_meta": {SUBSCRIPTION: key, SERVER: SERVER_INFO}},
+                }
+            assert code == 0
+
+
+async def test_a_change_that_changes_nothing_is_not_announced(tmp_path: Path) -> None:
+    first, second = tool("first", "a", b="integer"), tool("second")
+    script = {"tools": [first, second], "list_changed": True}
+    server, record = scripted_stdio_server(tmp_path, "up", **script)
+    async with running_gateway(tmp_path, {"up": server}) as gateway:
+        await gateway.until_listed("up__first")
+        async with post_stream(gateway, listen_to()) as stream:
+            await stream.next()
+            turned = [{key: one[key] for key in reversed(one)} for one in (second, first)]
+            for tools in (turned, [first, second]) * 3:
+                asked = len(record.requests("tools/list"))
+                rescript(server, record, announce=True, **{**script, "tools": tools})
+                await record.until(lambda seen, before=asked: len(seen.requests("tools/list")) > before)
+            rescript(server, record, announce=True, **{**script, "tools": [first, second, tool("third")]})
+            await gateway.until_listed("up__third")
+            assert await gateway.stop() == 0
+            *frames, _ = await stream.rest()
+            # One for the third tool, at most one more for the first listing: none for the six between them.
+            assert len(frames) <= 2, frames
+
+
+@pytest.mark.parametrize("era", ["modern", "handshake"])
+async def test_a_thousand_progress_notifications_arrive_complete_and_in_order(tmp_path: Path, era: str) -> None:
+    tools = builtin_tools("progress")
+    new, _ = scripted_stdio_server(tmp_path, "new", tools=tools, modern=True)
+    old, _ = scripted_stdio_server(tmp_path, "old", tools=tools, modern=False)
+    async with scripted_http_server(tmp_path, "web", tools=tools, sse=True, modern=True) as web:
+        servers = {"new": new, "old": old, "web": web.config}
+        async with running_gateway(tmp_path, servers) as gateway:
+            await gateway.until_listed("new__progress", "old__progress", "web__progress")
+            session = await handshake(gateway)
+            for alias in servers:
+                body = call_of(f"{alias}__progress", {"count": 1000}, request_id="p", progressToken=f"token-{alias}")
+                if era == "handshake":
+                    body["params"]["_meta"] = {"progressToken": f"token-{alias}"}
+                    response = await session.post(body)
+                else:
+                    response = await gateway.post(body)
+                *steps, answer = messages_of(response.text)
+                assert [one["params"]["progress"] for one in steps] == list(range(1, 1001))
+                assert {one["params"]["progressToken"] for one in steps} == {f"token-{alias}"}
+                assert {one["method"] for one in steps} == {"notifications/progress"}
+                assert (answer["id"], answer["result"].get("isError")) == ("p", None)
+            assert [one["_meta"].get("progressToken") for one in web.recording.calls()] != ["token-web"]
+
+
+async def test_both_eras_get_their_own_form_of_the_same_list(tmp_path: Path) -> None:
+    server, _ = scripted_stdio_server(tmp_path, "up", tools=[tool("one", "a"), tool("two")], modern=True)
+    async with running_gateway(tmp_path, {"up": server}) as gateway:
+        await gateway.until_listed("up__one")
+        new = (await gateway.rpc("tools/list"))["result"]
+        session = await handshake(gateway)
+        listed = await session.post({"jsonrpc": "2.0", "id": 1, "method": "tools/list"})
+        old = listed.json()["result"]
+        assert old == {"tools": new["tools"]}
+        assert (new["resultType"], type(new["ttlMs"]), new["cacheScope"]) == ("complete", int, "public")
+        for version in ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"):
+            result = (await gateway.post(hello(version))).json()["result"]
+            assert result["protocolVersion"] == version
+            assert result["capabilities"]["tools"] == {"listChanged": True}
+            assert "resources" not in result["capabilities"], "no server has any"
+        assert (await gateway.post(hello("1999-01-01"))).json()["result"]["protocolVersion"] == "2025-11-25"
+        future = await gateway.post(call_of("up__two", **{META + "protocolVersion": "2099-01-01"}))
+        assert (future.status_code, future.json()["error"]["code"]) == (400, -32022)
+        assert future.json()["error"]["data"] == {"supported": ["2026-07-28"], "requested": "2099-01-01"}
+        unknown = await gateway.post({"jsonrpc": "2.0", "id": 1, "method": "no/such", "params": {"_meta": envelope()}})
+        assert (unknown.status_code, unknown.json()["error"]["code"]) == (404, -32601)
+
+
+def a_table(registry: Registry | None = None) -> tuple[SessionTable, Announcer]:
+    registry = registry or Registry(Shape())
+    announcer = Announcer(registry, Views(registry, {}))
+    return SessionTable(announcer), announcer
+
+
+async def test_the_least_recently_used_session_makes_room_and_is_ended() -> None:
+    table, _ = a_table()
+    first, second = opened(table, LOCAL), opened(table, LOCAL)
+    running = anyio.CancelScope()
+    second.running[1] = running
+    hung_up: list[str] = []
+    first.open_stream(lambda message, number: None, lambda: hung_up.append("first"))
+    second.open_stream(lambda message, number: None, lambda: hung_up.append("second"))
+    for _ in range(sessions.MAX_SESSIONS - 2):
+        opened(table, LOCAL)
+    assert table.get(first.id, LOCAL) is first
+    opened(table, LOCAL)
+    assert len(table) == sessions.MAX_SESSIONS
+    assert table.get(second.id, LOCAL) is None
+    assert table.get(first.id, LOCAL) is first
+    assert running.cancel_called
+    assert hung_up == ["second"]
+
+
+def opened(table: SessionTable, principal: Principal) -> Session:
+    session = Session(principal, version="2025-11-25", params={})
+    table.put(session)
+    return session
+
+
+async def test_a_session_is_its_principals_alone_and_unknown_once_closed() -> None:
+    table, _ = a_table()
+    session = opened(table, Principal(name="ann"))
+    assert len({opened(table, LOCAL).id for _ in range(100)} | {session.id}) == 101
+    assert table.get(session.id, Principal(name="bob")) is None
+    assert table.get(session.id, LOCAL) is None
+    assert table.get(session.id, Principal(name="ann")) is session
+    table.close(session)
+    assert table.get(session.id, Principal(name="ann")) is None
+    table.close(session)
+
+
+async def test_an_idle_session_ends_after_its_time_and_one_that_is_used_or_streams_does_not() -> None:
+    now_s = 0.0
+    registry = Registry(Shape())
+    table = SessionTable(Announcer(registry, Views(registry, {})), clock=lambda: now_s)
+    idle, used, streaming, running = (opened(table, LOCAL) for _ in range(4))
+    ended: list[str] = []
+    for session in (idle, used, streaming, running):
+        session.endings.append(lambda one=session.id: ended.append(one))
+    streaming.open_stream(lambda message, number: None, lambda: None)
+    running.running[1] = anyio.CancelScope()
+    for _ in range(4):
+        now_s += sessions.IDLE_S * 0.4
+        assert table.get(used.id, LOCAL) is used
+        table.sweep()
+    assert ended == [idle.id]
+    assert [table.get(one.id, LOCAL) for one in (idle, used, streaming, running)] == [None, used, streaming, running]
+
+
+async def test_a_closed_session_hears_of_no_change() -> None:
+    registry = Registry(Shape())
+    table, announcer = a_table(registry)
+    heard: list[Session] = []
+    live, closed = opened(table, LOCAL), opened(table, LOCAL)
+    live.open_stream(lambda message, number: heard.append(live), lambda: None)
+    closed.open_stream(lambda message, number: heard.append(closed), lambda: None)
+    table.close(closed)
+    async with anyio.create_task_group() as group:
+        group.start_soon(announcer.run)
+        registry.put(a_listing())
+        with anyio.fail_after(5):
+            while not heard:
+                await glance_again()
+        group.cancel_scope.cancel()
+    assert heard == [live]
+
+
+def a_listing() -> ServerListing:
+    return ServerListing(server=ServerName("up"), epoch=1, tools=(tool("one"),))

@@ -1,0 +1,53 @@
+"""Lists as bytes: what is kept from the last one is never seen in the next."""
+
+from typing import Any
+
+import orjson
+import pytest
+
+from gateway.calls.builtin_tools import FINDERS, NATIVE_TOOLS
+from gateway.discovery import listing_of
+from gateway.downstream.lists import ListViews
+from gateway.upstream.mcp_session import RawListing
+from registry.catalog.names import ServerName
+from registry.catalog.shape import ServerShape, Shape
+from registry.catalog.store import Registry
+from registry.views.profile import Profile
+from registry.views.view import View, build_view
+
+SERVERS = [ServerName(f"s{number}") for number in range(3)]
+
+
+def tool(name: str, words: str) -> dict[str, Any]:
+    output = {"type": "array"} if name == "t1" else {"type": "object"}
+    return {"name": name, "description": words, "inputSchema": {"type": "object"}, "outputSchema": output}
+
+
+@pytest.mark.parametrize("modern", [True, False])
+def test_a_list_after_any_change_is_the_one_that_would_be_made_from_nothing(modern: bool) -> None:
+    registry = Registry(Shape(servers={server: ServerShape() for server in SERVERS}))
+    kept, previous = ListViews(), None
+
+    def put(server: ServerName, epoch: int, *words: str) -> None:
+        tools = [tool(f"t{number}", one) for number, one in enumerate(words)]
+        raw = RawListing(tools=tools, offerings={}, capabilities={"tools": {}}, ttl_ms=None, scope="private")
+        before = registry.catalog.servers.get(server)
+        registry.put(listing_of(raw, server=server, epoch=epoch, transport="http", before=before))
+
+    def listed(views: ListViews, view: View, found: frozenset[str] = frozenset()) -> bytes:
+        return views.result(view, "tools", modern=modern, shared=True, found=found)
+
+    changes = [("a", "b"), ("a", "c"), ("c",), ("a", "c", "d"), ("a", "b")]
+    for epoch, words in enumerate(changes, 1):
+        for server in SERVERS[: epoch % 3 + 1]:
+            put(server, epoch, *words)
+        for profile in (Profile(), Profile(name="lazy", disclosure="lazy")):
+            catalog, shape = registry.catalog, registry.shape
+            view = build_view(catalog, shape, profile, always=NATIVE_TOOLS, finders=FINDERS, previous=previous)
+            fresh = build_view(catalog, shape, profile, always=NATIVE_TOOLS, finders=FINDERS)
+            found = frozenset({"s0__t0"})
+            assert listed(kept, view, found) == listed(ListViews(), fresh, found)
+            assert listed(kept, view) == listed(ListViews(), fresh)
+            names = [one["name"] for one in orjson.loads(listed(kept, view))["tools"]]
+            assert len(names) == len(set(names))
+            previous = view if profile.disclosure == "eager" else previous

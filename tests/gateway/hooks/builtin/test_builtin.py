@@ -1,0 +1,365 @@
+"""Hooks of our own, each alone: what they find, keep, cut, count and write; time comes in as it is told."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway import wire
+from gateway.hooks import Answer, Block, Call, Metadata, Result
+from gateway.hooks.builtin.audit_log import AuditLog
+from gateway.hooks.builtin.cache import CACHED_KEY, Cache
+from gateway.hooks.builtin.rate_limit import Bucket, RateLimit
+from gateway.hooks.builtin.redact import REDACTED_KEY, WINDOW, Redact
+from gateway.hooks.builtin.size_guard import CUT_KEY, SizeGuard, fitted
+
+METADATA = Metadata(
+    kind="tool", wrapper="up__t", server="up", tool="t", principal="ann", session="s3ssion", request_id=1,
+    call_id="c", via="wrapper", tags=(), profile="default", digest="d1", read_only=True,
+)  # fmt: skip
+
+
+class Clock:
+    """Time as a test has it."""
+
+    def __init__(self) -> None:
+        self.now_s = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def call(args: dict[str, Any] | None = None, definition: dict[str, Any] | None = None, **known: Any) -> Call:
+    return Call(name="t", args=args or {}, metadata=replace(METADATA, **known), definition=definition or {})
+
+
+def text(said: str, **more: Any) -> Result:
+    return Result(value={"content": [{"type": "text", "text": said}], **more})
+
+
+# rate_limit
+
+TIMES = st.lists(st.floats(min_value=0, max_value=1_000, allow_nan=False), max_size=80).map(sorted)
+
+
+@given(times=TIMES, per_s=st.floats(min_value=0.01, max_value=50), burst=st.floats(min_value=1, max_value=20))
+def test_a_bucket_never_gives_more_than_its_burst_and_its_rate(times: list[float], per_s: float, burst: float) -> None:
+    bucket, passed = Bucket(tokens=burst, at_s=0.0), list[float]()
+    for at_s in times:
+        bucket = bucket.at(at_s, per_s=per_s, burst=burst)
+        if (taken := bucket.taken()) is not None:
+            bucket = taken
+            passed.append(at_s)
+        else:
+            assert bucket.at(at_s + bucket.wait_s(per_s), per_s=per_s, burst=burst).taken() is not None
+        assert 0 <= bucket.tokens <= burst
+    for first, start_s in enumerate(passed):
+        for last in range(first, len(passed)):
+            assert last - first + 1 <= burst + (passed[last] - start_s) * per_s + 1e-6 * len(times) + 1e-9
+
+
+async def test_a_limit_is_each_principals_and_each_tools_own_and_says_when_to_try_again() -> None:
+    clock = Clock()
+    hook = RateLimit({"perMinute": 6, "burst": 2}, clock=clock)
+    assert [await hook.before_call(call()) for _ in range(2)] == [None, None]
+    block = await hook.before_call(call())
+    assert isinstance(block, Block)
+    assert "6 calls a minute for up__t is used up" in block.reason
+    assert block.description == "Try again in 10 s."
+    assert await hook.before_call(call(principal="bob")) is None
+    assert await hook.before_call(call(wrapper="up__other")) is None
+    clock.now_s += 9.9
+    assert isinstance(await hook.before_call(call()), Block)
+    clock.now_s += 0.1
+    assert await hook.before_call(call()) is None
+
+
+# cache
+
+
+async def test_a_result_is_kept_for_its_time_and_its_principal_arguments_and_definition() -> None:
+    clock = Clock()
+    hook = Cache({"ttl": 60}, clock=clock)
+    first = call({"b": 1, "a": 2})
+    assert await hook.before_call(first) is None
+    await hook.after_call(first, text("kept"))
+    clock.now_s += 59
+    again = await hook.before_call(call({"a": 2, "b": 1}))
+    assert isinstance(again, Answer)
+    assert again.value["content"] == [{"type": "text", "text": "kept"}]
+    assert again.value["_meta"][CACHED_KEY] == 59
+    for other in (
+        call({"a": 2, "b": 1}, principal="bob"), call({"a": 2, "b": 1}, digest="d2"), call({"a": 2}),
+        call({"a": 2, "b": 1}, wrapper="x__t"), call({"a": 2, "b": 1}, profile="p"), call({"a": 2, "b": 1.5}),
+    ):  # fmt: skip
+        assert await hook.before_call(other) is None
+    clock.now_s += 2
+    assert await hook.before_call(call({"a": 2, "b": 1})) is None
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        text("failed", isError=True),
+        text("asks", resultType="input_required"),
+        text("later", resultType="task"),
+        text("x" * 300_000),
+    ],
+)
+async def test_errors_questions_tasks_and_what_is_large_are_not_kept(result: Result) -> None:
+    hook = Cache({"maxBytes": 1_000_000})
+    first = call()
+    await hook.before_call(first)
+    await hook.after_call(first, result)
+    assert await hook.before_call(call()) is None
+
+
+async def test_what_changes_something_is_not_kept_and_what_is_kept_is_bounded() -> None:
+    hook = Cache({"maxBytes": 20_000})
+    writing = call(read_only=False)
+    await hook.before_call(writing)
+    await hook.after_call(writing, text("x"))
+    assert await hook.before_call(call()) is None
+    for number in range(100):
+        one = call({"number": number})
+        await hook.before_call(one)
+        await hook.after_call(one, text("y" * 1_000))
+    kept = [number for number in range(100) if await hook.before_call(call({"number": number})) is not None]
+    assert 5 < len(kept) < 20
+
+
+async def test_a_cached_answer_is_a_new_value_each_time() -> None:
+    hook = Cache({})
+    first = call()
+    await hook.before_call(first)
+    await hook.after_call(first, text("kept"))
+    one = await hook.before_call(call())
+    assert isinstance(one, Answer)
+    one.value["content"].clear()
+    two = await hook.before_call(call())
+    assert isinstance(two, Answer)
+    assert len(two.value["content"]) == 1
+
+
+# redact
+
+SECRETS = {
+    "AKIAIOSFODNN7EXAMPLE": "secret",
+    "ghp_abcdefghijklmnopqrstuvwxyz0123456789": "secret",
+    "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmNHl0w5N_XgL0n3I9PlFUP0THsR8U": "secret",
+    "-----BEGIN RSA PRIVATE KEY-----\nMIIBOgIBAAJB\n-----END RSA PRIVATE KEY-----": "secret",
+    "sk_live_abcdefghijklmnopqrstuvwx": "secret",
+    "ann.other+x@mail.example.com": "email",
+    "+49 30 901820": "phone",
+    "4111 1111 1111 1111": "card",
+    "DE89 3704 0044 0532 0130 00": "iban",
+    "536-90-4399": "ssn",
+}
+HARMLESS = (
+    "order 1234567890123456", "version 1.2.3.4.5", "GB12 ABCD 1234 5678 9012", "000-12-3456", "sha 3f2a9c", "a@b",
+    "2026-07-28T12:00:00", "AKIA", "the quick brown fox", "+1 2", "é" * 100,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("found", SECRETS)
+def test_secrets_and_personal_data_are_replaced_by_what_they_were(found: str) -> None:
+    counts: Counter[str] = Counter()
+    said = Redact({}).text(f"before: {found}, after", counts)
+    assert said == f"before: [redacted {SECRETS[found]}], after"
+    assert counts == {SECRETS[found]: 1}
+
+
+@pytest.mark.parametrize("harmless", HARMLESS)
+def test_what_only_looks_like_it_stays(harmless: str) -> None:
+    said = f"before: {harmless}, after"
+    assert Redact({}).text(said, Counter()) is said
+
+
+@settings(deadline=None, max_examples=30)
+@given(before=st.integers(0, 3 * WINDOW), found=st.sampled_from(sorted(SECRETS)))
+def test_wherever_it_stands_in_a_long_text_it_is_found(before: int, found: str) -> None:
+    said = Redact({}).text("-" * before + f" {found} " + "-" * 100, Counter())
+    assert found not in said
+    assert said == "-" * before + f" [redacted {SECRETS[found]}] " + "-" * 100
+
+
+def test_redaction_reaches_every_text_and_leaves_keys_and_binary_data() -> None:
+    key = "AKIAIOSFODNN7EXAMPLE"
+    image = {"type": "image", "data": key, "mimeType": "image/png"}
+    content = [{"type": "text", "text": json.dumps({"k": key})}, image]
+    result = Result(value={"content": content, "structuredContent": {key: [{"k": key}]}, "_meta": {"v": 1}})
+    said = Redact({}).after_call(call(), result)
+    assert isinstance(said, Result)
+    assert json.loads(said.value["content"][0]["text"]) == {"k": "[redacted secret]"}
+    assert said.value["content"][1] == image
+    assert said.value["structuredContent"] == {key: [{"k": "[redacted secret]"}]}
+    assert said.value["_meta"] == {"v": 1, REDACTED_KEY: {"secret": 2}}
+    assert Redact({}).after_call(call(), text("nothing")) is None
+
+
+def test_arguments_are_redacted_only_where_that_is_asked_for() -> None:
+    assert not Redact({}).offers("before_call")
+    hook = Redact({"arguments": True, "kinds": ["email"], "patterns": {"ticket": r"T-\d+"}})
+    assert hook.offers("before_call")
+    said = hook.before_call(call({"a": ["x@example.com", "T-12", "+49 30 901820"]}))
+    assert isinstance(said, Call)
+    assert said.args == {"a": ["[redacted email]", "[redacted ticket]", "+49 30 901820"]}
+
+
+# size_guard
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(max_size=200),
+    lambda inner: st.lists(inner, max_size=20) | st.dictionaries(st.text(max_size=10), inner, max_size=8),
+    max_leaves=60,
+)
+
+
+def skeleton(value: Any) -> Any:
+    """What may not change: kinds, and the keys of objects on the way."""
+    return type(value), sorted(value) if isinstance(value, dict) else None
+
+
+@given(value=JSON, budget=st.integers(200, 3_000))
+def test_what_is_cut_is_json_of_the_same_shape_and_about_as_small_as_wanted(value: Any, budget: int) -> None:
+    cuts: list[dict[str, Any]] = []
+    made = fitted(value, budget, "$", cuts)
+    assert wire.loads(wire.dumps(made)) == made
+    if len(wire.dumps(value)) <= budget:
+        assert made is value
+        assert cuts == []
+
+    def alike(a: Any, b: Any) -> None:
+        assert skeleton(a) == skeleton(b)
+        if isinstance(a, dict):
+            for key in a:
+                alike(a[key], b[key])
+        elif isinstance(a, list):
+            assert len(b) <= len(a)
+            for one, other in zip(a, b, strict=False):
+                alike(one, other)
+
+    alike(value, made)
+    if made != value:
+        assert cuts
+
+
+ROWS = [{"id": number, "name": f"row {number}", "note": "n" * 50} for number in range(2_000)]
+
+
+def test_a_large_result_is_bounded_keeps_its_structure_and_says_what_is_missing() -> None:
+    schema = {"type": "object", "properties": {"rows": {"type": "array", "items": {"required": ["id", "name"]}}}}
+    value = {"rows": ROWS, "total": 2_000}
+    result = text(json.dumps(value), structuredContent=value)
+    said = SizeGuard({"maxBytes": 20_000}).after_call(call(definition={"outputSchema": schema}), result)
+    assert isinstance(said, Result)
+    assert len(wire.dumps(said.value)) <= 20_000
+    shown = json.loads(said.value["content"][0]["text"])
+    assert shown["total"] == said.value["structuredContent"]["total"] == 2_000
+    assert shown["rows"] == ROWS[: len(shown["rows"])]
+    assert said.value["structuredContent"]["rows"] == ROWS[: len(said.value["structuredContent"]["rows"])]
+    told = said.value["content"][-1]["text"]
+    assert "structuredContent.rows: " in told
+    assert "of 2000 items" in told
+    assert "does not fit" not in told
+    assert said.value["_meta"][CUT_KEY][0]["of"] == 2_000
+
+
+def test_what_no_longer_fits_the_output_schema_is_told() -> None:
+    definition = {"outputSchema": {"type": "object", "properties": {"rows": {"type": "array", "minItems": 2_000}}}}
+    result = text("{}", structuredContent={"rows": ROWS})
+    said = SizeGuard({"maxBytes": 20_000}).after_call(call(definition=definition), result)
+    assert isinstance(said, Result)
+    assert "does not fit the output schema" in said.value["content"][-1]["text"]
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        {"type": "text", "text": "w" * 500_000},
+        {"type": "text", "text": 'é\n"' * 200_000},
+        {"type": "text", "text": "{broken json" * 50_000},
+        {"type": "image", "data": "A" * 500_000, "mimeType": "image/png"},
+        {"type": "resource", "resource": {"uri": "file:///a", "text": "w" * 500_000}},
+        {"type": "text", "text": json.dumps(['"\\' * 10] * 20_000)},
+    ],
+)
+def test_every_kind_of_item_is_bounded(item: dict[str, Any]) -> None:
+    small = {"type": "text", "text": "small"}
+    said = SizeGuard({"maxBytes": 10_000}).after_call(call(), Result(value={"content": [small, item]}))
+    assert isinstance(said, Result)
+    assert len(wire.dumps(said.value)) <= 10_500
+    assert said.value["content"][0] == small
+    assert "Shortened by the gateway" in said.value["content"][-1]["text"]
+    assert SizeGuard({"maxBytes": 10_000}).after_call(call(), Result(value={"content": [small]})) is None
+
+
+# audit_log
+
+
+async def test_a_log_has_a_line_for_each_call_and_neither_arguments_nor_the_session(tmp_path: Path) -> None:
+    file = tmp_path / "audit.jsonl"
+    log = AuditLog({"file": str(file)}, clock=lambda: 1_700_000_000.5)
+    await log.start()
+    log.after_call(call({"secret": "s3cr3t"}, elapsed_ms=1.5), text("s3cr3t"))
+    log.after_call(call(), text("x", isError=True))
+    log.after_call(call(blocked_by="limit"), text("x", isError=True))
+    await log.close()
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    assert [line["outcome"] for line in lines] == ["ok", "error", "blocked"]
+    assert lines[0]["time"] == "2023-11-14T22:13:20.500+00:00"
+    assert (lines[0]["principal"], lines[0]["wrapper"], lines[0]["elapsedMs"]) == ("ann", "up__t", 1.5)
+    assert lines[2]["blockedBy"] == "limit"
+    assert "s3cr3t" not in file.read_text()
+    assert "s3ssion" not in file.read_text()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+async def test_a_log_is_turned_over_by_size_and_the_oldest_goes(tmp_path: Path) -> None:
+    file = tmp_path / "audit.jsonl"
+    log = AuditLog({"file": str(file), "maxBytes": 2_000, "keep": 2, "arguments": True})
+    await log.start()
+    for number in range(60):
+        log.after_call(call({"number": number}), text("x"))
+    await log.close()
+    assert sorted(os.listdir(tmp_path)) == ["audit.jsonl", "audit.jsonl.1", "audit.jsonl.2"]
+    files = [(tmp_path / name).stat() for name in os.listdir(tmp_path)]
+    assert all(one.st_size <= 2_000 and stat.S_IMODE(one.st_mode) == 0o600 for one in files)
+    order = [file.with_name(f"{file.name}.{at}") for at in (2, 1)] + [file]
+    numbers = [json.loads(line)["arguments"]["number"] for one in order for line in one.read_text().splitlines()]
+    assert numbers == list(range(numbers[0], 60))
+
+
+async def test_a_log_that_cannot_be_written_is_told_at_the_start(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="cannot write to"):
+        await AuditLog({"file": str(tmp_path / "absent" / "audit.jsonl")}).start()
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("hook", "config", "words"),
+    [
+        (RateLimit, {"perMinut": 5}, "perMinut: unknown key; expected perMinute (did you mean it?)"),
+        (RateLimit, {"perMinute": True}, "perMinute has a wrong value"),
+        (RateLimit, {"per": ["caller"]}, "per has a wrong value; expected a list of: principal, tool, server"),
+        (Cache, {"ttl": -1}, "ttl has a wrong value; expected a number from 0.1 to 86400"),
+        (SizeGuard, {"maxBytes": "1k"}, "maxBytes has a wrong value"),
+        (AuditLog, {}, "file is missing"),
+        (AuditLog, {"file": "x", "arguments": "yes"}, "arguments has a wrong value; expected true or false"),
+        (Redact, {"kinds": ["names"]}, "kinds has a wrong value"),
+        (Redact, {"patterns": {"x": "("}}, "patterns.x is no regular expression"),
+    ],
+)
+def test_a_wrong_setting_is_refused_by_name(hook: Any, config: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(words)):
+        hook(config)

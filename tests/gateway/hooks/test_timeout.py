@@ -1,0 +1,202 @@
+"""A coroutine of somebody else's is driven to its end or its time-out, whatever it does with its cancellation."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from gateway.hooks.threads import Busy, Threads
+from gateway.hooks.timeout import Driven, Interfered, Late
+
+Made = Callable[[], Coroutine[Any, Any, Any]]
+
+
+async def at_once() -> str:
+    return "done"
+
+
+async def after_a_while() -> str:
+    await anyio.sleep(0.01)
+    await asyncio.sleep(0)
+    return "done"
+
+
+async def with_an_asyncio_timeout_of_its_own() -> str:
+    try:
+        async with asyncio.timeout(0.01):
+            await asyncio.Event().wait()
+    except TimeoutError:
+        await anyio.sleep(0.01)
+    return "done"
+
+
+async def with_scopes_of_its_own() -> str:
+    with anyio.move_on_after(0.01):
+        await anyio.sleep_forever()
+    async with anyio.create_task_group() as group:
+        group.start_soon(anyio.sleep, 0.01)
+    with pytest.raises(TimeoutError), anyio.fail_after(0.01):
+        await anyio.sleep_forever()
+    return "done"
+
+
+@pytest.mark.parametrize("made", [at_once, after_a_while, with_an_asyncio_timeout_of_its_own, with_scopes_of_its_own])
+async def test_what_ends_in_time_gives_its_value(made: Made) -> None:
+    assert await Driven(made(), 5) == "done"
+    task = asyncio.current_task()
+    assert task is not None
+    assert task.cancelling() == 0
+
+
+async def raises() -> None:
+    raise KeyError("x")
+
+
+async def raises_later() -> None:
+    await anyio.sleep(0.01)
+    raise KeyError("x")
+
+
+@pytest.mark.parametrize("made", [raises, raises_later])
+async def test_an_exception_is_its_callers(made: Made) -> None:
+    with pytest.raises(KeyError):
+        await Driven(made(), 5)
+
+
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError])
+@pytest.mark.parametrize("later", [False, True])
+async def test_what_only_the_loop_may_raise_is_an_interference(error: type[BaseException], later: bool) -> None:
+    async def interferes() -> None:
+        if later:
+            await anyio.sleep(0.001)
+        raise error
+
+    with pytest.raises(Interfered, match=error.__name__):
+        await Driven(interferes(), 5)
+    await anyio.lowlevel.checkpoint()
+
+
+async def hangs() -> None:
+    await asyncio.Event().wait()
+
+
+async def hangs_in_a_scope() -> None:
+    async with anyio.create_task_group() as group:
+        group.start_soon(anyio.sleep_forever)
+        with anyio.move_on_after(100):
+            await anyio.sleep_forever()
+
+
+async def returns_when_cancelled() -> str:
+    try:
+        await asyncio.Event().wait()
+    except asyncio.CancelledError:
+        return "too late"
+    return "never"
+
+
+async def raises_when_cancelled() -> None:
+    try:
+        await asyncio.Event().wait()
+    finally:
+        raise ValueError("closing failed")
+
+
+async def clings() -> None:
+    ends = 0
+    while ends < 2:  # the second is the garbage collector's
+        try:
+            await asyncio.sleep(100)
+        except GeneratorExit:
+            ends += 1
+        except BaseException:  # noqa: BLE001 - that is the point
+            continue
+
+
+LATE = [hangs, hangs_in_a_scope, returns_when_cancelled, raises_when_cancelled, clings]
+
+
+@pytest.mark.parametrize("made", LATE)
+async def test_what_does_not_end_in_time_is_late(made: Made) -> None:
+    began_s = time.monotonic()
+    with pytest.raises(Late):
+        await Driven(made(), 0.05)
+    assert time.monotonic() - began_s < 1
+    task = asyncio.current_task()
+    assert task is not None
+    assert task.cancelling() == 0
+    await anyio.sleep(0.001)
+
+
+async def test_what_holds_something_may_close_it() -> None:
+    closed: list[str] = []
+
+    async def holds() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0.05)
+            closed.append("closed")
+
+    with pytest.raises(Late):
+        await Driven(holds(), 0.02)
+    assert closed == ["closed"]
+
+
+@pytest.mark.parametrize("made", LATE)
+async def test_a_cancellation_of_the_whole_task_goes_through(made: Made) -> None:
+    passed = False
+    began_s = time.monotonic()
+    with anyio.move_on_after(0.05) as scope:
+        await Driven(made(), 100)
+        passed = True
+    assert scope.cancelled_caught
+    assert not passed
+    assert time.monotonic() - began_s < 1
+    await anyio.sleep(0.001)
+
+
+async def test_a_thread_gives_its_value_or_its_exception() -> None:
+    threads = Threads("test")
+    assert await threads.run(lambda x: x + 1, 2) == 3
+    with pytest.raises(ZeroDivisionError):
+        await threads.run(lambda: 1 // 0)
+
+    def leaves() -> None:
+        raise SystemExit
+
+    with pytest.raises(RuntimeError, match="SystemExit"):
+        await threads.run(leaves)
+    threads.close()
+
+
+async def test_threads_that_hang_take_no_more_than_their_bound() -> None:
+    threads, release = Threads("test", limit=2), threading.Event()
+    for _ in range(2):
+        with pytest.raises(Late):
+            await Driven(threads.run(release.wait), 0.02)
+    refused = 0
+    for _ in range(300):
+        try:
+            await Driven(threads.run(release.wait), 0.0001)
+        except Busy:
+            refused += 1
+        except Late:
+            continue
+    assert refused > 0
+    release.set()
+    with anyio.fail_after(5):
+        while True:
+            try:
+                assert await threads.run(lambda: "again") == "again"
+                break
+            except Busy:
+                await anyio.sleep(0.01)
+    threads.close()

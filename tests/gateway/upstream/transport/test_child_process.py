@@ -1,0 +1,37 @@
+"""Children that start while the gateway ends."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from anyio.lowlevel import checkpoint
+from support.upstreams.running import builtin_tools, scripted_stdio_server
+
+from gateway.app import open_gateway
+from gateway.config.load import parse
+
+
+def children() -> set[str]:
+    """The processes that this one has started, and those of them that nobody has asked for their end."""
+    ours = set()
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            words = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if words[1] == str(os.getpid()):
+            ours.add(stat.parent.name)
+    return ours
+
+
+async def test_a_child_is_ended_and_asked_for_however_early_in_its_start_the_gateway_ends(tmp_path: Path) -> None:
+    config, _ = scripted_stdio_server(tmp_path, "s", tools=builtin_tools("echo"), modern=False)
+    parsed = parse(json.dumps({"mcpServers": {"s": config}}), environ={})
+    before = children()
+    for steps in range(12):
+        async with open_gateway(parsed, state_dir=None):
+            for _ in range(steps):
+                await checkpoint()
+        assert children() <= before, f"after {steps} steps"

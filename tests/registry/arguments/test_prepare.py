@@ -1,0 +1,116 @@
+"""Repair, then defaults, then the check; and nothing of it for a valid call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from registry.arguments.prepare import fill, prepare
+from registry.catalog.catalog import ServerListing, ToolWrapper, build
+from registry.catalog.names import ServerName
+from registry.catalog.shape import Shape
+
+EVENTS: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "timeZone": {"type": "string"},
+        "startDate": {"type": "string"},
+        "endDate": {"type": "string"},
+        "limit": {"type": "integer"},
+    },
+    "required": ["timeZone", "startDate"],
+}
+ZONE = {"timeZone": "Europe/Paris", "to": ["a@b"]}
+
+
+def wrapper(schema: Any = EVENTS) -> ToolWrapper:
+    server = ServerName("calendar-mcp")
+    definition = {"name": "get_calendar_events", "inputSchema": schema}
+    listing = ServerListing(server=server, epoch=1, tools=(definition,))
+    return build({server: listing}, Shape(), version=1).resolve("calendar-mcp__get_calendar_events")
+
+
+@pytest.mark.parametrize("defaults", [{}, {"endDate": "x"}])
+def test_a_valid_call_keeps_its_own_values(defaults: dict[str, Any]) -> None:
+    sent = {"timeZone": "UTC", "startDate": "d", "endDate": "e", "other": 1}
+    prepared = prepare(wrapper(), sent, defaults=defaults)
+    assert prepared.arguments is sent
+    assert (prepared.repairs, prepared.filled, prepared.problems) == ((), (), ())
+
+
+def test_defaults_fill_what_is_declared_and_absent_before_the_required_check() -> None:
+    prepared = prepare(wrapper(), {"startDate": "d"}, defaults=ZONE)
+    assert prepared.arguments == {"startDate": "d", "timeZone": "Europe/Paris"}
+    assert (prepared.filled, prepared.problems) == (("timeZone",), ())
+
+
+def test_a_default_never_takes_the_place_of_a_name_that_was_only_spelt_in_another_way() -> None:
+    prepared = prepare(wrapper(), {"startDate": "d", "time_zone": "UTC"}, defaults=ZONE)
+    assert prepared.arguments == {"startDate": "d", "timeZone": "UTC"}
+    assert [one.name for one in prepared.repairs] == ["renamed"]
+    assert prepared.filled == ()
+
+
+def test_what_is_still_missing_after_the_defaults_is_named() -> None:
+    prepared = prepare(wrapper(), {}, defaults=ZONE)
+    assert [problem.path for problem in prepared.problems] == [("startDate",)]
+    assert prepared.arguments == {}
+
+
+def test_a_default_that_does_not_fit_spoils_no_call() -> None:
+    sent = {"timeZone": "UTC", "startDate": "d"}
+    prepared = prepare(wrapper(), sent, defaults={"limit": "many"})
+    assert prepared.arguments is sent
+    assert prepared.filled == ()
+
+
+def test_null_is_no_arguments_at_all() -> None:
+    optional = {"type": "object", "properties": {"limit": {"type": "integer"}}}
+    for level in ("off", "safe", "full"):
+        assert prepare(wrapper(optional), None, level=level).arguments == {}  # type: ignore[arg-type]
+        assert [problem.kind for problem in prepare(wrapper(), None, level=level).problems] == ["missing"] * 2  # type: ignore[arg-type]
+
+
+def test_problems_speak_of_what_is_inside_a_wrapping() -> None:
+    prepared = prepare(wrapper(), {"params": {"startDate": 5}})
+    assert [(problem.kind, problem.path) for problem in prepared.problems] == [
+        ("missing", ("timeZone",)),
+        ("type", ("startDate",)),
+    ]
+    assert prepared.understood == {"startDate": 5}
+    assert prepared.arguments == {"params": {"startDate": 5}}
+
+
+def test_turned_off_nothing_is_repaired_and_defaults_still_fill() -> None:
+    wrapped = {"arguments": {"startDate": "d", "timeZone": "UTC"}}
+    assert prepare(wrapper(), wrapped, level="off").problems
+    assert prepare(wrapper(), {"startDate": "d"}, level="off", defaults=ZONE).arguments["timeZone"] == "Europe/Paris"
+
+
+@pytest.mark.parametrize("schema", [{"type": "objekt"}, {"$ref": "https://nowhere.example/x", "properties": {"a": {}}}])
+def test_a_schema_that_cannot_be_compiled_leaves_the_call_to_its_upstream(schema: Any) -> None:
+    sent = {"A": "1"}
+    assert prepare(wrapper(schema), sent).arguments is sent
+    assert prepare(wrapper(schema), "text").problems
+
+
+def test_a_default_is_filled_by_a_schema_that_is_composed_of_others() -> None:
+    schema = {"allOf": [{"$ref": "#/$defs/zoned"}], "$defs": {"zoned": {"properties": {"timeZone": {}}}}}
+    assert fill(schema, {}, ZONE) == {"timeZone": "Europe/Paris"}
+
+
+JSON = st.none() | st.booleans() | st.integers() | st.text(max_size=3)
+MEMBERS = st.dictionaries(st.sampled_from(["timeZone", "startDate", "limit", "to", "x"]), JSON, max_size=4)
+
+
+@given(MEMBERS, MEMBERS)
+def test_filling_adds_only_what_is_declared_and_changes_nothing_that_is_there(
+    sent: dict[str, Any], defaults: dict[str, Any]
+) -> None:
+    filled = fill(EVENTS, sent, defaults)
+    assert {key: filled[key] for key in sent} == sent
+    assert set(filled) - set(sent) == {key for key in defaults if key in EVENTS["properties"] and key not in sent}
+    assert fill(EVENTS, filled, defaults) is filled

@@ -1,0 +1,249 @@
+"""What is wrong with arguments is data, and words that a model can act on."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from registry.arguments.problems import ArgumentProblem, check, explain
+from registry.catalog.catalog import ServerListing, ToolWrapper, build
+from registry.catalog.names import ServerName
+from registry.catalog.shape import Shape
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters()),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=10,
+)
+EMAIL: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "to": {"type": "array", "items": {"type": "string"}},
+        "subject": {"type": "string"},
+        "body": {"type": "string"},
+        "priority": {"enum": ["low", "high"]},
+        "at": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
+    },
+    "required": ["to", "subject", "body"],
+    "additionalProperties": False,
+}
+
+
+def wrapper(schema: Any = EMAIL) -> ToolWrapper:
+    server = ServerName("calendar-mcp")
+    definition = {"name": "send_email", "inputSchema": schema}
+    listing = ServerListing(server=server, epoch=1, tools=(definition,))
+    return build({server: listing}, Shape(), version=1).resolve("calendar-mcp__send_email")
+
+
+def told(arguments: object, schema: Any = EMAIL) -> str:
+    tool = wrapper(schema)
+    return explain(tool, check(tool, arguments), arguments)
+
+
+def test_arguments_that_fit_have_no_problem() -> None:
+    assert check(wrapper(), {"to": ["a"], "subject": "s", "body": "b"}) == ()
+
+
+def test_a_call_with_nothing_names_what_is_missing_and_shows_a_ready_call() -> None:
+    text = told({})
+    assert text.startswith("Not called: calendar-mcp__send_email. Nothing was sent to its server.")
+    assert "Missing: to, subject, body. Keys sent: (none)." in text
+    assert '{"to":["<string>"],"subject":"<string>","body":"<string>"}' in text
+    assert '"additionalProperties":false' in text
+
+
+def test_each_kind_of_problem_has_its_path() -> None:
+    found = check(wrapper(), {"to": "a@b", "body": "b", "subjct": "s", "priority": "mid", "at": "x"})
+    assert {(problem.path, problem.kind) for problem in found} == {
+        (("subject",), "missing"),
+        (("to",), "type"),
+        (("subjct",), "unknown"),
+        (("priority",), "value"),
+        (("at",), "type"),
+    }
+    messages = " ".join(problem.message for problem in found)
+    assert "to is declared as array, you sent a string" in messages
+    assert "at is declared as integer or null, you sent a string" in messages
+    assert "did you mean subject?" in messages
+    assert '["low","high"]' in messages
+
+
+@pytest.mark.parametrize("arguments", [None, [], "x", 5, 1.5, True])
+def test_arguments_that_are_no_object_are_a_type_problem(arguments: object) -> None:
+    (problem,) = check(wrapper(), arguments)
+    assert (problem.path, problem.kind) == ((), "type")
+
+
+def test_values_are_never_repeated() -> None:
+    secret = "hunter2-secret"
+    arguments = {"to": secret, "subject": {"password": secret}, "body": [secret], "priority": secret}
+    schema = {**EMAIL, "propertyNames": {"maxLength": 3}, "properties": {**EMAIL["properties"]}}
+    assert secret not in told(arguments, schema)
+    assert secret not in told(
+        {"a": secret},
+        {"type": "object", "properties": {"a": {"const": "x", "pattern": "^b", "maxLength": 2, "not": {}}}},
+    )
+
+
+KINDS = st.sampled_from(["string", "integer", "array", "object", "null"])
+PARTS = st.one_of(
+    KINDS.map(lambda kind: {"type": kind}),
+    st.just({"enum": ["x", "y"]}),
+    st.just({"const": 5}),
+    st.just({"pattern": "^$", "maxLength": 2}),
+    st.just({"anyOf": [{"type": "integer"}, {"enum": ["low"]}]}),
+    st.just({"type": "object", "propertyNames": {"maxLength": 1}, "required": ["z"], "additionalProperties": False}),
+)
+SECRETS = st.sampled_from(["hunter2", ["hunter2"], {"b": "hunter2"}, {"bb": {"c": "hunter2"}}, '{"a": "hunter2"}', 5])
+
+
+@given(st.dictionaries(st.sampled_from(["a", "b", "to"]), PARTS), st.dictionaries(st.text("abto", max_size=3), SECRETS))
+def test_no_schema_makes_an_explanation_repeat_a_value(properties: dict[str, Any], arguments: dict[str, Any]) -> None:
+    tool = wrapper({"type": "object", "properties": properties, "required": ["a"], "additionalProperties": False})
+    for via in ("wrapper", "invoke_tool"):
+        text = explain(tool, check(tool, arguments), arguments, via=via)  # type: ignore[arg-type]
+        assert "hunter2" not in text
+        assert len(text) <= 4_000
+
+
+@given(JSON, JSON)
+def test_checking_and_explaining_never_raise_and_stay_short(arguments: Any, odd: Any) -> None:
+    schema = {"type": "object", "properties": {"a": {"default": odd}}, "required": ["a"], "x-odd": odd}
+    tool = wrapper(schema if isinstance(odd, dict | str) else EMAIL)
+    problems = check(tool, arguments)
+    assert len(problems) <= 20
+    assert len(explain(tool, problems, arguments)) <= 4_000
+
+
+def test_a_huge_schema_and_a_thousand_wrong_keys_are_told_within_bounds() -> None:
+    properties = {f"p{n}": {"type": "string", "description": "x" * 100} for n in range(500)}
+    schema = {"type": "object", "properties": properties, "required": ["p1"], "additionalProperties": False}
+    arguments = {f"k{n}" * 50: n for n in range(1_000)}
+    started = time.perf_counter()
+    text = told(arguments, schema)
+    assert time.perf_counter() - started < 0.5
+    assert len(text) <= 4_000
+    assert "and 980 more" in text
+    assert "Missing: p1." in text
+
+
+def test_only_the_needed_parameters_are_shown_when_the_schema_is_too_long() -> None:
+    properties = {f"p{n}": {"type": "string", "description": "x" * 100} for n in range(100)}
+    text = told({}, {"type": "object", "properties": properties, "required": ["p1"]})
+    assert '"required":["p1"]' in text
+    assert text.endswith("(optional parameters left out)")
+
+
+@pytest.mark.parametrize("schema", [{"type": "objekt"}, {"$ref": "https://nowhere.example/x"}, "no schema"])
+def test_a_schema_that_cannot_be_compiled_finds_no_problem(schema: Any) -> None:
+    assert check(wrapper(schema), {"anything": 1}) == ()
+
+
+def test_ten_thousand_levels_of_arguments_are_refused_and_not_walked() -> None:
+    arguments: dict[str, Any] = {}
+    for _ in range(10_000):
+        arguments = {"a": arguments}
+    (problem,) = check(wrapper({"type": "object"}), arguments)
+    assert problem.kind == "value"
+    assert len(explain(wrapper({"type": "object"}), (problem,), arguments)) < 1_000
+
+
+def test_placeholders_follow_references_and_stop_at_recursion() -> None:
+    schema = {
+        "type": "object",
+        "required": ["node", "when", "mode"],
+        "properties": {
+            "node": {"$ref": "#/$defs/node"},
+            "when": {"type": ["null", "integer"]},
+            "mode": {"enum": ["fast", "slow"]},
+        },
+        "$defs": {"node": {"type": "object", "required": ["next"], "properties": {"next": {"$ref": "#/$defs/node"}}}},
+    }
+    text = told({}, schema)
+    assert '"when":"<integer>","mode":"<fast|slow>"' in text
+    assert '"node":{"next":' in text
+
+
+def test_through_invoke_tool_the_typed_name_and_the_nested_form_are_shown() -> None:
+    tool = wrapper()
+    text = explain(tool, check(tool, {}), {}, via="invoke_tool")
+    call = '{"to":["<string>"],"subject":"<string>","body":"<string>"}'
+    assert f"calendar-mcp__send_email {call}" in text
+    assert f'invoke_tool {{"server":"calendar-mcp","tool":"send_email","arguments":{call}}}' in text
+
+
+def test_what_was_read_inside_a_wrapping_is_told_beside_what_was_sent() -> None:
+    tool = wrapper()
+    inner = {"to": ["a"], "subject": "s"}
+    text = explain(tool, check(tool, inner), {"params": inner}, understood=inner)
+    assert "Missing: body. Keys sent: params, read as: to, subject." in text
+
+
+def test_a_value_of_the_wrong_type_is_not_also_told_to_be_no_option() -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "string", "enum": ["x", "y"]}}}
+    (problem,) = check(wrapper(schema), {"a": 5})
+    assert problem.message == "a is declared as string, you sent an integer"
+
+
+@pytest.mark.parametrize(
+    ("sent", "kind", "path", "words"),
+    [
+        ({"id": 7}, "missing", ("at", "kind"), "at.kind is required"),
+        ({"kind": "circle"}, "missing", ("at", "radius"), "at.radius is required"),
+        ({"kind": "circle", "radius": "5"}, "type", ("at", "radius"), "declared as number"),
+        ({"kind": "line"}, "value", ("at",), "none of the alternatives"),
+        ([], "type", ("at",), "at is declared as object or string, you sent an array"),
+    ],
+)
+def test_of_several_alternatives_the_one_that_was_meant_is_spoken_of(
+    sent: Any, kind: str, path: tuple[str, ...], words: str
+) -> None:
+    circle = {
+        "type": "object",
+        "properties": {"kind": {"const": "circle"}, "radius": {"type": "number"}},
+        "required": ["kind", "radius"],
+    }
+    square = {
+        "type": "object",
+        "properties": {"kind": {"const": "square"}, "side": {"type": "number"}},
+        "required": ["kind", "side"],
+    }
+    named = {"type": "object", "properties": {"id": {"type": "integer"}}, "required": ["kind", "id"]}
+    shapes = [{"oneOf": [circle, square]} if "kind" in sent else named, {"type": "string"}]
+    found = check(wrapper({"type": "object", "properties": {"at": {"anyOf": shapes}}}), {"at": sent})
+    assert [(problem.kind, problem.path) for problem in found] == [(kind, path)]
+    assert words in found[0].message
+
+
+def test_a_near_option_is_named_and_the_value_that_was_sent_is_not() -> None:
+    schema = {"type": "object", "properties": {"state": {"enum": ["open", "closed"]}, "v": {"const": 2}}}
+    (problem,) = check(wrapper(schema), {"state": "closedd"})
+    assert problem.message == 'state must be one of ["open","closed"]; did you mean closed?'
+    (problem,) = check(wrapper(schema), {"v": 3})
+    assert problem.message == "v must be 2"
+
+
+def test_a_name_that_an_open_schema_lets_pass_is_told_where_a_near_one_is_missing() -> None:
+    schema = {"type": "object", "properties": {"startDate": {"type": "string"}}, "required": ["startDate"]}
+    text = told({"startDte": "x"}, schema)
+    assert "Keys sent: startDte. startDte is not a parameter; did you mean startDate?" in text
+
+
+def test_of_a_big_schema_the_part_that_this_call_is_about_is_shown() -> None:
+    properties: dict[str, Any] = {f"p{n}": {"type": "string", "description": "x" * 100} for n in range(100)}
+    properties["late"] = {"$ref": "#/$defs/late"}
+    schema = {"type": "object", "properties": properties, "required": ["p1"], "$defs": {"late": {"type": "integer"}}}
+    text = told({"late": "soon"}, schema)
+    assert '"late":{"$ref":"#/$defs/late"}' in text
+    assert '"$defs":{"late":{"type":"integer"}}' in text
+    assert text.endswith("(optional parameters left out)")
+
+
+def test_problems_are_values() -> None:
+    one = ArgumentProblem(path=("a",), kind="missing", message="a is required")
+    assert one == ArgumentProblem(path=("a",), kind="missing", message="a is required")

@@ -1,0 +1,288 @@
+"""A repair is the only reading of a wrong call; whatever is in doubt stays as it was sent."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from registry.arguments.repair import Level, Repaired, repair
+from registry.arguments.unwrapping import Address, report
+from registry.schema import schemas
+
+ADDRESS = Address(server="calendar-mcp", tool="send_email", name="calendar-mcp__send_email")
+EMAIL: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "to": {"type": "array", "items": {"type": "string"}},
+        "subject": {"type": "string"},
+        "body": {"type": "string"},
+        "accountId": {"type": "string"},
+        "copies": {"type": "integer"},
+        "urgent": {"type": "boolean"},
+        "at": {"type": ["integer", "null"]},
+        "attachments": {"type": "array", "items": {"type": "object", "required": ["name"]}},
+        "priority": {"enum": ["low", "high"]},
+    },
+    "required": ["to", "subject", "body"],
+    "additionalProperties": False,
+}
+MAIL = {"to": ["a@b"], "subject": "s", "body": "b"}
+
+
+def repaired(arguments: Any, schema: Any = EMAIL, level: Level = "safe", **options: Any) -> Repaired:
+    return repair(schema, schemas.compile_schema(schema), arguments, level, address=ADDRESS, **options)
+
+
+def names(outcome: Repaired) -> list[tuple[str, str]]:
+    return [(one["repair"], one["path"]) for one in (repair.as_data() for repair in outcome.repairs)]
+
+
+@pytest.mark.parametrize(
+    ("sent", "meant", "named"),
+    [
+        (json.dumps(MAIL), MAIL, [("json_text", "arguments")]),
+        (json.dumps(json.dumps(MAIL)), MAIL, [("json_text", "arguments")]),
+        ({"arguments": MAIL}, MAIL, [("unwrapped", "arguments")]),
+        ({"arguments": {"arguments": MAIL}}, MAIL, [("unwrapped", "arguments")] * 2),
+        ({"params": json.dumps(MAIL)}, MAIL, [("unwrapped", "arguments"), ("json_text", "arguments")]),
+        ({"tool": "send_email", "input": MAIL}, MAIL, [("unwrapped", "arguments")]),
+        ({**MAIL, "to": "a@b"}, MAIL, [("listed", "to")]),
+        ({**MAIL, "to": '["a@b"]'}, MAIL, [("json_text", "to")]),
+        ({**MAIL, "accountID": "x"}, {**MAIL, "accountId": "x"}, [("renamed", "accountId")]),
+        ({**MAIL, "account_id": "x"}, {**MAIL, "accountId": "x"}, [("renamed", "accountId")]),
+        ({**MAIL, "copies": "5"}, {**MAIL, "copies": 5}, [("converted", "copies")]),
+        ({**MAIL, "urgent": "true"}, {**MAIL, "urgent": True}, [("converted", "urgent")]),
+        ({**MAIL, "at": "null"}, {**MAIL, "at": None}, [("converted", "at")]),
+        ({**MAIL, "priority": "High"}, {**MAIL, "priority": "high"}, [("letter_case", "priority")]),
+    ],
+)
+def test_each_repair_is_made_and_named(sent: Any, meant: Any, named: list[tuple[str, str]]) -> None:
+    outcome = repaired(sent)
+    assert (outcome.arguments, names(outcome), outcome.valid) == (meant, named, True)
+    untouched = repaired(sent, level="off")
+    assert (untouched.arguments, untouched.repairs, untouched.valid) == (sent, (), False)
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        {**MAIL, "attachments": "a@b"},
+        {**MAIL, "attachments": {"name": "x"}},
+        {**MAIL, "copies": "5.0"},
+        {**MAIL, "copies": "five"},
+        {**MAIL, "urgent": "yes"},
+        {**MAIL, "urgent": 1},
+        {**MAIL, "to": "a@b, c@d"},
+        {**MAIL, "to": "[a@b"},
+        {**MAIL, "accountID": "x", "account_id": "y"},
+        {**MAIL, "accountId": "x", "account_id": "y"},
+        {**MAIL, "subject": 5},
+        {**MAIL, "accountId": None},
+        {"arguments": MAIL, "subject": "other"},
+        {"arguments": MAIL, "params": MAIL},
+        {"tool": "another", "arguments": MAIL},
+        {},
+        None,
+        [],
+        [MAIL],
+        5,
+        "mail it",
+        '{"to": [',
+    ],
+)
+def test_what_is_in_doubt_stays_as_it_was_sent(sent: Any) -> None:
+    before = json.dumps(sent)
+    outcome = repaired(sent)
+    assert (outcome.arguments, outcome.repairs, outcome.valid) == (sent, (), False)
+    assert json.dumps(sent) == before
+
+
+def test_an_old_name_is_told_with_a_repaired_one() -> None:
+    assert repaired({**MAIL, "account_id": "x"}).repairs[0].as_data() == {
+        "repair": "renamed",
+        "path": "accountId",
+        "was": "account_id",
+    }
+
+
+def test_of_many_repairs_a_few_are_reported_and_all_are_counted() -> None:
+    schema = {"type": "object", "additionalProperties": {"type": "integer"}}
+    outcome = repaired({f"k{n}" * 100: "5" for n in range(300)}, schema)
+    told = report(outcome.repairs)
+    assert (told["count"], len(told["repairs"])) == (300, 20)
+    assert len(json.dumps(told)) < 4_000
+
+
+@pytest.mark.parametrize(
+    ("sent", "meant"),
+    [
+        ({**MAIL, "accountId": None}, MAIL),
+        ({**MAIL, "subject": 5}, {**MAIL, "subject": "5"}),
+        ({**MAIL, "subject": ["s"]}, MAIL),
+        ({**MAIL, "copies": "5.0"}, {**MAIL, "copies": 5}),
+        ({**MAIL, "attachments": {"name": "x"}}, {**MAIL, "attachments": [{"name": "x"}]}),
+    ],
+)
+def test_readings_by_convention_need_the_full_level(sent: Any, meant: Any) -> None:
+    assert not repaired(sent).valid
+    assert repaired(sent, level="full").arguments == meant
+
+
+@pytest.mark.parametrize(
+    "sent", [{**MAIL, "subject": None}, {**MAIL, "subject": None, "Subject": "s"}, {**MAIL, "attachments": {"x": 1}}]
+)
+def test_the_full_level_invents_nothing_either(sent: Any) -> None:
+    assert not repaired(sent, level="full").valid
+
+
+def test_a_wrapping_that_validates_is_left_alone_unless_the_level_is_full() -> None:
+    schema = {"type": "object", "properties": {"limit": {"type": "integer"}}}
+    wrapped = {"arguments": {"limit": 5}}
+    assert repaired(wrapped, schema).arguments is wrapped
+    assert repaired(wrapped, schema, "full").arguments == {"limit": 5}
+    for other in ({"arguments": {"size": 5}}, {"arguments": {"limit": "x"}}, {"arguments": {}}):
+        assert repaired(other, schema, "full").arguments is other
+    assert repaired(wrapped, {"type": "object"}, "full").arguments is wrapped
+
+
+def test_a_declared_parameter_wraps_nothing() -> None:
+    schema = {"type": "object", "properties": {"input": {"type": "object"}, "a": {}}, "required": ["a"]}
+    assert not repaired({"input": {"a": 1}}, schema).valid
+    assert repaired({"arguments": {"input": {"a": 1}, "a": 2}}, schema).arguments == {"input": {"a": 1}, "a": 2}
+
+
+def test_names_of_an_object_are_spelt_only_as_that_object_declares_them() -> None:
+    name = {"type": "string"}
+    schema = {
+        "type": "object",
+        "properties": {
+            "userId": name,
+            "name": name,
+            "inner": {"type": "object", "properties": {"name": {"$ref": "#/properties/name"}}, "required": ["name"]},
+        },
+        "required": ["name"],
+    }
+    sent = {"Name": "n", "inner": {"name": "m", "user_id": "x"}}
+    assert repaired(sent, schema).arguments == {"name": "n", "inner": {"name": "m", "user_id": "x"}}
+    assert not repaired({"name": "n", "inner": {"name": 5, "user_id": "x"}}, schema).valid
+
+
+@pytest.mark.parametrize(
+    "free", [{"additionalProperties": {"type": "string"}}, {"patternProperties": {"^[A-Z]": {"type": "string"}}}]
+)
+def test_in_a_map_no_name_is_a_slip_of_another(free: dict[str, Any]) -> None:
+    labels = {"type": "object", "properties": {"default": {"type": "string"}, "size": {"type": "integer"}}, **free}
+    schema = {"type": "object", "properties": {"labels": labels, "n": {"type": "integer"}}, "required": ["n"]}
+    sent = {"labels": {"Default": "x", "size": "5"}, "N": 1}
+    assert repaired(sent, schema).arguments == {"labels": {"Default": "x", "size": 5}, "n": 1}
+    assert not repaired({"Default": "x"}, {**labels, "required": ["default"]}).valid
+
+
+def test_no_name_is_taken_from_a_parameter_that_is_declared_itself() -> None:
+    schema = {"type": "object", "properties": {"Path": {}, "path": {}}, "required": ["path"]}
+    assert not repaired({"Path": "x"}, schema).valid
+    branches = {
+        "type": "object",
+        "properties": {"B": {}, "a": {}},
+        "anyOf": [{"required": ["b"]}, {"required": ["c"]}],
+    }
+    assert not repaired({"B": 1}, branches).valid
+
+
+def test_two_alternatives_that_could_both_be_meant_leave_the_value_alone() -> None:
+    either = {"type": "object", "properties": {"a": {"anyOf": [{"const": "X"}, {"const": "x"}, {"type": "null"}]}}}
+    schema = {**either, "properties": {"a": {"anyOf": [{"enum": ["on"]}, {"enum": ["ON"]}]}}}
+    assert not repaired({"a": "On"}, schema).valid
+    assert repaired({"a": "null"}, either).arguments == {"a": None}
+    numbers = {"type": "object", "properties": {"a": {"anyOf": [{"type": "integer"}, {"type": "number"}]}}}
+    assert repaired({"a": "5"}, numbers).arguments == {"a": 5}
+
+
+def test_each_item_of_an_array_is_repaired_for_its_own_alternative() -> None:
+    line = {"type": "object", "properties": {"line": {"type": "integer"}}, "required": ["line"]}
+    file = {"type": "object", "properties": {"file": {"type": "boolean"}}, "required": ["file"]}
+    group = {"type": "object", "properties": {"of": {"oneOf": [line, file]}}, "required": ["of"]}
+    for choice in (line, file, group):
+        choice["additionalProperties"] = False
+    schema = {
+        "type": "object",
+        "properties": {
+            "title": {"type": "string"},
+            "notes": {"type": "array", "items": {"anyOf": [line, file, group]}},
+        },
+        "required": ["title", "notes"],
+    }
+    sent = {
+        "notes": [{"line": "5"}, {"File": "true"}, {"of": {"Line": "7"}}, {"of": '{"file": false}'}] * 5,
+        "title": "t",
+    }
+    meant = [{"line": 5}, {"file": True}, {"of": {"line": 7}}, {"of": {"file": False}}] * 5
+    outcome = repaired(sent, schema)
+    assert outcome.arguments == {"notes": meant, "title": "t"}
+    assert ("converted", "notes[16].line") in names(outcome)
+    assert not repaired({"notes": [*sent["notes"], {"line": "x"}], "title": "t"}, schema).valid
+    assert not repaired({"notes": sent["notes"]}, schema).valid
+
+
+def test_a_place_in_an_array_that_has_its_own_alternatives_keeps_it() -> None:
+    pair = {"prefixItems": [{"type": "string"}, {"anyOf": [{"type": "integer"}, {"type": "null"}]}]}
+    schema = {"type": "object", "properties": {"pair": {"type": "array", **pair}}}
+    assert repaired({"pair": ["5", "5"]}, schema).arguments == {"pair": ["5", 5]}
+    draft = {"$schema": "http://json-schema.org/draft-07/schema#", "type": "object"}
+    schema = {**draft, "properties": {"pair": {"type": "array", "items": pair["prefixItems"]}}}
+    assert repaired({"pair": ["5", "5"]}, schema).arguments == {"pair": ["5", 5]}
+
+
+def test_a_default_counts_when_a_repair_is_judged() -> None:
+    def fill(arguments: dict[str, Any]) -> dict[str, Any]:
+        return {"subject": "none", **arguments}
+
+    outcome = repaired({"To": "a@b", "body": "b"}, fill=fill)
+    assert (outcome.arguments, outcome.valid) == ({"to": ["a@b"], "body": "b"}, True)
+    assert repaired({"to": ["a@b"], "Subject": "s", "body": "b"}, fill=fill).arguments == MAIL
+    assert not repaired({"to": ["a@b"], "Subject": 5, "body": "b"}, fill=fill).valid
+
+
+DIALECTS = (
+    "http://json-schema.org/draft-04/schema#",
+    "http://json-schema.org/draft-07/schema#",
+    "https://json-schema.org/draft/2019-09/schema",
+    "https://json-schema.org/draft/2020-12/schema",
+)
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_every_dialect_is_repaired_alike(dialect: str) -> None:
+    word = "definitions" if "draft-0" in dialect else "$defs"
+    schema = {
+        "$schema": dialect,
+        "type": "object",
+        word: {
+            "node": {"type": "object", "properties": {"next": {"$ref": f"#/{word}/node"}, "n": {"type": "integer"}}}
+        },
+        "properties": {"node": {"$ref": f"#/{word}/node"}},
+    }
+    sent = {"node": '{"next": {"next": {"n": "5"}}}'}
+    assert repaired(sent, schema).arguments == {"node": {"next": {"next": {"n": 5}}}}
+
+
+def test_a_dynamic_reference_is_followed_by_the_validator() -> None:
+    schema = {
+        "type": "object",
+        "properties": {"tree": {"$dynamicRef": "#node"}},
+        "$defs": {
+            "node": {
+                "$dynamicAnchor": "node",
+                "type": "object",
+                "properties": {
+                    "size": {"type": "integer"},
+                    "kids": {"type": "array", "items": {"$dynamicRef": "#node"}},
+                },
+                "additionalProperties": False,
+            }
+        },
+    }
+    sent = {"tree": {"Size": "1", "kids": '[{"size": "2"}]'}}
+    assert repaired(sent, schema).arguments == {"tree": {"size": 1, "kids": [{"size": 2}]}}

@@ -1,0 +1,174 @@
+"""A call of `invoke_tool` reaches the one tool that it surely means, or none."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from registry.arguments.problems import explain_address
+from registry.arguments.unwrapping import Addressed, Misaddressed, addressed
+from registry.catalog.catalog import Catalog, ServerListing, build
+from registry.catalog.names import ServerName
+from registry.catalog.shape import ServerShape, Shape
+
+SERVERS = ("calendar-mcp", "bank", "plain", "starting")
+
+
+def tool(name: str, *properties: str) -> dict[str, Any]:
+    return {"name": name, "inputSchema": {"type": "object", "properties": {one: {} for one in properties}}}
+
+
+def catalog() -> Catalog:
+    tools = {
+        "calendar-mcp": [tool("send_email", "to", "subject"), tool("list_accounts")],
+        "bank": [tool("get_balance", "account"), tool("run", "input", "server_name"), tool("Get-Rate"), tool("a__b")],
+        "plain": [tool("lookup", "word")],
+    }
+    listings = {
+        ServerName(server): ServerListing(server=ServerName(server), epoch=1, tools=tuple(listed))
+        for server, listed in tools.items()
+    }
+    return build(listings, Shape(servers={ServerName("plain"): ServerShape(prefixed=False)}), version=1)
+
+
+CATALOG = catalog()
+MAIL = {"to": ["a"], "subject": "s"}
+CALL = {"server": "calendar-mcp", "tool": "send_email", "arguments": MAIL}
+
+
+def reached(sent: Any) -> tuple[str, Any, list[str]]:
+    found = addressed(sent, CATALOG, SERVERS)
+    assert isinstance(found, Addressed), found
+    return f"{found.wrapper.server}/{found.wrapper.tool}", found.arguments, [one.name for one in found.repairs]
+
+
+def test_a_call_in_the_plain_form_is_taken_as_it_is() -> None:
+    assert reached(CALL) == ("calendar-mcp/send_email", MAIL, [])
+    assert reached({"server": "calendar-mcp", "tool": "list_accounts"}) == ("calendar-mcp/list_accounts", {}, [])
+    assert reached({"server": "bank", "tool": "a__b", "arguments": None})[1:] == (None, [])
+
+
+@pytest.mark.parametrize(
+    ("sent", "named"),
+    [
+        ({**CALL, "tool": "calendar-mcp__send_email"}, ["typed_name"]),
+        ({"tool": "calendar-mcp__send_email", "arguments": MAIL}, ["typed_name"]),
+        ({**CALL, "server": "", "tool": "calendar-mcp__send_email"}, ["typed_name"]),
+        ({**CALL, "server": "Calendar_MCP"}, ["server_case"]),
+        ({**CALL, "tool": "Send-Email"}, ["tool_case"]),
+        ({"server": "calendar-mcp", "tool": "send_email", "params": MAIL}, ["arguments_key"]),
+        ({"server": "calendar-mcp", "tool": "send_email", **MAIL}, ["flat_arguments"]),
+        ({"server": "calendar-mcp", "tool": "send_email", "arguments": {}, **MAIL}, ["flat_arguments"]),
+        ({"serverName": "calendar-mcp", "name": "send_email", "arguments": MAIL}, ["address_key", "address_key"]),
+        ({"arguments": CALL}, ["unwrapped"]),
+        ({"input": json.dumps(CALL)}, ["unwrapped", "json_text"]),
+        (json.dumps(CALL), ["json_text"]),
+    ],
+)
+def test_each_way_of_missing_the_form_is_read_and_named(sent: Any, named: list[str]) -> None:
+    assert reached(sent) == ("calendar-mcp/send_email", MAIL, named)
+
+
+def test_a_tool_without_a_prefix_is_found_by_its_own_name() -> None:
+    assert reached({"tool": "lookup", "arguments": {"word": "w"}}) == ("plain/lookup", {"word": "w"}, ["typed_name"])
+
+
+def test_what_a_tool_declares_is_a_parameter_and_no_wrapping() -> None:
+    flat = {"server": "bank", "tool": "run", "input": {"a": 1}, "server_name": "x"}
+    assert reached(flat) == ("bank/run", {"input": {"a": 1}, "server_name": "x"}, ["flat_arguments"])
+
+
+@pytest.mark.parametrize(
+    ("sent", "faults"),
+    [
+        ({**CALL, "subject": "other"}, ("mixture",)),
+        ({**CALL, "params": MAIL}, ("mixture",)),
+        ({"server": "calendar-mcp", "tool": "send_email", "params": MAIL, "args": MAIL}, ("mixture",)),
+        ({**CALL, "server": "calendar"}, ("server",)),
+        ({**CALL, "tool": "send"}, ("tool",)),
+        ({**CALL, "server": "bank", "tool": "calendar-mcp__send_email"}, ("tool",)),
+        ({"tool": "send_email"}, ("server",)),
+        ({"server": "bank"}, ("tool",)),
+        ({"server": 5, "tool": "calendar-mcp__send_email"}, ("server",)),
+        ({"server": 5, "tool": ""}, ("server", "tool")),
+        ({}, ("server", "tool")),
+        ([], ("arguments",)),
+        ("calendar-mcp", ("arguments",)),
+    ],
+)
+def test_what_is_missing_unknown_or_ambiguous_is_named_and_reaches_nothing(sent: Any, faults: tuple[str, ...]) -> None:
+    found = addressed(sent, CATALOG, SERVERS)
+    assert isinstance(found, Misaddressed)
+    assert found.faults == faults
+
+
+def test_a_server_without_tools_at_the_moment_is_known_all_the_same() -> None:
+    found = addressed({"server": "Starting", "tool": "x"}, CATALOG, SERVERS)
+    assert found == Misaddressed(faults=("tool",), server="starting", tool="x", known_server=True)
+
+
+def test_repairs_can_be_turned_off_for_a_server_and_typed_names_still_work() -> None:
+    def allowed(server: str) -> bool:
+        return server != "calendar-mcp"
+
+    off = addressed({**CALL, "tool": "calendar-mcp__send_email"}, CATALOG, SERVERS, repairs_for=allowed)
+    assert isinstance(off, Addressed)
+    assert isinstance(addressed(CALL, CATALOG, SERVERS, repairs_for=allowed), Addressed)
+    for sent in (
+        json.dumps(CALL),
+        {**CALL, "server": "CALENDAR-MCP"},
+        {"server": "calendar-mcp", "tool": "send_email", **MAIL},
+    ):
+        assert isinstance(addressed(sent, CATALOG, SERVERS, repairs_for=allowed), Misaddressed), sent
+    assert isinstance(
+        addressed({"server": "bank", "tool": "run", "x": 1}, CATALOG, SERVERS, repairs_for=allowed), Addressed
+    )
+
+
+@pytest.mark.parametrize(
+    ("sent", "words"),
+    [
+        ({}, "invoke_tool needs `server` and `tool` as text. Keys sent: (none)."),
+        ({"server": "bank", "arguments": {}}, "invoke_tool needs `tool` as text. Keys sent: server, arguments."),
+        ({"tool": "send_email"}, "invoke_tool needs `server` as text."),
+        ([], "invoke_tool takes an object, you sent an array."),
+        ({**CALL, "subject": "hunter2"}, "parameters in two places"),
+        ({**CALL, "server": "calendar"}, "there is no server 'calendar'."),
+    ],
+)
+def test_a_call_that_reaches_no_tool_is_answered_with_the_form_of_one_that_does(sent: Any, words: str) -> None:
+    found = addressed(sent, CATALOG, SERVERS)
+    assert isinstance(found, Misaddressed)
+    text = explain_address(found, sent)
+    assert text.startswith("Not called. Nothing was sent to any server. ")
+    assert words in text
+    assert "hunter2" not in text
+    assert 'invoke_tool {"server":' in text
+    assert ('calendar-mcp__send_email {"to":' in text) == ("two places" in text)
+
+
+KEYS = st.sampled_from(["server", "tool", "arguments", "params", "name", "Server", "toolName", "input", "to", "\ud800"])
+WORDS = st.sampled_from(
+    ["calendar-mcp", "BANK", "send_email", "calendar-mcp__send_email", "run", "", "null", "[]", "{}"]
+)
+SENT = st.recursive(
+    st.none() | st.booleans() | st.integers() | WORDS,
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(KEYS, inner, max_size=5),
+    max_leaves=10,
+)
+
+
+@given(SENT | SENT.map(json.dumps))
+def test_whatever_is_sent_gets_an_answer_and_what_was_understood_is_understood_again(sent: Any) -> None:
+    found = addressed(sent, CATALOG, SERVERS)
+    if isinstance(found, Misaddressed):
+        assert found.faults
+        assert len(explain_address(found, sent)) <= 4_000
+        return
+    plain = {"server": found.wrapper.server, "tool": found.wrapper.tool, "arguments": found.arguments}
+    again = addressed(plain, CATALOG, SERVERS)
+    assert again == Addressed(wrapper=found.wrapper, arguments=found.arguments)

@@ -1,0 +1,225 @@
+"""Listings become one immutable catalog, and only what changed is built again."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from registry.catalog.catalog import Catalog, ServerListing, build, handshake_definition
+from registry.catalog.names import BUILTIN_NAMES, ServerName, ToolName
+from registry.catalog.shape import ServerShape, Shape
+from registry.catalog.store import Registry
+from registry.errors import UnknownTool
+
+MAIL, FILES = ServerName("mail"), ServerName("files")
+
+
+def tool(name: str, **members: Any) -> dict[str, Any]:
+    return {"name": name, "description": name, "inputSchema": {"type": "object"}, **members}
+
+
+def listing(server: ServerName, *tools: dict[str, Any], epoch: int = 1, **members: Any) -> ServerListing:
+    return ServerListing(server=server, epoch=epoch, tools=tools, **members)
+
+
+def catalog(*listings: ServerListing, shape: Shape | None = None, previous: Catalog | None = None) -> Catalog:
+    given_listings = {one.server: one for one in listings}
+    return build(given_listings, shape or Shape(), version=1, previous=previous)
+
+
+def test_a_wrapper_carries_the_definition_as_it_came_except_its_name() -> None:
+    given_tool = tool("send", **{"x-unknown": [None, {"a": 1}], "_meta": {"k": None}, "title": "Send"})
+    wrapper = catalog(listing(MAIL, given_tool)).resolve("mail__send")
+    assert wrapper.definition == {**given_tool, "name": "mail__send"}
+    assert given_tool["name"] == "send"
+    assert wrapper.definition["x-unknown"] is given_tool["x-unknown"]
+    assert wrapper.input_schema is given_tool["inputSchema"]
+
+
+@given(st.permutations(["alpha", "x.y", "x-y", "Beta", "日本"]), st.permutations(["mail", "files", "z9"]))
+def test_equal_catalogs_list_in_equal_order(tools: list[str], servers: list[str]) -> None:
+    expected = catalog(*(listing(ServerName(s), *(tool(t) for t in sorted(tools))) for s in sorted(servers)))
+    found = catalog(*(listing(ServerName(s), *(tool(t) for t in tools)) for s in servers))
+    assert [w.definition for w in found.wrappers] == [w.definition for w in expected.wrappers]
+    assert found.digest == expected.digest
+
+
+def test_only_the_changed_server_is_built_again() -> None:
+    before = catalog(listing(MAIL, tool("a")), kept := listing(FILES, tool("b")))
+    after = catalog(listing(MAIL, tool("c"), epoch=2), kept, previous=before)
+    assert after.resolve("files__b") is before.resolve("files__b")
+    assert after.get("mail__a") is None
+    assert after.resolve("mail__c").epoch == 2
+
+
+def test_resolving_finds_by_wrapper_name_and_by_upstream_name() -> None:
+    found = catalog(listing(MAIL, tool("x.y")), listing(FILES, tool("read")))
+    wrapper = found.of("mail")[0]
+    assert found.find("mail", "x.y") is wrapper
+    assert found.find("mail", wrapper.name) is wrapper
+    assert found.find("files", wrapper.name) is None
+    assert found.of("nobody") == ()
+    with pytest.raises(UnknownTool) as caught:
+        found.resolve("nope")
+    assert caught.value.name == "nope"
+
+
+def test_hidden_denied_and_not_allowed_tools_have_no_wrapper_and_rename_nobody() -> None:
+    tools = (tool("list_items"), tool("list-items"), tool("delete_all"), tool("other"))
+    everything = catalog(listing(MAIL, *tools))
+    shape = ServerShape(hidden=frozenset({"list_items"}), allow=("list*", "delete*"), deny=("delete_*",))
+    found = catalog(listing(MAIL, *tools), shape=Shape(servers={MAIL: shape}))
+    assert [w.tool for w in found.wrappers] == ["list-items"]
+    assert everything.get(found.wrappers[0].name) is not None
+
+
+def test_another_server_changes_no_name() -> None:
+    alone = catalog(listing(MAIL, tool("x.y"), tool("x-y")))
+    joined = catalog(listing(MAIL, tool("x.y"), tool("x-y")), listing(FILES, tool("x.y"), tool("x_y")))
+    assert {w.name for w in alone.wrappers} <= {w.name for w in joined.wrappers}
+
+
+@pytest.mark.parametrize("name", [*sorted(BUILTIN_NAMES), "Invoke-Tool", "files__read"])
+def test_an_unprefixed_tool_never_takes_a_built_in_or_prefixed_name(name: str) -> None:
+    bare = Shape(servers={MAIL: ServerShape(prefixed=False)})
+    found = catalog(listing(MAIL, tool(name), tool("ok.name")), listing(FILES, tool("read")), shape=bare)
+    assert [w.name for w in found.of("mail")] == ["ok.name"]
+    assert [(s, f.tool, f.code) for s, f in found.quarantined] == [("mail", name, "name_taken")]
+
+
+def test_of_two_unprefixed_servers_the_first_configured_keeps_a_shared_name() -> None:
+    bare = ServerShape(prefixed=False)
+    for order in ((MAIL, FILES), (FILES, MAIL)):
+        shape = Shape(servers=dict.fromkeys(order, bare))
+        found = catalog(listing(FILES, tool("read")), listing(MAIL, tool("read")), shape=shape)
+        assert found.resolve("read").server == order[0]
+
+
+def test_a_built_in_called_by_a_prefixed_upstream_is_an_ordinary_wrapper() -> None:
+    found = catalog(listing(ServerName("invoke"), tool("tool"), tool("invoke_tool")))
+    assert [w.name for w in found.wrappers] == ["invoke__invoke_tool", "invoke__tool"]
+
+
+def test_header_parameters_are_known_by_their_paths() -> None:
+    schema = {
+        "type": "object",
+        "properties": {
+            "region": {"type": "string", "x-mcp-header": "Region"},
+            "deep": {"type": "object", "properties": {"n": {"type": "integer", "x-mcp-header": "N"}}},
+        },
+    }
+    found = catalog(listing(MAIL, tool("a", inputSchema=schema), tool("b")))
+    assert dict(found.resolve("mail__a").headers) == {"Region": ("region",), "N": ("deep", "n")}
+    assert not found.resolve("mail__b").headers
+
+
+def test_the_handshake_era_sees_no_output_schema_of_another_root() -> None:
+    fine = tool("a", outputSchema={"type": "object"})
+    assert handshake_definition(fine) is fine
+    assert handshake_definition(tool("a", outputSchema={"type": "array"})) == tool("a")
+
+
+def test_a_stale_listing_keeps_its_wrappers_and_definitions() -> None:
+    live = listing(MAIL, tool("a"))
+    before = catalog(live)
+    after = catalog(replace(live, stale=True), previous=before)
+    assert after.resolve("mail__a").stale
+    assert after.resolve("mail__a").definition is before.resolve("mail__a").definition
+    assert after.digest == before.digest
+
+
+def test_three_hundred_tools_of_a_snapshot_are_wrapped_within_thirty_milliseconds() -> None:
+    properties = {f"p{n}": {"type": "string", "description": "x" * 40} for n in range(8)}
+    schema = {"type": "object", "properties": properties}
+    tools = [tool(f"tool_{n}", inputSchema=schema, description="d" * 300) for n in range(300)]
+    timings = []
+    for _ in range(3):
+        started = time.perf_counter()
+        catalog(listing(MAIL, *tools, origin="snapshot"))
+        timings.append(time.perf_counter() - started)
+    assert min(timings) < 0.030
+
+
+def test_importing_and_building_load_no_compiler() -> None:
+    program = (
+        "import sys; from registry.catalog.store import Registry; from registry.catalog.catalog import *\n"
+        "r = Registry(Shape()); r.put(ServerListing(server='a', epoch=1, tools=({'name': 't'},)))\n"
+        "import registry.arguments.problems\n"
+        "print(sorted({'jsonschema', 'jsonschema_rs', 'referencing', 'mcp', 'pydantic'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_listing_of_an_older_epoch_changes_nothing() -> None:
+    registry = Registry(Shape())
+    registry.put(listing(MAIL, tool("new"), epoch=2))
+    current = registry.catalog
+    assert not registry.put(listing(MAIL, tool("old"), epoch=1))
+    assert registry.catalog is current
+
+
+def test_the_same_epoch_may_list_again() -> None:
+    registry = Registry(Shape())
+    registry.put(listing(MAIL, tool("a"), tool("b", description="was")))
+    change = registry.put(listing(MAIL, tool("b", description="is"), tool("c")))
+    assert (change.added, change.removed, change.changed) == (("mail__c",), ("mail__a",), ("mail__b",))
+
+
+def test_listeners_hear_real_changes_only() -> None:
+    registry = Registry(Shape())
+    heard: list[tuple[str, ...]] = []
+    unsubscribe = registry.subscribe(lambda change: heard.append(change.added or change.removed))
+    registry.put(listing(MAIL, tool("a", title="T")))
+    same = {"inputSchema": {"type": "object"}, "title": "T", "description": "a", "name": "a"}
+    assert not registry.put(listing(MAIL, same, epoch=2))
+    registry.mark_stale(MAIL, 2)
+    assert registry.catalog.resolve("mail__a").stale
+    registry.drop(MAIL)
+    unsubscribe()
+    registry.put(listing(MAIL, tool("b"), epoch=3))
+    assert heard == [("mail__a",), ("mail__a",)]
+
+
+def test_a_failing_listener_spoils_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    registry = Registry(Shape())
+    heard: list[bool] = []
+
+    def fail(change: object) -> None:
+        raise RuntimeError("listener")
+
+    registry.subscribe(fail)
+    registry.subscribe(lambda change: heard.append(bool(change)))
+    assert registry.put(listing(MAIL, tool("a")))
+    assert heard == [True]
+    assert "catalog listener failed" in caplog.text
+
+
+def test_a_lost_connection_of_an_older_epoch_marks_nothing_stale() -> None:
+    registry = Registry(Shape())
+    registry.put(listing(MAIL, tool("a"), epoch=2))
+    registry.mark_stale(MAIL, 1)
+    assert not registry.catalog.resolve("mail__a").stale
+
+
+def test_a_call_keeps_the_catalog_it_began_with() -> None:
+    registry = Registry(Shape())
+    registry.put(listing(MAIL, tool("a")))
+    pinned = registry.catalog
+    registry.drop(MAIL)
+    assert pinned.resolve("mail__a").tool == "a"
+    assert registry.catalog.get("mail__a") is None
+
+
+def test_reshaping_renames_by_configuration() -> None:
+    registry = Registry(Shape())
+    registry.put(listing(MAIL, tool("a")))
+    change = registry.reshape(Shape(servers={MAIL: ServerShape(renames={ToolName("a"): "b"})}))
+    assert (change.added, change.removed) == (("mail__b",), ("mail__a",))

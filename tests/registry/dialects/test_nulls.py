@@ -1,0 +1,61 @@
+"""Schemas for reading in which null is not told of."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from registry.dialects.nulls import without_nulls
+
+KEYS = st.sampled_from(["type", "anyOf", "enum", "properties", "items", "default", "$ref", "description", "x"])
+LEAVES = st.sampled_from([None, "null", "string", ["string", "null"], ["null"], True, 5, {"type": "null"}])
+SCHEMAS = st.recursive(
+    LEAVES, lambda below: st.lists(below, max_size=3) | st.dictionaries(KEYS, below, max_size=4), max_leaves=12
+)
+
+
+def plain(schema: Any) -> Any:
+    return without_nulls({"inputSchema": schema})["inputSchema"]
+
+
+@pytest.mark.parametrize(
+    ("schema", "shown"),
+    [
+        ({"type": ["integer", "null"]}, {"type": "integer"}),
+        ({"type": ["integer", "string", "null"]}, {"type": ["integer", "string"]}),
+        ({"type": ["string", "null"], "enum": ["a", None]}, {"type": "string", "enum": ["a"]}),
+        ({"type": ["string", "null"], "default": None}, {"type": "string"}),
+        (
+            {"anyOf": [{"$ref": "#/$defs/A"}, {"type": "null"}], "description": "d"},
+            {"$ref": "#/$defs/A", "description": "d"},
+        ),
+        ({"anyOf": [{"a": 1}, {"b": 2}, {"type": "null"}]}, {"anyOf": [{"a": 1}, {"b": 2}]}),
+        ({"properties": {"type": {"type": ["string", "null"]}}}, {"properties": {"type": {"type": "string"}}}),
+        ({"$defs": {"A": {"items": {"type": ["null", "string"]}}}}, {"$defs": {"A": {"items": {"type": "string"}}}}),
+    ],
+)
+def test_null_beside_something_else_is_left_out(schema: Any, shown: Any) -> None:
+    before = json.dumps(schema)
+    assert plain(schema) == shown
+    assert json.dumps(schema) == before
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "null"}, {"type": ["null"]}, {"enum": [None]}, {"anyOf": [{"type": "null"}]}, {"const": None},
+        {"default": {"type": ["string", "null"]}}, {"enum": ["a", None]}, {},
+    ],
+)  # fmt: skip
+def test_where_null_is_all_there_is_it_stays(schema: Any) -> None:
+    assert plain(schema) is schema
+
+
+@given(SCHEMAS)
+def test_whatever_it_is_given_it_does_not_raise_and_again_changes_nothing(schema: Any) -> None:
+    once = plain(schema)
+    assert plain(once) == once

@@ -1,0 +1,336 @@
+"""One bad tool costs no other tool its place, and sound ones pass as the same object."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from registry.intake.tools import Intake, admit
+from registry.schema.text import clean, words
+
+OBJECT = {"type": "object"}
+SOUND = {"name": "sound", "description": "A sound tool.", "inputSchema": OBJECT}
+MEMBERS = ("name", "title", "description", "inputSchema", "outputSchema", "annotations", "_meta", "icons")
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters()),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(
+            st.sampled_from(["type", "properties", "$ref", "required", "items", "x-mcp-header", "a"]), inner
+        )
+    ),
+    max_leaves=15,
+)
+
+
+def tool(**members: Any) -> dict[str, Any]:
+    return {"name": "bad", "description": "A tool.", "inputSchema": OBJECT, **members}
+
+
+def take(*tools: object, transport: Any = "stdio") -> Intake:
+    """Admit tools beside a sound one, which must pass untouched whatever they are."""
+    started = time.perf_counter()
+    found = admit([*tools, SOUND], transport=transport)
+    assert time.perf_counter() - started < 0.5
+    assert found.tools[-1] is SOUND
+    return found
+
+
+def repaired(**members: Any) -> dict[str, Any]:
+    """Admit one tool that needs a repair, which must be reported and change nothing in place."""
+    given_tool = tool(**members)
+    before = repr(given_tool)
+    found = take(given_tool)
+    assert repr(given_tool) == before
+    assert not found.quarantined
+    assert {finding.tool for finding in found.repaired} == {"bad"}
+    return found.tools[0]
+
+
+def quarantined(given_tool: object, transport: str = "stdio") -> str:
+    found = take(given_tool, transport=transport)
+    assert len(found.tools) == 1
+    (finding,) = found.quarantined
+    assert finding.detail
+    return finding.code
+
+
+@given(st.lists(JSON | st.dictionaries(st.sampled_from(MEMBERS), JSON), max_size=5))
+def test_intake_never_raises_and_never_touches_a_sound_tool(tools: list[Any]) -> None:
+    found = admit([SOUND, *tools], transport="http")
+    assert found.tools[0] is SOUND
+    for admitted in found.tools:
+        assert admitted["inputSchema"]["type"] == "object"
+        assert isinstance(admitted["description"], str)
+
+
+def test_a_sound_definition_passes_as_the_same_object() -> None:
+    rich = tool(
+        **{"x-vendor": {"deep": [None]}, "_meta": {"k": None}, "title": "Tïtle 👩‍👩‍👧 می‌خواهم"},
+        annotations={"readOnlyHint": True, "vendor": [1]},
+        icons=[{"src": "https://x.example/i.png", "sizes": ["48x48"], "odd": 1}],
+        description="Line\r\nline\ttab",
+        inputSchema={"type": "object", "properties": {"type": {"type": "string", "default": None}}},
+        outputSchema={"type": "array", "items": {"type": "string"}},
+    )
+    found = take(rich)
+    assert found.tools[0] is rich
+    assert (found.quarantined, found.repaired) == ((), ())
+
+
+@pytest.mark.parametrize("schema", [None, True, {}])
+def test_an_input_schema_that_says_nothing_becomes_an_object(schema: Any) -> None:
+    assert repaired(inputSchema=schema)["inputSchema"] == OBJECT
+
+
+def test_an_absent_input_schema_becomes_an_object() -> None:
+    found = take({"name": "bad", "description": "A tool."})
+    assert found.tools[0]["inputSchema"] == OBJECT
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"properties": {"a": {"type": "string"}}},
+        {"type": ["object", "null"], "properties": {"a": {}}},
+        {"anyOf": [{"required": ["a"]}, {"required": ["b"]}]},
+        {"oneOf": [{"required": ["a"]}]},
+        {"allOf": [{"required": ["a"]}]},
+        {"$ref": "#/$defs/a", "$defs": {"a": {"type": "object"}}},
+        {"type": None, "properties": {}},
+    ],
+)
+def test_a_root_without_the_type_object_gains_it_and_keeps_the_rest(schema: dict[str, Any]) -> None:
+    assert repaired(inputSchema=schema)["inputSchema"] == {**schema, "type": "object"}
+
+
+@pytest.mark.parametrize("properties", [None, [], ["a"]])
+def test_properties_that_are_no_object_are_dropped(properties: Any) -> None:
+    assert repaired(inputSchema={"type": "object", "properties": properties})["inputSchema"] == OBJECT
+
+
+def test_a_null_required_is_dropped() -> None:
+    assert repaired(inputSchema={"type": "object", "required": None})["inputSchema"] == OBJECT
+
+
+def test_boolean_property_schemas_become_objects_that_accept_the_same_at_every_depth() -> None:
+    inner = {"type": "object", "properties": {"yes": True, "no": False}}
+    schema = {
+        "type": "object",
+        "properties": {"in": inner, "properties": True},
+        "additionalProperties": False,
+    }
+    assert repaired(inputSchema=schema)["inputSchema"] == {
+        "type": "object",
+        "properties": {
+            "in": {"type": "object", "properties": {"yes": {}, "no": {"not": {}}}},
+            "properties": {},
+        },
+        "additionalProperties": False,
+    }
+
+
+@pytest.mark.parametrize("member", ["title", "annotations", "_meta", "icons", "execution"])
+@pytest.mark.parametrize("value", [None, 5])
+def test_null_and_wrongly_typed_members_are_dropped(member: str, value: Any) -> None:
+    assert repaired(**{member: value}) == tool()
+
+
+@pytest.mark.parametrize("value", [None, 5, "", "  "])
+def test_a_description_that_is_none_is_filled_from_title_or_name(value: Any) -> None:
+    assert repaired(description=value)["description"] == "bad"
+    assert repaired(description=value, title="A title")["description"] == "A title"
+
+
+def test_wrongly_typed_annotations_are_dropped_alone() -> None:
+    annotations = {"readOnlyHint": "yes", "destructiveHint": False, "title": 3, "vendor": 1}
+    assert repaired(annotations=annotations)["annotations"] == {"destructiveHint": False, "vendor": 1}
+
+
+def test_icon_sizes_as_text_become_a_list_and_broken_icons_go() -> None:
+    icons = [{"src": "a", "sizes": "48x48 any"}, {"src": "b", "sizes": 5, "theme": "blue"}, {"nosrc": 1}, "x"]
+    assert repaired(icons=icons)["icons"] == [{"src": "a", "sizes": ["48x48", "any"]}, {"src": "b"}]
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        None,
+        True,
+        [],
+        {"type": "object", "properties": {"a": {"$ref": "#/$defs/none"}}},
+        {"$ref": "https://nowhere.example/x"},
+        {"type": "objekt"},
+        {"description": "x" * 2_000_000},
+    ],
+)
+def test_an_output_schema_that_hosts_cannot_read_is_dropped(schema: Any) -> None:
+    assert repaired(outputSchema=schema) == tool()
+
+
+def test_an_output_schema_of_ten_thousand_levels_is_dropped() -> None:
+    schema: dict[str, Any] = {}
+    for _ in range(10_000):
+        schema = {"items": schema}
+    found = take(tool(outputSchema=schema))
+    assert found.tools[0] == tool()
+    assert [finding.code for finding in found.repaired] == ["output_schema"]
+
+
+def test_a_tool_listed_twice_is_kept_once_and_another_of_its_name_is_quarantined() -> None:
+    first = tool(inputSchema={"type": "object", "title": "first"})
+    again = dict(reversed(first.items()))
+    other = tool(inputSchema={"type": "object", "title": "other"})
+    found = take(first, again, other)
+    assert found.tools[0] is first
+    assert [f.code for f in found.repaired] == ["duplicate"]
+    assert [f.code for f in found.quarantined] == ["duplicate_name"]
+
+
+@pytest.mark.parametrize(
+    ("given_tool", "code"),
+    [
+        (None, "not_an_object"),
+        ("tool", "not_an_object"),
+        ([], "not_an_object"),
+        ({"description": "no name"}, "no_name"),
+        (tool(name=None), "no_name"),
+        (tool(name=7), "no_name"),
+        (tool(name="n" * 1_025), "name_too_long"),
+        (tool(inputSchema="object"), "schema_not_an_object"),
+        (tool(inputSchema=False), "schema_not_an_object"),
+        (tool(inputSchema=[]), "schema_not_an_object"),
+        (tool(inputSchema={"type": "string"}), "root_type"),
+        (tool(inputSchema={"type": ["array", "string"]}), "root_type"),
+        (tool(inputSchema={"type": "object", "properties": {"a": {"type": "strng"}}}), "invalid_schema"),
+        (tool(inputSchema={"type": "object", "properties": "a"}), "invalid_schema"),
+        (tool(inputSchema={"$ref": "https://nowhere.example/x"}), "remote_ref"),
+        (tool(inputSchema={"properties": {"a": {"$ref": "file:///etc/passwd"}}}), "remote_ref"),
+        (tool(inputSchema={"properties": {"a": {"$ref": "#/$defs/none"}}}), "broken_ref"),
+        (tool(inputSchema={"type": "object", "description": "x" * 5_000_000}), "too_large"),
+        (tool(extra="x" * 5_000_000), "too_large"),
+        (tool(inputSchema={"type": "object", "minimum": float("nan")}), "not_json"),
+        (tool(extra="\ud800"), "not_unicode"),
+    ],
+)
+def test_what_cannot_be_shown_is_quarantined_alone(given_tool: object, code: str) -> None:
+    assert quarantined(given_tool) == code
+
+
+def test_a_schema_of_ten_thousand_levels_is_quarantined_at_once() -> None:
+    schema: dict[str, Any] = {"type": "string"}
+    for _ in range(10_000):
+        schema = {"type": "object", "properties": {"a": schema}}
+    assert quarantined(tool(inputSchema=schema)) == "too_deep"
+
+
+def test_exponential_references_are_quarantined_at_once() -> None:
+    defs = {f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n + 1}"}, {"$ref": f"#/$defs/d{n + 1}"}]} for n in range(30)}
+    schema = {"type": "object", "$ref": "#/$defs/d0", "$defs": {**defs, "d30": {}}}
+    assert quarantined(tool(inputSchema=schema)) == "too_complex"
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "object", "properties": {"child": {"$ref": "#"}}},
+        {"type": "object", "$dynamicRef": "#n", "$defs": {"n": {"$dynamicAnchor": "n"}}},
+        {"type": "object", "properties": {"a": {"type": "string", "pattern": "^(a+)+$"}}},
+        {"type": "object", "properties": {"a": {"type": "string", "pattern": "^(?=a)(a+)+$"}}},
+        {"type": "object", "properties": {"a": {"maximum": 2**70}}},
+        {"type": "object", "$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}},
+    ],
+)
+def test_odd_but_sound_schemas_pass_untouched(schema: dict[str, Any]) -> None:
+    given_tool = tool(inputSchema=schema)
+    found = take(given_tool)
+    assert found.tools[0] is given_tool
+    assert not found.repaired
+
+
+def test_a_pattern_that_nobody_here_reads_is_reported_and_left_as_it_is() -> None:
+    given_tool = tool(inputSchema={"type": "object", "properties": {"a": {"type": "string", "pattern": "["}}})
+    found = take(given_tool)
+    assert found.tools[0] is given_tool
+    assert [finding.code for finding in found.repaired] == ["pattern_unchecked"]
+
+
+INVALID_HEADERS = [
+    {"properties": {"a": {"type": "string", "x-mcp-header": "has space"}}},
+    {"properties": {"a": {"type": "string", "x-mcp-header": ""}}},
+    {"properties": {"a": {"type": "string", "x-mcp-header": 5}}},
+    {"properties": {"a": {"type": "number", "x-mcp-header": "A"}}},
+    {"properties": {"a": {"type": ["string"], "x-mcp-header": "A"}}},
+    {"properties": {"a": {"x-mcp-header": "A"}}},
+    {"x-mcp-header": "Root"},
+    {"properties": {"a": {"type": "array", "items": {"type": "string", "x-mcp-header": "A"}}}},
+    {"anyOf": [{"properties": {"a": {"type": "string", "x-mcp-header": "A"}}}]},
+    {
+        "properties": {
+            "a": {"type": "string", "x-mcp-header": "Same"},
+            "b": {"type": "object", "properties": {"c": {"type": "string", "x-mcp-header": "sAME"}}},
+        }
+    },
+]
+
+
+@pytest.mark.parametrize("schema", INVALID_HEADERS)
+def test_an_invalid_header_annotation_costs_an_http_tool_its_place(schema: dict[str, Any]) -> None:
+    assert quarantined(tool(inputSchema={"type": "object", **schema}), "http") == "invalid_header"
+
+
+@pytest.mark.parametrize("schema", INVALID_HEADERS)
+def test_an_invalid_header_annotation_is_stripped_from_a_stdio_tool(schema: dict[str, Any]) -> None:
+    assert "x-mcp-header" not in repr(repaired(inputSchema={"type": "object", **schema}))
+
+
+@pytest.mark.parametrize("transport", ["http", "stdio"])
+def test_valid_header_annotations_pass_and_data_is_not_mistaken_for_one(transport: str) -> None:
+    given_tool = tool(
+        inputSchema={
+            "type": "object",
+            "properties": {
+                "a": {"type": "string", "x-mcp-header": "Region", "default": {"x-mcp-header": 5}},
+                "x-mcp-header": {"type": "string"},
+            },
+        }
+    )
+    found = take(given_tool, transport=transport)
+    assert found.tools[0] is given_tool
+    assert not found.repaired
+
+
+def test_hidden_characters_and_escapes_leave_texts_and_are_reported() -> None:
+    dirty = "a\x1b[31mb\x1b]0;title\x07c\u202ed\u200be\x00f\U000e0041g\ud800h\u2066"
+    schema = {"type": "object", "properties": {"p": {"description": dirty}}, "title": "t\u202e"}
+    found = repaired(description=dirty, title=dirty, annotations={"title": dirty}, inputSchema=schema)
+    assert found["description"] == found["title"] == found["annotations"]["title"] == "abcdefgh"
+    assert found["inputSchema"]["properties"]["p"]["description"] == "abcdefgh"
+    assert found["inputSchema"]["title"] == "t"
+
+
+@given(st.text(st.characters()))
+def test_cleaning_twice_is_cleaning_once(text: str) -> None:
+    assert clean(clean(text)) == clean(text)
+
+
+def test_a_finding_shows_no_hidden_characters_of_a_hostile_name() -> None:
+    found = take({"name": "x\x1b[31m\u202ey", "inputSchema": "no", "description": "d"})
+    assert found.quarantined[0].tool == "xy"
+
+
+def test_names_become_words() -> None:
+    assert words("calendar_sendEMail-now.v2") == "calendar send E Mail now v2"
+    assert words("HTTPServer") == "HTTP Server"
+
+
+def test_a_usual_listing_of_three_hundred_tools_is_admitted_within_a_millisecond_each() -> None:
+    schema = {"type": "object", "properties": {f"p{n}": {"type": "string"} for n in range(8)}}
+    tools = [tool(name=f"t{n}", inputSchema={**schema, "title": str(n)}) for n in range(300)]
+    started = time.perf_counter()
+    assert len(admit(tools, transport="http").tools) == 300
+    assert time.perf_counter() - started < 0.3

@@ -1,0 +1,245 @@
+"""Schemas have bounds, digests and validators that nothing can stall."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from registry.errors import SchemaRejected
+from registry.schema import schemas
+from registry.schema.references import Document
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+def reordered(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: reordered(value[key]) for key in reversed(value)}
+    return [reordered(item) for item in value] if isinstance(value, list) else value
+
+
+def deep(levels: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "string"}
+    for _ in range(levels):
+        schema = {"type": "object", "properties": {"a": schema}}
+    return schema
+
+
+def code_of(schema: object) -> str:
+    started = time.perf_counter()
+
+    def compile_within_bounds() -> None:
+        schemas.check_bounds(schema)
+        schemas.compile_schema(schema)
+
+    with pytest.raises(SchemaRejected) as caught:
+        compile_within_bounds()
+    assert time.perf_counter() - started < 0.5
+    return caught.value.code
+
+
+@given(JSON)
+def test_a_digest_does_not_depend_on_the_order_of_keys(value: Any) -> None:
+    assert schemas.digest(value) == schemas.digest(reordered(value))
+    assert len(schemas.digest(value)) == 16
+
+
+@given(JSON)
+def test_bounds_and_references_answer_for_any_json(value: Any) -> None:
+    Document(value)
+    schemas.check_bounds(value)
+
+
+@pytest.mark.parametrize("value", [2**70, {"a": 2**70, "b": "\ud800"}])
+def test_values_beyond_the_quick_encoder_still_have_a_digest(value: object) -> None:
+    assert schemas.digest(value) == schemas.digest(value)
+
+
+def test_ten_thousand_levels_are_refused_quickly_and_without_recursion() -> None:
+    assert code_of(deep(10_000)) == "too_deep"
+    with pytest.raises(SchemaRejected):
+        schemas.canonical(deep(10_000))
+
+
+def test_depth_200_is_the_last_that_is_accepted() -> None:
+    schema = deep(99)
+    schemas.check_bounds(schema)
+    assert schemas.compile_schema(schema).is_valid({})
+    assert code_of(deep(101)) == "too_deep"
+
+
+def test_five_megabytes_are_refused() -> None:
+    assert code_of({"description": "x" * 5_000_000}) == "too_large"
+    assert code_of({"properties": {f"p{n}": {"type": "string"} for n in range(150_000)}}) == "too_large"
+
+
+def test_doubling_through_refs_is_counted_and_refused() -> None:
+    defs: dict[str, Any] = {
+        f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n + 1}"}, {"$ref": f"#/$defs/d{n + 1}"}]} for n in range(24)
+    }
+    assert code_of({"$ref": "#/$defs/d0", "$defs": {**defs, "d24": {}}}) == "too_complex"
+    # An author's property of that name hides nothing.
+    hidden = {"properties": {"$defs": {"$ref": "#/$defs/d0"}}, "$defs": {**defs, "d24": {}}}
+    assert code_of(hidden) == "too_complex"
+
+
+def test_one_definition_used_often_is_within_bounds() -> None:
+    schema = {
+        "properties": {f"p{n}": {"$ref": "#/$defs/address"} for n in range(200)},
+        "$defs": {"address": {"type": "object", "properties": {f"q{n}": {} for n in range(40)}}},
+    }
+    schemas.check_bounds(schema)
+    assert schemas.compile_schema(schema).is_valid({"p0": {}})
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"properties": {"child": {"$ref": "#"}}},
+        {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}},
+        {"$dynamicRef": "#node", "$defs": {"n": {"$dynamicAnchor": "node", "type": "object"}}},
+        {"$ref": "#here", "$defs": {"n": {"$anchor": "here", "type": "object"}}},
+        {"$id": "https://a.example/x", "$ref": "y", "$defs": {"y": {"$id": "y", "type": "object"}}},
+        {
+            "$schema": "http://json-schema.org/draft-07/schema#",
+            "definitions": {"a": {}},
+            "$ref": "#/definitions/a",
+        },
+        {"$schema": "https://nobody.example/dialect", "type": "object"},
+        {"default": {"$ref": "https://nowhere.example/"}, "enum": [{"$ref": "x"}, {}]},
+    ],
+)
+def test_references_inside_the_document_compile(schema: dict[str, Any]) -> None:
+    assert not Document(schema).remote
+    schemas.check_bounds(schema)
+    schemas.compile_schema(schema).is_valid({"child": {"child": {}}})
+
+
+@pytest.mark.parametrize(
+    ("schema", "code"),
+    [
+        ({"$ref": "https://nowhere.example/schema"}, "remote_ref"),
+        ({"properties": {"a": {"$ref": "file:///etc/passwd"}}}, "remote_ref"),
+        ({"$dynamicRef": "other#x"}, "remote_ref"),
+        ({"$ref": "http://[broken"}, "remote_ref"),
+        ({"$ref": "#/$defs/none"}, "broken_ref"),
+        ({"$ref": "#nowhere"}, "broken_ref"),
+        ({"type": "objekt"}, "invalid_schema"),
+        ({"properties": {"a": 5}}, "invalid_schema"),
+        ({"minimum": float("nan")}, "not_json"),
+        ([], "invalid_schema"),
+    ],
+)
+def test_what_cannot_be_compiled_is_refused_with_its_code(schema: object, code: str) -> None:
+    assert code_of(schema) == code
+
+
+def test_a_remote_reference_is_seen_without_compiling() -> None:
+    assert Document({"properties": {"a": {"$ref": "https://nowhere.example/x#/y"}}}).remote
+
+
+@pytest.mark.parametrize("pattern", ["^(a+)+$", "^(?=a)(a+)+$", r"^(a|aa)+\1$"])
+def test_no_pattern_stalls_a_check(pattern: str) -> None:
+    started = time.perf_counter()
+    compiled = schemas.compile_schema({"properties": {"a": {"type": "string", "pattern": pattern}}})
+    assert not compiled.is_valid({"a": "a" * 4_000 + "!"})
+    assert time.perf_counter() - started < 0.5
+
+
+def test_patterns_that_cost_too_much_to_compile_are_left_to_the_upstream() -> None:
+    properties = {f"p{n}": {"type": "string", "pattern": rf"\p{{L}}{{{n + 500}}}"} for n in range(3_000)}
+    started = time.perf_counter()
+    compiled = schemas.compile_schema({"properties": properties})
+    assert time.perf_counter() - started < 0.5
+    assert compiled.unchecked_patterns
+    assert compiled.is_valid({"p0": "x"})
+    assert not compiled.is_valid({"p0": 5})
+
+
+def test_an_unreadable_pattern_leaves_the_rest_of_the_schema_checked() -> None:
+    schema = {"properties": {"a": {"type": "string", "pattern": "["}}, "patternProperties": {"(": {}}}
+    compiled = schemas.compile_schema(schema)
+    assert set(compiled.unchecked_patterns) == {"[", "("}
+    assert compiled.is_valid({"a": "x"})
+    assert not compiled.is_valid({"a": 1})
+    assert schema["properties"] == {"a": {"type": "string", "pattern": "["}}
+
+
+def test_hostile_instances_are_invalid_and_raise_nothing() -> None:
+    compiled = schemas.compile_schema({"type": "object", "additionalProperties": {"$ref": "#"}})
+    nested: dict[str, Any] = {}
+    for _ in range(10_000):
+        nested = {"a": nested}
+    assert not compiled.is_valid(nested)
+    assert compiled.errors(nested, 5) == []
+    assert not compiled.is_valid({"a": "\ud800"})
+
+
+def test_a_validator_is_compiled_once_and_so_is_a_refusal() -> None:
+    schema = {"type": "object", "title": "compiled once"}
+    first = schemas.validator(schema, schemas.digest(schema))
+    assert schemas.validator(schema, schemas.digest(schema)) is first
+    for _ in range(2):
+        with pytest.raises(SchemaRejected):
+            schemas.validator({"type": "objekt"}, "refused-once")
+
+
+@pytest.mark.parametrize(
+    ("schema", "instance"),
+    [
+        (
+            {
+                "type": "object",
+                "anyOf": [
+                    {"properties": {"a": {"$ref": "#"}}},
+                    {"title": "t", "properties": {"a": {"$ref": "#"}}},
+                ],
+            },
+            40,
+        ),
+        ({"properties": {"a": {"items": {"type": "string"}}}}, {"a": list(range(300_000))}),
+        (
+            {"properties": {"a": {"items": {"anyOf": [{"type": "string", "minLength": n} for n in range(999)]}}}},
+            {"a": list(range(1_000))},
+        ),
+        ({"properties": {"a": {"items": {"enum": list(range(90_000))}}}}, {"a": [89_999] * 5_000}),
+        ({"properties": {"a": {"type": "string", "pattern": "(?=a*x)a"}}}, {"a": "a" * 1_000_000}),
+        ({"required": [f"r{n}" for n in range(400)]}, {f"member{n}" * 6: n for n in range(9_000)}),
+        ({"properties": {f"p{n}": {"type": "string"} for n in range(5_000)}}, {f"p{n}": n for n in range(5_000)}),
+    ],
+)
+def test_no_schema_and_value_together_stall_a_check_or_its_errors(schema: dict[str, Any], instance: Any) -> None:
+    if isinstance(instance, int):
+        levels, instance = instance, 5
+        for _ in range(levels):
+            instance = {"a": instance}
+    compiled = schemas.compile_schema(schema)
+    started = time.perf_counter()
+    compiled.is_valid(instance)
+    assert len(compiled.errors(instance, 200)) <= 200
+    assert time.perf_counter() - started < 0.5
+
+
+def test_where_all_errors_would_stall_those_at_the_root_are_told() -> None:
+    schema = {
+        "type": "object",
+        "properties": {"a": {"items": {"type": "string"}}, "b": {"type": "string"}},
+        "required": ["c"],
+        "additionalProperties": False,
+    }
+    found = schemas.compile_schema(schema).errors({"a": list(range(100_000)), "b": 1, "d": 2}, 20)
+    assert {error.kind.name for error in found} == {"required", "type", "additionalProperties"}
+
+
+def test_where_all_errors_would_stall_the_members_that_are_there_are_looked_at_however_many_are_declared() -> None:
+    schema = {"properties": {f"p{n}": {"type": "integer"} for n in range(5_000)}}
+    found = schemas.compile_schema(schema).errors({f"p{n}": "x" for n in range(4_990, 5_000)}, 20)
+    assert [list(error.instance_path) for error in found] == [[f"p{n}"] for n in range(4_990, 5_000)]

@@ -1,0 +1,352 @@
+"""Search over tools: what is found, in which order, and what no query can do."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from registry.search.index import Hit, SearchIndex
+from registry.search.stemming import stem
+from registry.search.terms import terms, words
+from registry.search.thesaurus import configured, general
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A tool as a view shows it."""
+
+    name: str
+    server: str
+    tool: str
+    definition: Mapping[str, Any] = field(default_factory=dict)
+
+
+def shown(server: str, tool: str, description: str = "", *arguments: str, **more: Any) -> Shown:
+    schema = {"type": "object", "properties": {name: {"type": "string"} for name in arguments}}
+    return Shown(f"{server}__{tool}", server, tool, {"description": description, "inputSchema": schema, **more})
+
+
+TOOLS = (
+    shown("post", "send_email", "Send a message to recipients.", "to", "subject", "body"),
+    shown("post", "list_emails", "List what is in a folder.", "folder"),
+    shown("post", "delete_email", "Delete a message.", "id"),
+    shown("code", "createPullRequest", "Open a pull request on GitHub.", "base", "head"),
+    shown("code", "create_issue", "Open an issue.", "title", "body"),
+    shown("code", "list_issues", "List issues with filters.", "state"),
+    shown("bank", "get_balance", "The balance of an account.", "account_id"),
+    shown("bank", "get_transactions", "What was booked.", "account_id", "since"),
+    shown("files", "create_directory", "Make a place for files.", "path"),
+    shown("files", "read_text_file", "Give a file's content.", "path"),
+)
+INDEX = SearchIndex(TOOLS)
+queries = st.one_of(
+    st.text(max_size=200),
+    st.text(alphabet="\"*()^:+-~{}[]\\\x00 \n'%_;ANDORNOTNEARé日本🚀\u202e\ud800abc", max_size=200),
+    st.lists(st.sampled_from(["send", "email", "NEAR(a,", '"', "issue", "list", "OR", "🚀", "*"])).map(" ".join),
+)
+
+
+def names(query: str, limit: int = 3, index: SearchIndex = INDEX) -> list[str]:
+    return [hit.name for hit in index.search(query, limit)]
+
+
+def first(query: str, index: SearchIndex = INDEX) -> str | None:
+    return next(iter(names(query, 1, index)), None)
+
+
+@pytest.mark.parametrize(
+    ("query", "best"),
+    [
+        ("send email", "post__send_email"),
+        ("sending emails", "post__send_email"),
+        ("SendEmail", "post__send_email"),
+        ("send-e-mail", "post__send_email"),
+        ("pull request", "code__createPullRequest"),
+        ("pullrequest", "code__createPullRequest"),
+        ("create_pull_request", "code__createPullRequest"),
+        ("PR", "code__createPullRequest"),
+        ("directories", "files__create_directory"),
+        ("Líst îssues", "code__list_issues"),
+        ("Li\u0301st i\u0302ssues", "code__list_issues"),
+        ("transact", "bank__get_transactions"),
+        ("isssue list", "code__list_issues"),
+    ],
+)
+def test_a_word_is_found_in_any_of_its_forms(query: str, best: str) -> None:
+    assert first(query) == best
+
+
+@pytest.mark.parametrize(
+    ("query", "best"),
+    [
+        ("erase mail", "post__delete_email"),
+        ("new folder", "files__create_directory"),
+        ("open a ticket", "code__create_issue"),
+        ("how much money do I have", "bank__get_balance"),
+    ],
+)
+def test_another_word_for_the_same_thing_finds_it(query: str, best: str) -> None:
+    assert first(query) == best
+
+
+def test_siblings_are_told_apart_by_the_word_in_which_they_differ() -> None:
+    assert first("list emails") == "post__list_emails"
+    assert first("delete an email") == "post__delete_email"
+    assert first("create issue") == "code__create_issue"
+
+
+def test_a_tool_whose_name_says_more_than_was_asked_goes_after_the_one_that_says_just_that() -> None:
+    index = SearchIndex(
+        [
+            shown("work", "remove_tag_from_task", "Remove a tag from a task."),
+            shown("work", "remove_tag", "Remove a tag."),
+            shown("work", "remove_task", "Remove a task."),
+        ]
+    )
+    assert first("remove a tag", index) == "work__remove_tag"
+    assert first("remove a task", index) == "work__remove_task"
+    assert first("remove the tag from this task", index) == "work__remove_tag_from_task"
+
+
+def test_a_tie_between_siblings_is_broken_by_the_names_of_their_arguments() -> None:
+    index = SearchIndex([shown("a", "lookup", "Look it up.", "city"), shown("b", "lookup", "Look it up.", "postcode")])
+    assert first("lookup by postcode", index) == "b__lookup"
+    assert first("lookup by city", index) == "a__lookup"
+
+
+def test_tools_that_are_equally_good_come_in_the_order_of_their_names() -> None:
+    index = SearchIndex([shown(server, "echo", "Say it again.") for server in ("c", "a", "b")])
+    assert names("echo", 3, index) == ["a__echo", "b__echo", "c__echo"]
+
+
+def test_the_words_of_a_server_and_of_its_alias_find_its_tools() -> None:
+    index = SearchIndex([shown("gh", "list", ""), shown("gl", "list", "")], aliases={"gl": "Company Forge"})
+    assert first("list gh", index) == "gh__list"
+    assert first("list in the forge", index) == "gl__list"
+
+
+def test_a_server_that_is_named_goes_before_others_that_do_the_same() -> None:
+    index = SearchIndex(
+        [
+            shown("papers", "retrieve_sheet", "Retrieve a sheet."),
+            shown("base", "read_document", "Read a document with the text of its paragraphs."),
+        ]
+    )
+    assert first("read the text of a document", index) == "base__read_document"
+    assert first("read a sheet's text in papers", index) == "papers__retrieve_sheet"
+
+
+def test_a_renamed_tool_is_found_by_the_name_that_its_upstream_gave_it() -> None:
+    index = SearchIndex([Shown("bank__money", "bank", "fetch_ledger", {}), shown("bank", "other")])
+    assert first("ledger", index) == "bank__money"
+
+
+def test_titles_and_the_values_of_arguments_are_searched() -> None:
+    schema = {"properties": {"mode": {"enum": ["drain", "cordon", 3]}, "odd": True}}
+    index = SearchIndex(
+        [
+            shown("x", "one", title="Weekly report"),
+            Shown("x__two", "x", "two", {"annotations": {"title": "Ledger"}}),
+            Shown("x__three", "x", "three", {"inputSchema": schema}),
+        ]
+    )
+    assert [first(query, index) for query in ("weekly", "ledger", "cordon")] == ["x__one", "x__two", "x__three"]
+
+
+def test_synonyms_of_the_configuration_count_both_ways_and_beside_the_general_ones() -> None:
+    index = SearchIndex(TOOLS, synonyms={"kontostand": ["balance"], "Change Proposal": ["pull request"]})
+    assert first("Kontostand", index) == "bank__get_balance"
+    assert first("change proposal", index) == "code__createPullRequest"
+    assert first("erase mail", index) == "post__delete_email"
+    assert first("kontostand") is None
+    assert SearchIndex(TOOLS, thesaurus=False).search("erase", 3) == []
+
+
+def test_the_word_itself_counts_more_than_one_that_stands_for_it() -> None:
+    index = SearchIndex([shown("a", "erase_note"), shown("b", "delete_note")])
+    assert first("erase note", index) == "a__erase_note"
+    assert first("delete note", index) == "b__delete_note"
+
+
+def test_a_query_of_words_that_say_nothing_is_taken_at_its_word() -> None:
+    index = SearchIndex([shown("x", "whoami"), shown("x", "use"), shown("x", "other")])
+    assert first("who am I", index) == "x__whoami"
+    assert first("use", index) == "x__use"
+
+
+def test_what_is_asked_politely_is_what_is_asked() -> None:
+    assert (
+        first("Hi! Could you please help me with a tool that lets me send an email to somebody?") == "post__send_email"
+    )
+
+
+@pytest.mark.parametrize("query", ["", "   ", "\x00", '"', "* (", "the a of", "🚀🚀", "qqqqqqqq xxxxyyyy"])
+def test_a_query_that_says_nothing_finds_nothing(query: str) -> None:
+    assert INDEX.search(query, 5) == []
+
+
+@pytest.mark.parametrize(
+    "query", ['send "email', "send AND email*", "name:send email", "send\x00email", "NEAR(send email)"]
+)
+def test_what_is_syntax_elsewhere_is_words_here(query: str) -> None:
+    assert first(query) == "post__send_email"
+
+
+def test_scripts_without_spaces_are_searched_by_pairs_of_characters() -> None:
+    index = SearchIndex([shown("x", "one", "电子邮件发送给收件人"), shown("x", "two", "获取账户余额")])
+    assert first("发送邮件", index) == "x__one"
+    assert first("余额", index) == "x__two"
+
+
+@given(queries, st.integers(-3, 30))
+def test_no_query_raises_and_hits_are_distinct_ordered_and_within_the_limit(query: str, limit: int) -> None:
+    hits = INDEX.search(query, limit)
+    assert len(hits) <= max(limit, 0)
+    assert len({hit.name for hit in hits}) == len(hits)
+    assert hits == sorted(hits, key=lambda hit: (-hit.score, hit.name))
+    assert all(hit.score > 0 for hit in hits)
+
+
+@given(queries, st.permutations(TOOLS))
+def test_the_order_of_the_tools_changes_nothing(query: str, tools: list[Shown]) -> None:
+    assert SearchIndex(tools).search(query, 10) == INDEX.search(query, 10)
+
+
+@given(queries, st.integers(0, 10), st.integers(0, 10))
+def test_a_smaller_limit_gives_the_beginning_of_the_same_list(query: str, one: int, other: int) -> None:
+    fewer, more = sorted((one, other))
+    assert INDEX.search(query, fewer) == INDEX.search(query, more)[:fewer]
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(max_size=20),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    ),
+    st.sampled_from(["description", "title", "inputSchema", "annotations"]),
+)
+def test_no_definition_keeps_an_index_from_being_built(value: Any, key: str) -> None:
+    odd = Shown("odd__tool", "odd", "tool", {key: value})
+    properties = Shown(
+        "odd__other", "odd", "other", {"inputSchema": {"properties": {"a": value, "b": {"enum": value}}}}
+    )
+    assert len(SearchIndex([odd, properties])) == 2
+    assert "odd__tool" in names("odd", 5, SearchIndex([odd, properties]))
+
+
+def test_an_index_over_nothing_finds_nothing() -> None:
+    assert SearchIndex([]).search("send email", 5) == []
+
+
+def test_a_tool_that_is_found_carries_its_name_and_its_score() -> None:
+    [hit] = INDEX.search("balance", 1)
+    assert hit == Hit("bank__get_balance", hit.score)
+
+
+def unknown_words(count: int) -> str:
+    return " ".join("".join(chr(97 + at * step % 26) for step in (3, 5, 7, 11, 17)) for at in range(1, count))
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "send " * 200_000,
+        "x" * 1_000_000,
+        "aA" * 500_000,
+        "日本語" * 300_000,
+        unknown_words(500),
+        "-" * 1_000_000,
+        "a-" * 9_999,
+    ],
+    ids=["one word", "one run", "humps", "no spaces", "unknown", "hyphens", "compounds"],
+)
+def test_a_hostile_query_costs_no_more_than_a_long_one(query: str) -> None:
+    many = SearchIndex([shown(f"server{at}", f"{one.tool}_{at}") for at in range(100) for one in TOOLS])
+    started = time.perf_counter()
+    assert len(many.search(query, 10)) <= 10
+    # Twenty milliseconds where nothing else runs; the bound of a busy machine is for what grows with the text.
+    assert time.perf_counter() - started < 0.5
+
+
+def test_a_hostile_definition_is_read_within_bounds() -> None:
+    schema = {
+        "properties": {f"p{at}": {"description": "word " * 10_000, "enum": ["v" * 10_000] * 500} for at in range(500)}
+    }
+    started = time.perf_counter()
+    index = SearchIndex([Shown("a__b", "a", "b", {"description": "endless " * 500_000, "inputSchema": schema})])
+    assert time.perf_counter() - started < 1
+    assert first("endless", index) == "a__b"
+
+
+def test_threads_share_an_index() -> None:
+    seen: list[list[Hit]] = []
+    threads = [threading.Thread(target=lambda: seen.append(INDEX.search("send an email", 5))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert len(seen) == 8
+    assert all(hits == seen[0] for hits in seen)
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("send_email", [("send",), ("email",)]),
+        ("sendEMailNow", [("send", "e", "mail", "now")]),
+        ("HTTPServer2Go", [("http", "server2", "go")]),
+        ("API-get-user", [("api",), ("get",), ("user",)]),
+        ("base64", [("base64",)]),
+        ("straße Ñandú", [("strasse",), ("nandu",)]),
+        ("日本語", [("日本",), ("本語",)]),
+        ("", []),
+    ],
+)
+def test_identifiers_are_taken_apart(text: str, parts: list[tuple[str, ...]]) -> None:
+    assert list(words(text)) == parts
+
+
+def test_a_name_in_prose_stays_whole() -> None:
+    assert terms("On GitHub, with issueId", 9, prose=True) == ["github", "issueid", "issu", "id"]
+
+
+@pytest.mark.parametrize(
+    ("word", "stemmed"),
+    [
+        ("caresses", "caress"), ("ponies", "poni"), ("agreed", "agre"), ("plastered", "plaster"), ("sing", "sing"),
+        ("hopping", "hop"), ("filing", "file"), ("happy", "happi"), ("sky", "sky"), ("relational", "relat"),
+        ("conditional", "condit"), ("digitizer", "digit"), ("electrical", "electr"), ("hopefulness", "hope"),
+        ("adjustment", "adjust"), ("adoption", "adopt"), ("controlling", "control"), ("generalizations", "gener"),
+        ("rate", "rate"), ("cease", "ceas"), ("is", "is"), ("日本", "日本"), ("b2b", "b2b"),
+    ],
+)  # fmt: skip
+def test_words_are_stemmed_as_porter_says(word: str, stemmed: str) -> None:
+    assert stem(word) == stemmed
+
+
+@given(st.text(max_size=60))
+def test_every_word_has_a_stem_that_is_no_longer_than_it(word: str) -> None:
+    assert len(stem(word)) <= len(word)
+
+
+def test_no_word_stands_for_itself_and_each_counts_less_than_the_word() -> None:
+    for key, targets in general().items():
+        assert (*targets,) != (), key
+        assert all(key != (target,) and 0 < weight < 1 for target, weight in targets.items()), key
+
+
+def test_configured_synonyms_are_read_whatever_they_hold() -> None:
+    assert configured({"": ["", " "], "one": [], "A-b": ["cD", "e"]})[("e",)] == {"ab": 1.0, "cd": 1.0}
+
+
+@settings(max_examples=50)
+@given(st.dictionaries(st.text(max_size=20), st.lists(st.text(max_size=20), max_size=4), max_size=4), queries)
+def test_no_synonyms_break_a_search(synonyms: dict[str, list[str]], query: str) -> None:
+    assert len(SearchIndex(TOOLS, synonyms=synonyms).search(query, 3)) <= 3

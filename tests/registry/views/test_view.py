@@ -1,0 +1,123 @@
+"""A view is a function of catalog, configuration and profile, whatever was shown before."""
+
+from __future__ import annotations
+
+import functools
+import time
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from registry.catalog.catalog import Catalog, ServerListing, build
+from registry.catalog.names import ServerName
+from registry.catalog.notes import Note
+from registry.catalog.shape import ServerShape, Shape
+from registry.schema.schemas import digest
+from registry.views.profile import Profile, Selection
+from registry.views.view import View, build_view
+
+OURS: tuple[dict[str, Any], ...] = ({"name": "invoke_tool", "description": "Ours.", "inputSchema": {"type": "object"}},)
+FINDER: tuple[dict[str, Any], ...] = (
+    {"name": "find_tools", "description": "Ours.", "inputSchema": {"type": "object"}},
+)
+SERVERS = ("a", "b", "c")
+SCHEMAS: list[dict[str, Any]] = [
+    {"type": "object", "properties": {"x": {"type": "string"}}},
+    {"type": "object", "properties": {"odd key": {"$ref": "#/$defs/k"}}, "$defs": {"k": {"type": "integer"}}},
+    {"type": "object", "anyOf": [{"required": ["x"]}, {"required": ["y"]}], "properties": {"x": {}, "y": {}}},
+]
+TOOLS = st.sampled_from(
+    [
+        (("read", "Does.", 0), ("write", "Does.", 1)),
+        (("read", "Acts.", 2),),
+        (("find", "Does.", 1), ("read", "Does.", 0), ("write", "Acts.", 2)),
+    ]
+)
+LISTINGS = st.dictionaries(st.sampled_from(SERVERS), st.tuples(TOOLS, st.booleans()), max_size=3)
+SHAPES = st.fixed_dictionaries(
+    {},
+    optional={
+        "supplement": st.sampled_from(["More.", "Less."]),
+        "tags": st.sampled_from([("t",), ()]),
+        "siblings": st.sampled_from([("b",), ("a", "c")]),
+        "pinned": st.just(frozenset({"read"})),
+        "priority": st.integers(0, 2),
+    },
+).map(lambda said: ServerShape(**said))
+PROFILES = st.builds(
+    Profile,
+    selection=st.sampled_from([Selection(), Selection(tags=("t",)), Selection(tools=("*read",))]),
+    disclosure=st.sampled_from(["eager", "auto", "lazy"]),
+    max_tools=st.sampled_from([5, 100]),
+    dialect=st.sampled_from(["mcp", "anthropic", "openai-strict"]),
+    supplements=st.sampled_from([{}, {"a__read": "Here."}]),
+    guidance=st.sampled_from([{}, {"t": "Cite."}]),
+)
+SAID = st.tuples(st.fixed_dictionaries({ServerName(name): SHAPES for name in SERVERS}), st.booleans())
+
+
+@functools.cache
+def listing_of(server: ServerName, tools: tuple[tuple[str, str, int], ...]) -> ServerListing:
+    """The same object for the same listing, as a catalog that is built again has it."""
+    definitions = ({"name": tool, "description": said, "inputSchema": SCHEMAS[at]} for tool, said, at in tools)
+    return ServerListing(server=server, epoch=1, tools=tuple(definitions))
+
+
+def catalog_of(listings: Any, said: Any, previous: Catalog | None) -> tuple[Catalog, Shape]:
+    shapes, noted = said
+    read: dict[str, Any] = {"name": "read", "description": "Does.", "inputSchema": SCHEMAS[0]}
+    notes = {("a", "read"): (Note(id="1", text="Slow.", digest=digest(read)),)} if noted else {}
+    shape = Shape(servers={name: replace(one, notes=_notes(name, notes)) for name, one in shapes.items()})
+    listed = {
+        ServerName(name): replace(listing_of(ServerName(name), tuple(tools)), stale=stale)
+        for name, (tools, stale) in listings.items()
+    }
+    return build(listed, shape, version=1, previous=previous), shape
+
+
+def _notes(server: str, notes: dict[tuple[str, str], Any]) -> dict[str, Any]:
+    return {tool: some for (one, tool), some in notes.items() if one == server}
+
+
+def told(view: View) -> Any:
+    shown = [(one.name, one.shown, one.listed, one.reason, one.tokens, one.digest) for one in view.entries]
+    weakened = [(one.lowered.weakened, dict(one.lowered.keys)) for one in view.entries]
+    return shown, weakened, view.own, view.servers, view.defers, view.warnings, view.misfits, view.digest
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(LISTINGS, min_size=2, max_size=4), SAID, SAID, PROFILES, PROFILES)
+def test_what_was_shown_before_changes_nothing_of_what_is_shown(
+    moments: list[Any], said: Any, later: Any, first: Profile, then: Profile
+) -> None:
+    catalog: Catalog | None = None
+    view: View | None = None
+    last = moments[-1]
+    changes = [*((first, said, one) for one in moments), (first, later, last), (then, later, last), (then, said, last)]
+    for profile, configured, listings in changes:
+        catalog, shape = catalog_of(listings, configured, catalog)
+        view = build_view(catalog, shape, profile, always=OURS, finders=FINDER, previous=view)
+        fresh, _ = catalog_of(listings, configured, None)
+        assert told(view) == told(build_view(fresh, shape, profile, always=OURS, finders=FINDER))
+
+
+def test_of_five_thousand_tools_only_the_changed_servers_are_worded_anew() -> None:
+    tools = [{"name": f"t{n}", "description": f"Does {n}.", "inputSchema": SCHEMAS[n % 3]} for n in range(100)]
+    names = [ServerName(f"s{n}") for n in range(50)]
+    shape = Shape(servers={name: ServerShape() for name in names})
+    listings = {name: ServerListing(server=name, epoch=1, tools=tuple(tools)) for name in names}
+    before = build(listings, shape, version=1)
+    profile = Profile(dialect="openai-strict")
+    began_s = time.perf_counter()
+    view = build_view(before, shape, profile)
+    whole_s = time.perf_counter() - began_s
+    changed = {**listings, names[0]: ServerListing(server=names[0], epoch=2, tools=tuple(tools[1:]))}
+    after = build(changed, shape, version=2, previous=before)
+    began_s = time.perf_counter()
+    again = build_view(after, shape, profile, previous=view)
+    assert len(again.entries) == 4_999
+    assert time.perf_counter() - began_s < whole_s / 3
+    kept = {one.name: one.lowered for one in view.entries}
+    assert sum(one.lowered is kept[one.name] for one in again.entries) == 4_900

@@ -1,0 +1,195 @@
+"""A real `typegate serve` process for a test, and the plainest possible caller of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import anyio
+import httpx2
+from anyio.abc import Process
+
+MODERN = "2026-07-28"
+META = "io.modelcontextprotocol/"
+TOKEN = "admin-token-of-the-test"
+_ROOT = Path(__file__).parents[2]
+
+
+def envelope(**members: Any) -> dict[str, Any]:
+    """The `_meta` that a 2026-07-28 request carries."""
+    return {META + "protocolVersion": MODERN, META + "clientCapabilities": {}, **members}
+
+
+@dataclass(slots=True, kw_only=True)
+class RunningGateway:
+    """One gateway process."""
+
+    process: Process
+    origin: str
+    state_dir: Path
+    config: Path
+    client: httpx2.AsyncClient
+    log: Path
+
+    @property
+    def url(self) -> str:
+        """Where MCP is served."""
+        return f"{self.origin}/mcp"
+
+    async def post(
+        self, body: Any, headers: Mapping[str, str] | None = None, *, raw: bytes | None = None, timeout_s: float = 30
+    ) -> httpx2.Response:
+        """POST one message; modern headers are computed from it unless given."""
+        head = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
+        meta = (body.get("params") or {}).get("_meta", {}) if isinstance(body, dict) else {}
+        if isinstance(meta, dict) and META + "protocolVersion" in meta:
+            head |= {"mcp-protocol-version": meta[META + "protocolVersion"], "mcp-method": body["method"]}
+            if isinstance(body["params"].get("name"), str):
+                head["mcp-name"] = body["params"]["name"]
+        head |= headers or {}
+        content = raw if raw is not None else json.dumps(body).encode()
+        return await self.client.post(self.url, content=content, headers=head, timeout=timeout_s)
+
+    async def rpc(self, method: str, params: Mapping[str, Any] | None = None, **options: Any) -> dict[str, Any]:
+        """Send one 2026-07-28 request and return the whole JSON-RPC answer."""
+        params = dict(params or {})
+        params["_meta"] = envelope(**params.get("_meta", {}))
+        body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+        return answer_of(await self.post(body, **options))
+
+    async def call(self, name: str, arguments: Any = None, **options: Any) -> dict[str, Any]:
+        """Call one tool and return its result; a JSON-RPC error fails the test."""
+        params = {"name": name, "arguments": arguments if arguments is not None else {}}
+        answer = await self.rpc("tools/call", params, **options)
+        assert "result" in answer, answer
+        result: dict[str, Any] = answer["result"]
+        return result
+
+    async def tools(self) -> dict[str, dict[str, Any]]:
+        """What `tools/list` shows now, by name, without the gateway's own."""
+        answer = await self.rpc("tools/list")
+        return {tool["name"]: tool for tool in answer["result"]["tools"] if tool["name"] != "invoke_tool"}
+
+    async def until_listed(self, *names: str, within_s: float = 10) -> dict[str, dict[str, Any]]:
+        """Wait until every name is listed."""
+        tools: dict[str, dict[str, Any]] = {}
+        with anyio.move_on_after(within_s):
+            while True:
+                tools = await self.tools()
+                if all(name in tools for name in names):
+                    return tools
+                await glance_again()
+        raise AssertionError(f"not listed within {within_s} s: {set(names) - set(tools)}")
+
+    async def admin(
+        self, path: str, method: str = "GET", body: Any = None, token: str | None = TOKEN
+    ) -> httpx2.Response:
+        """Ask the admin API."""
+        headers = {} if token is None else {"authorization": f"Bearer {token}"}
+        return await self.client.request(method, f"{self.origin}/admin/{path}", json=body, headers=headers)
+
+    async def server(self, name: str) -> dict[str, Any]:
+        """The row of one upstream."""
+        row: dict[str, Any] = (await self.admin(f"servers/{name}")).json()
+        return row
+
+    def logged(self) -> str:
+        """Everything on standard error so far."""
+        return self.log.read_text(errors="replace")
+
+    async def stop(self, sign: signal.Signals = signal.SIGTERM, *, within_s: float = 12) -> int:
+        """Signal it and return its exit code."""
+        self.process.send_signal(sign)
+        with anyio.fail_after(within_s):
+            return await self.process.wait()
+
+
+def answer_of(response: httpx2.Response) -> dict[str, Any]:
+    """The JSON-RPC answer in a response, whether it came as JSON or as the last event of a stream."""
+    if response.headers.get("content-type", "").startswith("text/event-stream"):
+        return messages_of(response.text)[-1]
+    answer: dict[str, Any] = response.json()
+    return answer
+
+
+def messages_of(text: str) -> list[dict[str, Any]]:
+    """All messages of an event stream."""
+    return [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: ")]
+
+
+def text_of(result: Mapping[str, Any]) -> str:
+    """The text of a result."""
+    return "\n".join(item["text"] for item in result["content"] if item["type"] == "text")
+
+
+@asynccontextmanager
+async def running_gateway(
+    tmp_path: Path,
+    servers: Mapping[str, Any],
+    *,
+    gateway: Mapping[str, Any] | None = None,
+    arguments: tuple[str, ...] = (),
+    environment: Mapping[str, str] | None = None,
+    through: tuple[str, ...] = (),
+) -> AsyncIterator[RunningGateway]:
+    """Start `typegate serve` on a free port with these servers; yields once it listens.
+
+    Args:
+        through: A command that ends in becoming the one it is given, under other limits.
+    """
+    config, state, log = tmp_path / "typegate.json", tmp_path / "state", tmp_path / "gateway.log"
+    config.write_text(json.dumps({"mcpServers": dict(servers), "gateway": dict(gateway or {})}))
+    command = [*through, sys.executable, "-m", "gateway", "serve", "--config", str(config), "--port", "0"]
+    command += ["--state-dir", str(state), *arguments]
+    env = {**os.environ, "TYPEGATE_ADMIN_TOKEN": TOKEN, "PYTHONPATH": str(_ROOT), **(environment or {})}
+    with log.open("ab") as sink:
+        said_before = sink.tell()
+        process = await anyio.open_process(command, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, env=env)
+    try:
+        origin = await _listening(process, log, said_before)
+        async with httpx2.AsyncClient() as client:
+            yield RunningGateway(process=process, origin=origin, state_dir=state, config=config, client=client, log=log)
+    finally:
+        await ended(process)
+
+
+async def ended(process: Process, *, asked: bool = False) -> None:
+    """End a process for good, killing one that does not end within 12 s of being asked to."""
+    with anyio.CancelScope(shield=True):
+        if process.returncode is None and not asked:
+            process.terminate()
+        with anyio.move_on_after(12):
+            await process.wait()
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+        await process.aclose()
+
+
+async def _listening(process: Process, log: Path, said_before: int) -> str:
+    with anyio.move_on_after(15):
+        while process.returncode is None:
+            for word in _said(log, said_before).split():
+                if word.startswith("http://") and word.endswith("/mcp"):
+                    return word.removesuffix("/mcp")
+            # Its log is all that tells the port; there is no event to wait for.
+            await glance_again()
+    raise AssertionError(f"the gateway did not start: {_said(log, said_before)[-2000:]}")
+
+
+def _said(log: Path, before: int) -> str:
+    return log.read_bytes()[before:].decode(errors="replace")
+
+
+async def glance_again() -> None:
+    """Let other processes work before looking again at what they give no event for."""
+    with anyio.move_on_after(0.02):
+        await anyio.sleep_forever()
