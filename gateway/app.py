@@ -5,16 +5,15 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import anyio
 from anyio.abc import TaskGroup
 
+from gateway.access.api_keys import ApiKeys
 from gateway.access.principal import LOCAL
-from gateway.access.signing import Seals
+from gateway.access.signing import Signer
 from gateway.calls.call_stats import Outcomes
 from gateway.calls.context import Caller
 from gateway.calls.forwarding import Forwarder
@@ -24,18 +23,20 @@ from gateway.calls.prompts_and_resources import OfferingCalls, TaskNames
 from gateway.calls.search_tools import Finder
 from gateway.calls.unknown_tool import Directions
 from gateway.calls.upstream_subscriptions import Subscriptions
+from gateway.cluster.role import WorkerRole
 from gateway.config.model import Config
-from gateway.config.plan import Plan
+from gateway.config.plan import Steps, plan
 from gateway.config.shapes import profile_of
 from gateway.downstream.changes import Announcer
 from gateway.downstream.server import McpServer
 from gateway.downstream.subscriptions import Listening
 from gateway.embeddings.tool_vectors import Meanings
-from gateway.fleet import Fleet
+from gateway.fleet import Fleet, FleetPorts
 from gateway.hooks.active import Hooks
+from gateway.hooks.loading import prepare
 from gateway.hooks.runner import Guard
 from gateway.operator_notes import Notebook
-from gateway.reload import Reloader
+from gateway.upstream.link import UpstreamLink
 from gateway.upstream.private_links import PrivateLinks
 from gateway.upstream.transport.http_client import HttpClient
 from registry.catalog.shape import Shape
@@ -44,127 +45,134 @@ from registry.views.profile import Profile
 
 log = logging.getLogger(__name__)
 
-# A first list waits this long for upstreams that nothing is known of: hosts wait one second.
 FIRST_LIST_S: Final = 0.7
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
-    """What one of several processes has that serve together.
-
-    Attributes:
-        prefix: What the ids of its sessions begin with.
-        seal_key: The key that all of them seal with.
-        writes: It is the one that keeps the files of the state directory.
-    """
-
-    prefix: str
-    seal_key: bytes
-    writes: bool
+"""How long a first list waits for upstreams of which nothing is known: two of five hosts wait for one second."""
 
 
 class Gateway:
-    """Everything that runs: one fleet of upstreams, one registry, one server."""
+    """Everything that runs: one fleet of upstreams, one registry, one server.
+
+    Attributes:
+        config: What it runs by at present.
+        authenticator: Who may call.
+    """
 
     def __init__(
         self,
         config: Config,
         state_dir: Path | None,
         group: TaskGroup,
+        *,
         guards: tuple[Guard, ...] = (),
-        part: Part | None = None,
+        role: WorkerRole | None = None,
     ) -> None:
-        writes = part is None or part.writes
+        """Put the parts together; nothing runs before `start`.
+
+        Args:
+            config: What to run by.
+            state_dir: Where state is kept; None for nowhere.
+            group: Runs everything.
+            guards: Hooks that have started.
+            role: Its part among several processes; None where it is the only one.
+        """
+        names, search = config.gateway.names, config.gateway.search
+        writes = role is None or role.writes
         self.config = config
         self._group = group
         self._client = HttpClient()
         self._began_s = anyio.current_time()
-        self.registry = Registry(Shape(max_length=config.gateway.names.max_length))
-        self.notebook = Notebook(self.registry, state_dir, writes=writes)
+        self.authenticator = ApiKeys(config.gateway.auth.api_keys)
+        self.registry = Registry(Shape(max_length=names.max_length))
+        self.notebook = Notebook(
+            self.registry, state_dir, writes=writes, on_cleared=role.on_cleared if role is not None else _nothing
+        )
+        self.private = PrivateLinks(group, self._client)
+        links: dict[str, UpstreamLink] = {}
+        self.subscriptions = Subscriptions(links)
         self.fleet = Fleet(
             self.registry,
             group,
             self._client,
             state_dir,
-            prefix=config.gateway.names.prefix,
-            notes_of=self.notebook.of,
+            links=links,
+            ports=FleetPorts(
+                notes_of=self.notebook.of,
+                admits=role.admits if role is not None else _nothing,
+                on_update=self.subscriptions.note,
+                on_started=self.subscriptions.restore,
+                on_gone=self.private.drop_server,
+            ),
+            prefix=names.prefix,
             saves=writes,
         )
-        self.private = PrivateLinks(group, self._client)
-        self.subscriptions = Subscriptions(self.fleet.links)
-        self.fleet.on_update = lambda alias: partial(self.subscriptions.note, alias)
-        self.fleet.on_started = self.subscriptions.restore
-        self.fleet.on_gone = self.private.drop_server
-        self.outcomes = Outcomes(on_success=self.notebook.succeeded)
+        self.outcomes = Outcomes(
+            on_success=self.notebook.succeeded, on_failure=role.on_failure if role is not None else None
+        )
         self.views = Views(self.registry, _profiles(config))
-        search = config.gateway.search
         self.meanings = Meanings(self.registry, state_dir if writes else None, wanted=search.embeddings)
-        self.finder = Finder(self.registry, self.fleet.links, search.synonyms, self.meanings)
+        self.finder = Finder(self.registry, links, search.synonyms, self.meanings)
         self.announcer = Announcer(self.registry, self.views)
-        self.reloader: Reloader | None = None
-        seals = Seals(state_dir, key=part.seal_key if part is not None else None)
         self.hooks = Hooks(self.registry, guards)
-        tasks = TaskNames(seals, self.hooks)
-        forwarder = Forwarder(self.fleet.links, self.private, seals)
+        signer = Signer(state_dir, key=role.signing_key if role is not None else None)
+        tasks = TaskNames(signer, self.hooks)
+        forwarder = Forwarder(links, self.private, signer)
         self.pipeline = CallPipeline(
             self.registry,
-            self.fleet.links,
+            links,
             forwarder,
             tasks,
-            Directions(
-                self.registry, self.fleet.links, retired=self.fleet.retired, successor=self.fleet.successor
-            ),
+            Directions(self.registry, links, retired=self.fleet.retired, successor=self.fleet.successor),
             self.outcomes,
             self.finder,
             self.hooks,
-        )  # fmt: skip
+        )
         self.server = McpServer(
             self.views,
             self.pipeline,
             OfferingCalls(self.registry, forwarder, tasks, self.hooks),
             Listening(self.views, self.subscriptions, tasks, self.announcer, pending=self._pending),
             self.announcer,
-            shared=not config.gateway.auth.api_keys,
+            shared=not self.authenticator.required,
             settle=self._settle_first,
             pending=self._pending,
             private=self.private,
-            session_prefix=part.prefix if part is not None else "",
+            session_prefix=role.session_prefix if role is not None else "",
         )
 
     def start(self) -> None:
         """Start every link at once; lists answer from the snapshot until then."""
         self.fleet.start(self.config.servers)
-        self._group.start_soon(self.announcer.run)
-        self._group.start_soon(self.notebook.run)
-        self._group.start_soon(self.meanings.run)
-        self._group.start_soon(self.hooks.run)
+        for part in (self.announcer, self.notebook, self.meanings, self.hooks, self.authenticator):
+            self._group.start_soon(part.run)
 
     def close(self) -> None:
         """Drop what no task owns."""
         self._client.close()
 
-    def apply(self, config: Config, steps: Plan, guards: tuple[Guard, ...] = ()) -> None:
-        """Take another configuration; only what the steps name is touched, and running calls end as they began."""
-        servers = config.servers
+    async def reconfigure(self, config: Config) -> Steps:
+        """Take another configuration; only what differs is touched, and running calls end as they began.
+
+        Returns:
+            How it differs.
+
+        Raises:
+            ConfigError: It cannot be used; nothing has changed.
+        """
+        self.fleet.check(config.servers, self.config.servers)
+        guards = await prepare(config, self.hooks.guards)
+        steps = plan(self.config, config)
+        names, search = config.gateway.names, config.gateway.search
+        # From here on nothing waits: no call sees a part of it.
         self.config = config
-        self.fleet.prefix = config.gateway.names.prefix
-        for alias in steps.remove:
-            if alias in self.fleet.servers:
-                self.fleet.remove(alias)
-        for alias, one in servers.items():
-            if alias in steps.adjust and alias in self.fleet.servers:
-                self.fleet.adjust(alias, one)
-            elif alias in self.fleet.servers and alias in (*steps.replace, *steps.add):
-                self.fleet.replace(alias, one)
-            elif alias not in self.fleet.servers:
-                self.fleet.add(alias, one)
-        self.fleet.reshape(servers, max_length=config.gateway.names.max_length)
+        self.fleet.apply(config.servers, steps, prefix=names.prefix, max_length=names.max_length)
         self.views.replace(_profiles(config))
         self.hooks.replace(guards)
-        self.finder.replace(config.gateway.search.synonyms)
-        self.meanings.replace(wanted=config.gateway.search.embeddings)
-        self.server.shared = not config.gateway.auth.api_keys
+        self.finder.replace(search.synonyms)
+        self.meanings.replace(wanted=search.embeddings)
+        self.authenticator.replace(config.gateway.auth.api_keys)
+        self.server.shared = not self.authenticator.required
         self.announcer.stir()
+        return steps
 
     def _pending(self) -> bool:
         return self.fleet.pending
@@ -183,24 +191,26 @@ class Gateway:
         return await self.pipeline.call({"name": name, "arguments": arguments}, caller)
 
 
+def _nothing(*_: object) -> None:
+    """Stand for a port that nobody needs in a single process."""
+
+
 def _profiles(config: Config) -> Mapping[str, Profile]:
     return {name: profile_of(name, one, config) for name, one in config.gateway.profiles.items()}
 
 
 @asynccontextmanager
-async def open_gateway(config: Config, *, state_dir: Path | None, part: Part | None = None) -> AsyncIterator[Gateway]:
+async def open_gateway(
+    config: Config, *, state_dir: Path | None, role: WorkerRole | None = None
+) -> AsyncIterator[Gateway]:
     """Start every hook, then every link, and yield at once; leaving ends every connection and child.
 
     Raises:
         ConfigError: A hook cannot be loaded, or does not start.
     """
-    guards: tuple[Guard, ...] = ()
-    if config.gateway.hooks:
-        from gateway.hooks.loading import prepare
-
-        guards = await prepare(config)
+    guards = await prepare(config)
     async with anyio.create_task_group() as group:
-        gateway = Gateway(config, state_dir, group, guards, part)
+        gateway = Gateway(config, state_dir, group, guards=guards, role=role)
         gateway.start()
         try:
             yield gateway

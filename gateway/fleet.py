@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import anyio
 import anyio.to_thread
@@ -15,14 +16,16 @@ from anyio.abc import TaskGroup
 
 from gateway import snapshot
 from gateway.config.model import Prefix, ServerConfig
+from gateway.config.plan import Steps
 from gateway.config.shapes import shape_of
 from gateway.discovery import INLINE_TOOLS, listing_of
 from gateway.errors import ConfigError
 from gateway.snapshot import Saved
-from gateway.upstream.inbound_messages import OnUpdate
+from gateway.upstream.inbound_messages import WatchedKind
 from gateway.upstream.link import UpstreamLink
 from gateway.upstream.mcp_session import RawListing
 from gateway.upstream.transport.http_client import HttpClient
+from registry.catalog.catalog import ServerListing
 from registry.catalog.names import ServerName, check_aliases
 from registry.catalog.notes import Note
 from registry.catalog.shape import Shape
@@ -31,13 +34,38 @@ from registry.errors import AliasError
 
 log = logging.getLogger(__name__)
 
+# Several upstreams that list together are one write; a crash this soon after a listing loses only the snapshot of it.
 _SAVE_AFTER_S: Final = 0.2
 
 NotesOf = Callable[[str], Mapping[str, tuple[Note, ...]]]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetPorts:
+    """What a fleet asks of others, and what it tells them.
+
+    Attributes:
+        notes_of: The operators' notes about the tools of a server.
+        admits: Raises `ConfigError` for a server that cannot be served here.
+        on_update: Called with each change of a watched resource or task: its server first.
+        on_started: Called with each new link before it connects.
+        on_gone: Called with the alias of each link that is taken out of service.
+    """
+
+    notes_of: NotesOf
+    admits: Callable[[str, ServerConfig], None]
+    on_update: Callable[[str, WatchedKind, str, dict[str, Any]], None]
+    on_started: Callable[[str, UpstreamLink], None]
+    on_gone: Callable[[str], None]
+
+
 class Fleet:
-    """All upstreams. What tells of one here is a task of its own for each."""
+    """All upstreams. What tells of one here is a task of its own for each.
+
+    Attributes:
+        links: By alias, what keeps each upstream connected.
+        servers: By alias, the configuration of each.
+    """
 
     def __init__(
         self,
@@ -46,44 +74,81 @@ class Fleet:
         client: HttpClient,
         state_dir: Path | None,
         *,
+        links: dict[str, UpstreamLink],
+        ports: FleetPorts,
         prefix: Prefix,
-        notes_of: NotesOf,
         saves: bool = True,
     ) -> None:
+        """Begin without any upstream.
+
+        Args:
+            registry: Takes what upstreams list.
+            group: Runs every link.
+            client: Sends HTTP requests.
+            state_dir: Where the snapshot is; None for nowhere.
+            links: The table of links, empty; others read it.
+            ports: The way to others.
+            prefix: Whether names carry their server's alias, where a server does not say so itself.
+            saves: Whether this process keeps the snapshot.
+        """
         self._registry = registry
         self._group = group
         self._client = client
         self._state_dir = state_dir
-        self._notes_of = notes_of
+        self._ports = ports
         self._saves = saves
+        self._prefix: Prefix = prefix
         self._scopes: dict[str, anyio.CancelScope] = {}
         self._saved: dict[str, Saved] = {}
         self._listed_s: dict[str, float] = {}
         self._former: dict[str, str] = {}
         self._unsaved = anyio.Event()
-        self.prefix: Prefix = prefix
-        self.links: dict[str, UpstreamLink] = {}
+        self.links = links
         self.servers: dict[str, ServerConfig] = {}
-        self.admits: Callable[[str, ServerConfig], None] = lambda alias, config: None
-        self.on_update: Callable[[str], OnUpdate] | None = None
-        self.on_gone: Callable[[str], None] = lambda alias: None
-        self.on_started: Callable[[str, UpstreamLink], None] = lambda alias, link: None
 
     def start(self, servers: Mapping[str, ServerConfig]) -> None:
         """Take what the snapshot knows, then start every link at once."""
         if self._state_dir is not None:
             self._saved = snapshot.load(self._state_dir)
-            self._former = {alias: one.fingerprint for alias, one in self._saved.items()}
+            self._former = {alias: saved.fingerprint for alias, saved in self._saved.items()}
             if self._saves:
                 self._group.start_soon(self._keep_saving, self._state_dir)
         self.servers.update(servers)
-        self.reshape()
-        for alias, config in servers.items():
-            self._recall(alias, config)
+        self._reshape(put=self._recalled(servers))
         for alias, config in servers.items():
             self._start_link(alias, config)
 
     # changes
+
+    def apply(self, servers: Mapping[str, ServerConfig], steps: Steps, *, prefix: Prefix, max_length: int) -> None:
+        """Take another configuration: one new catalog for all its steps, and only what they name is touched.
+
+        Args:
+            servers: Every server of the configuration, checked.
+            steps: How it differs from the one before.
+            prefix: See the constructor.
+            max_length: Of wrapper names.
+        """
+        self._prefix = prefix
+        gone = [self._remove(alias) for alias in steps.remove if alias in self.servers]
+        starting: dict[str, int] = {}
+        fresh: dict[str, ServerConfig] = {}
+        for alias, config in servers.items():
+            if alias not in self.servers:
+                fresh[alias] = config
+                starting[alias] = 0
+            elif alias in steps.adjust:
+                # What does not concern the connection: limits, names and words. The upstream is not asked again.
+                self.links[alias].config = config
+            elif alias in steps.replace or alias in steps.add:
+                # Its wrappers stay listed until the new connection has listed its own.
+                starting[alias] = self._retire(alias)
+            else:
+                continue
+            self.servers[alias] = config
+        self._reshape(servers, max_length=max_length, drop=gone, put=self._recalled(fresh))
+        for alias, epoch in starting.items():
+            self._start_link(alias, servers[alias], epoch=epoch)
 
     def add(self, alias: str, config: ServerConfig) -> None:
         """Begin to serve one more upstream.
@@ -91,14 +156,13 @@ class Fleet:
         Raises:
             ConfigError: The alias is unsound or taken, or such a server cannot be served here.
         """
-        self.admits(alias, config)
+        self._ports.admits(alias, config)
         try:
             check_aliases([*self.servers, alias])
         except AliasError as error:
             raise ConfigError(str(error), file="request", key=alias) from None
         self.servers[alias] = config
-        self.reshape()
-        self._recall(alias, config)
+        self._reshape(put=self._recalled({alias: config}))
         self._start_link(alias, config)
 
     def remove(self, alias: str) -> None:
@@ -107,42 +171,34 @@ class Fleet:
         Raises:
             KeyError: There is none of this name.
         """
+        self._reshape(drop=[self._remove(alias)])
+
+    def _remove(self, alias: str) -> ServerName:
         config = self.servers.pop(alias)
         self._former[alias] = snapshot.fingerprint(config)
         self._retire(alias)
-        self._registry.drop(ServerName(alias))
-        self.reshape()
         self._saved.pop(alias, None)
         self._listed_s.pop(alias, None)
         self._unsaved.set()
+        return ServerName(alias)
 
-    def replace(self, alias: str, config: ServerConfig) -> None:
-        """Reach an upstream in another way; its wrappers stay listed until the new connection has said its own."""
-        epoch = self._retire(alias)
-        self.servers[alias] = config
-        self.reshape()
-        self._start_link(alias, config, epoch=epoch)
-
-    def adjust(self, alias: str, config: ServerConfig) -> None:
-        """Take what does not concern the connection: limits, names and words. The upstream is not asked again."""
-        self.servers[alias] = config
-        self.links[alias].config = config
-
-    def reshape(self, order: Iterable[str] = (), *, max_length: int | None = None) -> None:
-        """Bring names and words up to date with the configuration.
-
-        Args:
-            order: The aliases as the file has them; others follow.
-            max_length: Of names, where it has changed.
-        """
+    def _reshape(
+        self,
+        order: Iterable[str] = (),
+        *,
+        max_length: int | None = None,
+        drop: Iterable[ServerName] = (),
+        put: Iterable[ServerListing] = (),
+    ) -> None:
+        """Build the catalog under the configuration as it is now; aliases in the order of the file, others after."""
         ordered = [alias for alias in dict.fromkeys([*order, *self.servers]) if alias in self.servers]
         self.servers = {alias: self.servers[alias] for alias in ordered}
         shapes = {
-            ServerName(alias): shape_of(config, self.prefix, self._notes_of(alias))
+            ServerName(alias): shape_of(config, self._prefix, self._ports.notes_of(alias))
             for alias, config in self.servers.items()
         }
         length = self._registry.shape.max_length if max_length is None else max_length
-        self._registry.reshape(Shape(max_length=length, servers=shapes))
+        self._registry.reshape(Shape(max_length=length, servers=shapes), drop=drop, put=put)
 
     def check(self, servers: Iterable[str], replaced: Iterable[str]) -> None:
         """Refuse aliases that cannot stand beside those which were added while running.
@@ -207,10 +263,10 @@ class Fleet:
 
     # links
 
-    def _recall(self, alias: str, config: ServerConfig) -> None:
-        saved = self._saved.get(alias)
-        if saved is not None and saved.fingerprint == snapshot.fingerprint(config):
-            self._registry.put(saved.listing)
+    def _recalled(self, servers: Mapping[str, ServerConfig]) -> list[ServerListing]:
+        """What the snapshot has of these servers, where they are still reached in the same way."""
+        saved = ((self._saved.get(alias), config) for alias, config in servers.items())
+        return [kept.listing for kept, config in saved if kept and kept.fingerprint == snapshot.fingerprint(config)]
 
     def _start_link(self, alias: str, config: ServerConfig, *, epoch: int = 0) -> None:
         link = UpstreamLink(
@@ -219,11 +275,11 @@ class Fleet:
             self._client,
             on_listing=self._listed,
             on_lost=self._lost,
-            on_update=self.on_update(alias) if self.on_update is not None else None,
+            on_update=partial(self._ports.on_update, alias),
             epoch=epoch,
         )
         self.links[alias] = link
-        self.on_started(alias, link)
+        self._ports.on_started(alias, link)
         scope = self._scopes[alias] = anyio.CancelScope()
 
         async def own() -> None:
@@ -235,7 +291,7 @@ class Fleet:
     def _retire(self, alias: str) -> int:
         """Take a link out of service and end it once its calls are done; returns its last epoch."""
         link, scope = self.links.pop(alias), self._scopes.pop(alias)
-        self.on_gone(alias)
+        self._ports.on_gone(alias)
         link.retire()
 
         async def end() -> None:

@@ -37,8 +37,8 @@ class NoteRefused(GatewayError):
 class Notebook:
     """All notes. Changes of them are changes of the registry's shape.
 
-    Attributes:
-        on_cleared: Hears of each tool of which notes of failures went because a call went well.
+    Args:
+        on_cleared: Called with each tool whose notes of failures went because a call went well.
     """
 
     def __init__(
@@ -47,11 +47,12 @@ class Notebook:
         state_dir: Path | None,
         *,
         writes: bool = True,
+        on_cleared: Callable[[str, str], None] = lambda server, tool: None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._registry = registry
         self._writes = writes
-        self.on_cleared: Callable[[str, str], None] = lambda server, tool: None
+        self._on_cleared = on_cleared
         self._path = state_dir / FILE_NAME if state_dir is not None else None
         self._clock = clock
         self._notes: dict[tuple[str, str], tuple[Note, ...]] = self._read()
@@ -102,7 +103,7 @@ class Notebook:
     def succeeded(self, wrapper: ToolWrapper) -> None:
         """A call went well: what was noted of failures of this tool is no longer true."""
         if self.clear(wrapper.server, wrapper.tool):
-            self.on_cleared(wrapper.server, wrapper.tool)
+            self._on_cleared(wrapper.server, wrapper.tool)
 
     def clear(self, server: str, tool: str) -> bool:
         """Take out what was noted of failures of a tool; tells whether there was anything."""

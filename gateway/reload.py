@@ -7,79 +7,91 @@ import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import anyio.to_thread
 
 from gateway.config.load import loaded
 from gateway.config.model import Config
-from gateway.config.plan import plan
+from gateway.config.plan import Steps
 from gateway.config.source import read
 from gateway.config.watch import follow
 from gateway.errors import ConfigError
-from gateway.hooks.loading import prepare
-
-if TYPE_CHECKING:
-    from gateway.app import Gateway
 
 log = logging.getLogger(__name__)
 
+OnReloaded = Callable[[], Awaitable[None]]
+
+
+class Reloadable(Protocol):
+    """What runs by a configuration and can take another."""
+
+    @property
+    def config(self) -> Config:
+        """What it runs by at present."""
+
+    async def reconfigure(self, config: Config) -> Steps:
+        """Take another configuration.
+
+        Raises:
+            ConfigError: It cannot be used; nothing has changed.
+        """
+
 
 class Reloader:
-    """Keeps a gateway as its file says; a bad file keeps the running configuration, and the reason is told.
+    """Keeps a gateway as its file says; a bad file keeps the running configuration, and the reason is shown.
 
     Attributes:
         error: Why the file as it is now is not used.
         count: How many times it was read anew.
         text: What the running configuration was read from, once that is known.
-        on_reload: Awaited after each reload from the file.
     """
 
-    def __init__(self, gateway: Gateway, *, check: Callable[[Config], None], applied: Callable[[Config], None]) -> None:
+    def __init__(self, running: Reloadable, *, check: Callable[[Config], None], text: str | None = None) -> None:
         """Reload this gateway.
 
         Args:
-            gateway: The one that runs.
+            running: The one that runs.
             check: Raises `ConfigError` for what this way of serving cannot take.
-            applied: Hears of each configuration that holds from now on.
+            text: What its configuration was read from, where that is known.
         """
-        self._gateway = gateway
+        self._running = running
         self._check = check
-        self._applied = applied
         self._loaded_at_s = time.time()
         self.error: str | None = None
         self.count = 0
-        self.text: str | None = None
-        self.on_reload: Callable[[], Awaitable[None]] | None = None
+        self.text = text
+
+    @property
+    def path(self) -> Path | None:
+        """The file; None where the configuration is from none."""
+        return self._running.config.path
 
     def row(self) -> dict[str, Any]:
         """The state of the file, as `/admin/config` shows it."""
-        config = self._gateway.config
         return {
-            "file": str(config.path) if config.path is not None else None,
+            "file": str(self.path) if self.path is not None else None,
             "loadedAt": round(self._loaded_at_s, 3),
             "reloads": self.count,
             "error": self.error,
-            "warnings": list(config.warnings),
+            "warnings": list(self._running.config.warnings),
         }
 
-    async def run(self, *, hangups: bool) -> None:
-        """Reload whenever the file changes, or at SIGHUP, until cancelled."""
-        path = self._gateway.config.path
-        if path is not None:
-            await follow(path, partial(self.reload, path), hangups=hangups)
+    async def run(self, *, hangups: bool, reloaded: OnReloaded | None = None) -> None:
+        """Reload whenever the file changes, or at SIGHUP, until cancelled; `reloaded` is awaited after each time."""
+        if self.path is not None:
+            await follow(self.path, partial(self.reload, self.path, reloaded=reloaded), hangups=hangups)
 
-    async def reload(self, path: Path) -> None:
-        """Read the file and apply it, or say why not."""
+    async def reload(self, path: Path, *, reloaded: OnReloaded | None = None) -> None:
+        """Read the file and apply it, or show why not."""
         try:
             text = await anyio.to_thread.run_sync(read, path)
             await self.take(text, path)
-            if self.on_reload is not None:
-                await self.on_reload()
+            if reloaded is not None:
+                await reloaded()
         except ConfigError as error:
             self.error = str(error)
             log.error("the changed configuration is not used: %s", error)
-            return
         except Exception as error:  # boundary: no file may end a running gateway
             self.error = f"unexpected {type(error).__name__}"
             log.exception("the changed configuration is not used")
@@ -90,19 +102,15 @@ class Reloader:
         Args:
             text: The text.
             path: Where it is from.
-            quiet: Another process tells of it already.
+            quiet: Another process logs it already.
 
         Raises:
             ConfigError: It cannot be used; nothing has changed.
         """
         config = await anyio.to_thread.run_sync(partial(loaded, text, path=path))
         self._check(config)
-        self._gateway.fleet.check(config.servers, self._gateway.config.servers)
-        guards = await prepare(config, self._gateway.hooks.guards)
-        steps = plan(self._gateway.config, config)
-        self._gateway.apply(config, steps, guards)
+        steps = await self._running.reconfigure(config)
         self.text = text
-        self._applied(config)
         self.error, self._loaded_at_s, self.count = None, time.time(), self.count + 1
         if quiet:
             return

@@ -13,11 +13,13 @@ class ApiKeys:
     """The keys of the configuration; without any, every caller is `local`."""
 
     def __init__(self, keys: Iterable[ApiKey]) -> None:
+        self._by_digest: dict[bytes, Principal] = {}
+        self.replace(keys)
+
+    def replace(self, keys: Iterable[ApiKey]) -> None:
+        """Take other keys, at once."""
         self._by_digest = {
-            hashlib.sha256(key.key.get_secret_value().encode()).digest(): Principal(
-                name=key.name, scopes=frozenset(key.scopes)
-            )
-            for key in keys
+            _digest(key.key.get_secret_value()): Principal(name=key.name, scopes=frozenset(key.scopes)) for key in keys
         }
 
     @property
@@ -35,4 +37,11 @@ class ApiKeys:
         scheme, _, token = (authorization or "").partition(" ")
         if scheme.lower() != "bearer":
             return None
-        return self._by_digest.get(hashlib.sha256(token.strip().encode()).digest())
+        return self._by_digest.get(_digest(token.strip()))
+
+    async def run(self) -> None:
+        """Return: keys change with the configuration only."""
+
+
+def _digest(key: str) -> bytes:
+    return hashlib.sha256(key.encode()).digest()

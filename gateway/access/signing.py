@@ -1,6 +1,6 @@
-"""Bind texts that travel through callers to whom and what they were given for.
+"""Sign texts that travel through callers, bound to whom and what they were given for.
 
-What an upstream hands out was meant for us: without a seal any caller could use another's.
+What an upstream hands out was meant for us: unsigned, any caller could use another's.
 """
 
 from __future__ import annotations
@@ -23,17 +23,23 @@ from gateway import wire
 log = logging.getLogger(__name__)
 
 FILE_NAME: Final = "seal.key"
+"""Its name from the first release: with another, what was signed before an upgrade would be refused after it."""
 MAX_AGE_S: Final = 24 * 60 * 60.0
+"""A person may answer a question the next morning; nobody comes back to a call later than that."""
+# As long as the digest of SHA-256, beyond which HMAC gains nothing.
 _KEY_BYTES: Final = 32
+# 128 bits cannot be guessed, and the text travels in every round of a call.
 _TAG_BYTES: Final = 16
+# Shown in names of tasks, where 64 bits are enough for one server and one principal.
+_MARK_BYTES: Final = 8
 
 
-class BrokenSeal(ValueError):
-    """The text was not sealed here, not for this, or too long ago."""
+class BadSignature(ValueError):
+    """The text was not signed here, not for this, or too long ago."""
 
 
-class Seals:
-    """Seals texts with one key; nothing is remembered, so that any process with the key can open them."""
+class Signer:
+    """Signer texts with one key; nothing is remembered, so that any process with the key can verify them."""
 
     def __init__(
         self, state_dir: Path | None = None, *, key: bytes | None = None, max_age_s: float = MAX_AGE_S
@@ -43,7 +49,7 @@ class Seals:
         Args:
             state_dir: Where the key is kept.
             key: The key itself, where another process has it already.
-            max_age_s: How long a sealed text may be opened.
+            max_age_s: How long a signature is good.
         """
         self._state_dir = state_dir
         self._given = key
@@ -51,7 +57,7 @@ class Seals:
 
     @cached_property
     def key(self) -> bytes:
-        """What is sealed with, for another process that has to open the same seals."""
+        """The key, for another process that has to verify the same signatures."""
         if self._given is not None:
             return self._given
         if self._state_dir is None:
@@ -72,40 +78,41 @@ class Seals:
             fresh.unlink()
             return path.read_bytes()
         except OSError as error:
-            log.warning("the key of seals cannot be kept: %s", error)
+            log.warning("the signing key cannot be kept: %s", error)
             return secrets.token_bytes(_KEY_BYTES)
 
-    def seal(self, text: str, *binding: str) -> str:
-        """Seal a text for what `binding` names."""
+    def sign(self, text: str, *binding: str) -> str:
+        """Sign a text for what `binding` names."""
         payload = wire.dumps([text, int(time.time())])
         return _encode(payload) + "." + _encode(self._tag(payload, binding))
 
-    def open(self, sealed: str, *binding: str) -> str:
-        """The text again.
+    def verify(self, signed: str, *binding: str) -> str:
+        """Return the text that was signed.
 
         Raises:
-            BrokenSeal: It was altered, sealed for something else, or too long ago.
+            BadSignature: It was altered, signed for something else, or too long ago.
         """
-        body, found, tag = sealed.partition(".")
+        body, found, tag = signed.partition(".")
         try:
             payload = _decode(body)
             genuine = found and hmac.compare_digest(_decode(tag), self._tag(payload, binding))
         except (binascii.Error, ValueError):
             genuine = False
         if not genuine:
-            raise BrokenSeal("it was not given out for this request")
+            raise BadSignature("it was not given out for this request")
         text, at_s = wire.loads(payload)
         if time.time() - at_s > self._max_age_s:
-            raise BrokenSeal("it is too old")
+            raise BadSignature("it is too old")
         return str(text)
 
     def mark(self, text: str, *binding: str) -> str:
         """A short mark that only this text with this binding has: 16 hexadecimal digits."""
-        return self._tag(text.encode("utf-8", "surrogatepass"), binding)[:8].hex()
+        return self._tag(text.encode("utf-8", "surrogatepass"), binding)[:_MARK_BYTES].hex()
 
     def _tag(self, payload: bytes, binding: tuple[str, ...]) -> bytes:
         digest = hmac.new(self.key, digestmod=hashlib.sha256)
-        for part in (*(one.encode("utf-8", "surrogatepass") for one in binding), payload):
+        for part in (*(name.encode("utf-8", "surrogatepass") for name in binding), payload):
+            # With its length in front: no two lists of parts run together to the same bytes.
             digest.update(len(part).to_bytes(8, "big") + part)
         return digest.digest()[:_TAG_BYTES]
 

@@ -1,82 +1,158 @@
-"""`/admin/*`, `/healthz` and `/readyz` on Starlette."""
+"""`/admin/*`, `/healthz`, `/readyz` and `/metrics` on Starlette."""
 
 from __future__ import annotations
 
 import hmac
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Final
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from gateway import wire
-from gateway.admin import rows
+from gateway.admin import merging, rows
+from gateway.admin.openapi import document
+from gateway.admin.routes import AdminRoute, Combined, Merge, Operation, route, routes_of
+from gateway.calls.call_stats import Outcomes
+from gateway.calls.profile_views import Views
 from gateway.config.load import refusal
 from gateway.config.model import NoteRequest, ServerConfig
+from gateway.downstream.http.request import RequestHead, RequestRefused
+from gateway.embeddings.tool_vectors import Meanings
 from gateway.errors import ConfigError
-from gateway.operator_notes import NoteRefused
+from gateway.fleet import Fleet
+from gateway.hooks.active import Hooks
+from gateway.operator_notes import Notebook, NoteRefused
+from gateway.reload import Reloader
+from gateway.upstream.private_links import PrivateLinks
+from registry.catalog.store import Registry
+from registry.schema.text import excerpt
 from registry.views.profile import DEFAULT
-
-if TYPE_CHECKING:
-    from gateway.app import Gateway
 
 log = logging.getLogger(__name__)
 
-Handler = Callable[[Request], Awaitable[Response]]
-_MAX_BODY_BYTES = 1024 * 1024
+Endpoint = Callable[[Request], Awaitable[Response]]
+# Of a name that is echoed: longer than any that exists.
+_NAME_LENGTH: Final = 200
+_PROBES: Final = frozenset({"/healthz", "/readyz", "/metrics"})
+_NO_TOKEN: Final = "the admin token is needed"
+_CHALLENGE: Final = (b"www-authenticate", b"Bearer")
 
 
-class JsonAnswer(JSONResponse):
-    """JSON that holds whatever upstreams said, in names that are no Unicode too."""
+class JsonDocument(JSONResponse):
+    """JSON that holds whatever upstreams listed, names that are not valid Unicode too."""
 
     def render(self, content: Any) -> bytes:
         """Serialise as everywhere here."""
         return wire.dumps(content)
 
 
-class AdminApi:
-    """Rows out, commands in; every route of `/admin` wants the token."""
+class ServerRequest(BaseModel):
+    """The body that adds a server."""
 
-    def __init__(self, gateway: Gateway, token: str, draining: Callable[[], bool]) -> None:
-        self._gateway = gateway
+    name: str
+    config: ServerConfig
+
+
+class AdminApi:
+    """Rows out, commands in; every route of `/admin` wants the token.
+
+    Attributes:
+        max_body_bytes: The largest body of a request.
+    """
+
+    max_body_bytes: Final = 1024 * 1024
+    """One server's configuration, or one note: far below the largest configuration file."""
+
+    def __init__(
+        self,
+        *,
+        token: str,
+        registry: Registry,
+        fleet: Fleet,
+        views: Views,
+        call_stats: Outcomes,
+        hooks: Hooks,
+        notes: Notebook,
+        private_links: PrivateLinks,
+        tool_vectors: Meanings,
+        reloader: Reloader,
+        draining: Callable[[], bool],
+    ) -> None:
         self._token = token.encode()
+        self._registry = registry
+        self._fleet = fleet
+        self._views = views
+        self._call_stats = call_stats
+        self._hooks = hooks
+        self._notes = notes
+        self._private_links = private_links
+        self._tool_vectors = tool_vectors
+        self._reloader = reloader
         self._draining = draining
+        self.routes = routes_of(self)
 
     def app(self) -> Starlette:
         """The ASGI application."""
+        by_path: dict[str, list[AdminRoute]] = {}
+        for each in self.routes:
+            by_path.setdefault(each.path, []).append(each)
         return Starlette(
             routes=[
                 Route("/healthz", self._healthz),
                 Route("/readyz", self._readyz),
                 Route("/metrics", self._metrics),
-                Route("/admin/wrappers", self._guarded(self._wrappers)),
-                Route("/admin/servers", self._guarded(self._servers), methods=["GET", "POST"]),
-                Route("/admin/servers/{name}", self._guarded(self._one_server), methods=["GET", "DELETE"]),
-                Route("/admin/servers/{name}/refresh", self._guarded(self._refresh), methods=["POST"]),
-                Route("/admin/quarantine", self._guarded(self._quarantine)),
-                Route("/admin/config", self._guarded(self._config)),
-                Route("/admin/profiles", self._guarded(self._profiles)),
-                Route("/admin/budget", self._guarded(self._budget)),
-                Route("/admin/failures", self._guarded(self._failures)),
-                Route("/admin/hooks", self._guarded(self._hooks)),
-                Route("/admin/notes", self._guarded(self._notes), methods=["GET", "POST"]),
-                Route("/admin/notes/{id}", self._guarded(self._one_note), methods=["DELETE"]),
+                *(
+                    Route(path, self._guarded(routes), methods=[each.method for each in routes])
+                    for path, routes in by_path.items()
+                ),
             ]
         )
 
-    def _guarded(self, handler: Handler) -> Handler:
+    def check(self, head: RequestHead) -> None:
+        """Refuse, before its body is read, a request that the application would refuse whatever its body says.
+
+        Raises:
+            RequestRefused: There is nothing at its path, or it has not the token.
+        """
+        path = head.path.decode("latin-1")
+        if not path.startswith("/admin/") and path not in _PROBES:
+            raise RequestRefused(404, "there is nothing here", body=b'{"error":"there is nothing here"}')
+        if path.startswith("/admin/") and not self._authorized(head.text(b"authorization")):
+            raise RequestRefused(401, _NO_TOKEN, [_CHALLENGE], body=wire.dumps({"error": _NO_TOKEN}))
+
+    def route_of(self, method: str, path: str) -> AdminRoute | None:
+        """The route that answers this; None where there is none."""
+        parts = path.split("/")
+        for each in self.routes:
+            pattern = each.path.split("/")
+            if each.method == method and len(pattern) == len(parts) and all(map(_fits, pattern, parts)):
+                return each
+        return None
+
+    def _guarded(self, routes: Sequence[AdminRoute]) -> Endpoint:
+        handlers: dict[str, Endpoint] = {each.method: each.handler for each in routes}
+        if "GET" in handlers:
+            handlers["HEAD"] = handlers["GET"]
+
         async def guarded(request: Request) -> Response:
-            scheme, _, token = request.headers.get("authorization", "").partition(" ")
-            if scheme.lower() != "bearer" or not hmac.compare_digest(token.strip().encode(), self._token):
-                return JsonAnswer({"error": "the admin token is needed"}, 401, headers={"www-authenticate": "Bearer"})
-            return await handler(request)
+            if not self._authorized(request.headers.get("authorization", "")):
+                return JsonDocument({"error": _NO_TOKEN}, 401, headers={"www-authenticate": "Bearer"})
+            return await handlers[request.method](request)
 
         return guarded
+
+    def _authorized(self, authorization: str) -> bool:
+        scheme, _, token = authorization.partition(" ")
+        # In constant time: how long a refusal takes must not tell how much of a guess was right.
+        return scheme.lower() == "bearer" and hmac.compare_digest(token.strip().encode(), self._token)
+
+    # for orchestrators
 
     async def _healthz(self, request: Request) -> Response:
         return PlainTextResponse("ok\n")
@@ -84,118 +160,290 @@ class AdminApi:
     async def _readyz(self, request: Request) -> Response:
         if self._draining():
             return PlainTextResponse("draining\n", 503)
-        if not self._gateway.fleet.tried:
+        if not self._fleet.tried:
             return PlainTextResponse("connecting\n", 503)
         return PlainTextResponse("ready\n")
 
     async def _metrics(self, request: Request) -> Response:
         from gateway.telemetry.metrics import CONTENT_TYPE, render
 
-        return Response(render(self._gateway), headers={"content-type": CONTENT_TYPE})
+        text = render(
+            call_stats=self._call_stats,
+            hooks=self._hooks,
+            fleet=self._fleet,
+            registry=self._registry,
+            private_links=self._private_links,
+        )
+        return Response(text, headers={"content-type": CONTENT_TYPE})
 
-    async def _wrappers(self, request: Request) -> Response:
+    # for operators
+
+    @route(
+        "GET",
+        "/admin/wrappers",
+        merge=Merge.SAME,
+        operation=Operation(
+            summary="Every registered wrapper",
+            returns="`wrappers`: name, server, tool, epoch, digest, status, origin, listed, tokens, reason",
+            query={"server": "Only those of this server", "profile": "As this profile shows them"},
+            errors={404: "There is no such profile"},
+        ),
+    )
+    async def wrappers(self, request: Request) -> Response:
+        """List wrappers."""
         profile = request.query_params.get("profile", DEFAULT)
-        if profile not in self._gateway.views.profiles:
-            return JsonAnswer({"error": f"there is no profile {profile[:200]}"}, 404)
-        found = rows.wrapper_rows(self._gateway.views.view(profile))
+        if profile not in self._views.profiles:
+            return JsonDocument({"error": f"there is no profile {excerpt(profile, _NAME_LENGTH)}"}, 404)
+        found = rows.wrapper_rows(self._views.view(profile))
         server = request.query_params.get("server")
-        return JsonAnswer({"wrappers": [row for row in found if server is None or row["server"] == server]})
+        return JsonDocument({"wrappers": [row for row in found if server is None or row["server"] == server]})
 
-    async def _config(self, request: Request) -> Response:
-        reloader = self._gateway.reloader
-        row = reloader.row() if reloader is not None else {"file": None}
-        return JsonAnswer({**row, "search": self._gateway.meanings.row()})
+    @route(
+        "GET",
+        "/admin/servers",
+        merge=Combined(merging.all_servers),
+        operation=Operation(
+            summary="Every upstream", returns="`servers`: state, epoch, last error, capabilities and counts of each"
+        ),
+    )
+    async def servers(self, request: Request) -> Response:
+        """List upstreams."""
+        return JsonDocument({"servers": rows.server_rows(self._fleet, self._registry.catalog)})
 
-    async def _profiles(self, request: Request) -> Response:
-        return JsonAnswer({"profiles": rows.profile_rows(self._gateway)})
-
-    async def _budget(self, request: Request) -> Response:
-        return JsonAnswer({"profiles": rows.budget_rows(self._gateway)})
-
-    async def _quarantine(self, request: Request) -> Response:
-        return JsonAnswer({"quarantine": rows.quarantine_rows(self._gateway)})
-
-    async def _failures(self, request: Request) -> Response:
-        outcomes = self._gateway.outcomes
-        return JsonAnswer({"failures": outcomes.failure_rows(), "repaired": outcomes.repair_rows()})
-
-    async def _hooks(self, request: Request) -> Response:
-        hooks = self._gateway.hooks
-        return JsonAnswer({"wrappers": hooks.wrapper_rows(), "hooks": hooks.rows()})
-
-    async def _notes(self, request: Request) -> Response:
-        notebook = self._gateway.notebook
-        if request.method == "GET":
-            return JsonAnswer({"notes": notebook.rows()})
-        body = await _body(request)
-        try:
-            wanted = NoteRequest.model_validate(body)
-        except ValidationError as error:
-            return _wrong(str(refusal(error, "request")))
-        wrapper = self._gateway.registry.catalog.get(wanted.wrapper)
-        if wrapper is None:
-            return JsonAnswer({"error": f"there is no wrapper {wanted.wrapper[:200]}"}, 404)
-        try:
-            note_id = notebook.add(wrapper, wanted.text, of_failure=wanted.failure, lasts_s=wanted.seconds)
-        except NoteRefused as error:
-            return _wrong(str(error))
-        return JsonAnswer({"id": note_id}, 201)
-
-    async def _one_note(self, request: Request) -> Response:
-        note_id = request.path_params["id"]
-        if not self._gateway.notebook.remove(note_id):
-            return JsonAnswer({"error": f"there is no note {note_id[:200]}"}, 404)
-        return JsonAnswer({"removed": note_id})
-
-    async def _servers(self, request: Request) -> Response:
-        if request.method == "GET":
-            return JsonAnswer({"servers": rows.server_rows(self._gateway)})
+    @route(
+        "POST",
+        "/admin/servers",
+        merge=Merge.CHANGE,
+        operation=Operation(
+            summary="Add an upstream",
+            returns="Its row",
+            status=201,
+            body=ServerRequest,
+            errors={400: "The name or the configuration is wrong"},
+        ),
+    )
+    async def add_server(self, request: Request) -> Response:
+        """Begin to serve one more upstream."""
         body = await _body(request)
         if not isinstance(body, dict) or not isinstance(body.get("name"), str):
             return _wrong('the body must be an object with "name" and the server\'s configuration')
         name = body.pop("name")
         try:
             config = ServerConfig.model_validate(body.get("config", body))
-            file = self._gateway.config.path
-            self._gateway.fleet.add(name, config.beside(file.parent if file is not None else Path()))
+            file = self._reloader.path
+            self._fleet.add(name, config.beside(file.parent if file is not None else Path()))
         except ValidationError as error:
             return _wrong(str(refusal(error, "request")))
         except ConfigError as error:
             return _wrong(error.message)
         log.info("server added", extra={"server": name})
-        return JsonAnswer(rows.server_row(self._gateway, name), 201)
+        return JsonDocument(rows.server_row(self._fleet, self._registry.catalog, name), 201)
 
-    async def _one_server(self, request: Request) -> Response:
+    @route(
+        "GET",
+        "/admin/servers/{name}",
+        merge=Combined(merging.one_server),
+        operation=Operation(summary="One upstream", returns="Its row", errors={404: "There is no such server"}),
+    )
+    async def server(self, request: Request) -> Response:
+        """Show one upstream."""
         name = request.path_params["name"]
-        if name not in self._gateway.fleet.servers:
-            return JsonAnswer({"error": f"there is no server {name!r}"}, 404)
-        if request.method == "DELETE":
-            self._gateway.fleet.remove(name)
-            log.info("server removed", extra={"server": name})
-            return Response(status_code=204)
-        return JsonAnswer(rows.server_row(self._gateway, name))
+        if name not in self._fleet.servers:
+            return _no_server(name)
+        return JsonDocument(rows.server_row(self._fleet, self._registry.catalog, name))
 
-    async def _refresh(self, request: Request) -> Response:
+    @route(
+        "DELETE",
+        "/admin/servers/{name}",
+        merge=Merge.CHANGE,
+        operation=Operation(
+            summary="Remove an upstream; its running calls end first",
+            returns="Nothing",
+            status=204,
+            errors={404: "There is no such server"},
+        ),
+    )
+    async def remove_server(self, request: Request) -> Response:
+        """Stop serving an upstream."""
         name = request.path_params["name"]
-        link = self._gateway.fleet.links.get(name)
+        if name not in self._fleet.servers:
+            return _no_server(name)
+        self._fleet.remove(name)
+        log.info("server removed", extra={"server": name})
+        return Response(status_code=204)
+
+    @route(
+        "POST",
+        "/admin/servers/{name}/refresh",
+        merge=Merge.EVERYWHERE,
+        operation=Operation(
+            summary="List the tools of an upstream again",
+            returns="`refreshing`: its name",
+            status=202,
+            errors={404: "There is no such server"},
+        ),
+    )
+    async def refresh(self, request: Request) -> Response:
+        """Have an upstream's tools listed again."""
+        name = request.path_params["name"]
+        link = self._fleet.links.get(name)
         if link is None:
-            return JsonAnswer({"error": f"there is no server {name!r}"}, 404)
+            return _no_server(name)
         link.refresh()
-        return JsonAnswer({"refreshing": name}, 202)
+        return JsonDocument({"refreshing": name}, 202)
+
+    @route(
+        "GET",
+        "/admin/quarantine",
+        merge=Merge.SAME,
+        operation=Operation(
+            summary="What is not shown, was repaired, or is configured in vain",
+            returns="`quarantine`: server, kind, tool, status, code and detail of each",
+        ),
+    )
+    async def quarantine(self, request: Request) -> Response:
+        """List what intake refused or repaired."""
+        return JsonDocument({"quarantine": rows.quarantine_rows(self._registry.catalog)})
+
+    @route(
+        "GET",
+        "/admin/config",
+        merge=Merge.SAME,
+        operation=Operation(
+            summary="The state of the configuration file",
+            returns="`file`, `loadedAt`, `reloads`, `error`, `warnings` and `search`",
+        ),
+    )
+    async def config(self, request: Request) -> Response:
+        """Show the state of the file."""
+        return JsonDocument({**self._reloader.row(), "search": self._tool_vectors.row()})
+
+    @route(
+        "GET",
+        "/admin/profiles",
+        merge=Merge.SAME,
+        operation=Operation(summary="Every profile with its warnings", returns="`profiles`: what each shows"),
+    )
+    async def profiles(self, request: Request) -> Response:
+        """List profiles."""
+        return JsonDocument({"profiles": rows.profile_rows(self._views)})
+
+    @route(
+        "GET",
+        "/admin/budget",
+        merge=Merge.SAME,
+        operation=Operation(
+            summary="What each profile's list costs, and why each wrapper is in it or not",
+            returns="`profiles`: tools, bytes and tokens of each",
+        ),
+    )
+    async def budget(self, request: Request) -> Response:
+        """Show what lists cost."""
+        return JsonDocument({"profiles": rows.budget_rows(self._views)})
+
+    @route(
+        "GET",
+        "/admin/failures",
+        merge=Combined(merging.all_failures),
+        flushes=True,
+        operation=Operation(
+            summary="Failures that come again and again, and repaired calls",
+            returns="`failures` by class, and `repaired` by wrapper",
+        ),
+    )
+    async def failures(self, request: Request) -> Response:
+        """List recurring failures."""
+        return JsonDocument({"failures": self._call_stats.failure_rows(), "repaired": self._call_stats.repair_rows()})
+
+    @route(
+        "GET",
+        "/admin/hooks",
+        merge=Combined(merging.all_hooks),
+        operation=Operation(
+            summary="What runs on which wrapper, in order", returns="`wrappers` with their hooks, and `hooks`"
+        ),
+    )
+    async def hooks(self, request: Request) -> Response:
+        """List hooks."""
+        return JsonDocument({"wrappers": self._hooks.wrapper_rows(), "hooks": self._hooks.rows()})
+
+    @route(
+        "GET",
+        "/admin/notes",
+        merge=Merge.SAME,
+        operation=Operation(summary="The operators' notes about tools", returns="`notes`"),
+    )
+    async def notes(self, request: Request) -> Response:
+        """List notes."""
+        return JsonDocument({"notes": self._notes.rows()})
+
+    @route(
+        "POST",
+        "/admin/notes",
+        merge=Merge.CHANGE,
+        operation=Operation(
+            summary="Attach a note to a tool as it is now",
+            returns="`id`",
+            status=201,
+            body=NoteRequest,
+            errors={400: "The note is wrong", 404: "There is no such wrapper"},
+        ),
+    )
+    async def add_note(self, request: Request) -> Response:
+        """Attach a note."""
+        try:
+            wanted = NoteRequest.model_validate(await _body(request))
+        except ValidationError as error:
+            return _wrong(str(refusal(error, "request")))
+        wrapper = self._registry.catalog.get(wanted.wrapper)
+        if wrapper is None:
+            return JsonDocument({"error": f"there is no wrapper {excerpt(wanted.wrapper, _NAME_LENGTH)}"}, 404)
+        try:
+            note_id = self._notes.add(wrapper, wanted.text, of_failure=wanted.failure, lasts_s=wanted.seconds)
+        except NoteRefused as error:
+            return _wrong(str(error))
+        return JsonDocument({"id": note_id}, 201)
+
+    @route(
+        "DELETE",
+        "/admin/notes/{id}",
+        merge=Merge.CHANGE,
+        operation=Operation(
+            summary="Take a note away", returns="`removed`: its id", errors={404: "There is no such note"}
+        ),
+    )
+    async def remove_note(self, request: Request) -> Response:
+        """Take a note away."""
+        note_id = request.path_params["id"]
+        if not self._notes.remove(note_id):
+            return JsonDocument({"error": f"there is no note {excerpt(note_id, _NAME_LENGTH)}"}, 404)
+        return JsonDocument({"removed": note_id})
+
+    @route(
+        "GET",
+        "/admin/openapi.json",
+        merge=Merge.SAME,
+        operation=Operation(summary="This description", returns="An OpenAPI 3.1 document"),
+    )
+    async def openapi(self, request: Request) -> Response:
+        """Describe the API."""
+        return JsonDocument(document(self.routes))
+
+
+def _fits(pattern: str, part: str) -> bool:
+    return pattern == part or (pattern.startswith("{") and bool(part))
 
 
 async def _body(request: Request) -> Any:
-    size, parts = 0, []
-    async for part in request.stream():
-        size += len(part)
-        if size > _MAX_BODY_BYTES:
-            return None
-        parts.append(part)
     try:
-        return wire.loads(b"".join(parts))
+        return wire.loads(await request.body())
     except wire.MalformedJson:
         return None
 
 
+def _no_server(name: str) -> Response:
+    return JsonDocument({"error": f"there is no server {name!r}"}, 404)
+
+
 def _wrong(message: str) -> Response:
-    return JsonAnswer({"error": message}, 400)
+    return JsonDocument({"error": message}, 400)

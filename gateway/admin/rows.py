@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gateway import wire
+from gateway.calls.profile_views import Views
+from gateway.fleet import Fleet
+from registry.catalog.catalog import Catalog
 from registry.catalog.names import ServerName
 from registry.catalog.overrides import rows as argument_rows
 from registry.schema.json_paths import show_path
@@ -13,26 +16,23 @@ from registry.schema.schemas import text_of
 from registry.views.tokens import estimate
 from registry.views.view import View
 
-if TYPE_CHECKING:
-    from gateway.app import Gateway
-
 
 def tokens_of(definition: dict[str, Any]) -> int:
     """About what a definition costs a model."""
     return estimate(text_of(definition))
 
 
-def server_rows(gateway: Gateway) -> list[dict[str, Any]]:
+def server_rows(fleet: Fleet, catalog: Catalog) -> list[dict[str, Any]]:
     """One row for each upstream, as `/admin/servers` shows it."""
-    return [server_row(gateway, alias) for alias in gateway.fleet.servers]
+    return [server_row(fleet, catalog, alias) for alias in fleet.servers]
 
 
-def server_row(gateway: Gateway, alias: str) -> dict[str, Any]:
+def server_row(fleet: Fleet, catalog: Catalog, alias: str) -> dict[str, Any]:
     """One upstream's row."""
-    config, link, catalog = gateway.fleet.servers[alias], gateway.fleet.links[alias], gateway.registry.catalog
+    config, link = fleet.servers[alias], fleet.links[alias]
     listing = catalog.servers.get(ServerName(alias))
     session = link.session
-    age_s = gateway.fleet.listing_age_s(alias)
+    age_s = fleet.listing_age_s(alias)
     return {
         "name": alias,
         "displayName": config.display_name or alias,
@@ -81,9 +81,8 @@ def wrapper_rows(view: View) -> list[dict[str, Any]]:
     ]
 
 
-def quarantine_rows(gateway: Gateway) -> list[dict[str, Any]]:
+def quarantine_rows(catalog: Catalog) -> list[dict[str, Any]]:
     """One row for each item that is not shown, was repaired before it was, or is configured in vain."""
-    catalog = gateway.registry.catalog
     repaired = [(server, one) for server, listing in catalog.servers.items() for one in listing.repaired]
     return [
         {
@@ -103,7 +102,7 @@ def quarantine_rows(gateway: Gateway) -> list[dict[str, Any]]:
     ]
 
 
-def profile_rows(gateway: Gateway) -> list[dict[str, Any]]:
+def profile_rows(views: Views) -> list[dict[str, Any]]:
     """One row for each profile with its warnings, as `/admin/profiles` shows it."""
     return [
         {
@@ -128,14 +127,14 @@ def profile_rows(gateway: Gateway) -> list[dict[str, Any]]:
                 for one in entry.lowered.weakened
             ],
         }
-        for view in map(gateway.views.view, gateway.views.profiles)
+        for view in map(views.view, views.profiles)
     ]
 
 
-def budget_rows(gateway: Gateway) -> list[dict[str, Any]]:
+def budget_rows(views: Views) -> list[dict[str, Any]]:
     """One row for each profile: what its list costs and why each wrapper is in it, as `/admin/budget` shows it."""
     rows: list[dict[str, Any]] = []
-    for view in map(gateway.views.view, gateway.views.profiles):
+    for view in map(views.view, views.profiles):
         listed = [*view.own, *(entry.shown for entry in view.entries if entry.listed)]
         rows.append(
             {

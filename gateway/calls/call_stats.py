@@ -74,10 +74,9 @@ class Outcomes:
     Attributes:
         calls: How many by server, tool, way and outcome.
         seconds: What they took together, by server, tool and way.
-        tell: Whom each failure is told instead, where another process notes those of several.
-
     Args:
-        on_success: Hears of each call that went well.
+        on_success: Called after each call that went well.
+        on_failure: Takes each failure instead, where another process counts those of several.
         clock: Seconds that only go forward.
     """
 
@@ -85,6 +84,7 @@ class Outcomes:
         self,
         *,
         on_success: Callable[[ToolWrapper], None] = lambda wrapper: None,
+        on_failure: Callable[[str, str, str, Failure, str], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._on_success = on_success
@@ -92,7 +92,7 @@ class Outcomes:
         self._clusters: LRUCache[tuple[str, Failure], _Cluster] = LRUCache(MAX_CLUSTERS)
         self.calls: Counter[tuple[str, str, str, str]] = Counter()
         self.seconds: defaultdict[tuple[str, str, str], float] = defaultdict(float)
-        self.tell: Callable[[str, str, str, Failure, str], None] | None = None
+        self._on_failure = on_failure or self.note
         self._repairs: LRUCache[str, Counter[str]] = LRUCache(MAX_CLUSTERS)
 
     def counted(self, wrapper: ToolWrapper, via: str, outcome: str, seconds: float) -> None:
@@ -112,7 +112,7 @@ class Outcomes:
     def failed(self, wrapper: ToolWrapper, failure: Failure, caller: Caller) -> None:
         """Take note of a failure; the third of its class from a second session is told, once."""
         who = caller.session_id or f"{caller.principal.name}@{caller.peer}"
-        (self.tell or self.note)(wrapper.name, wrapper.server, wrapper.tool, failure, who)
+        self._on_failure(wrapper.name, wrapper.server, wrapper.tool, failure, who)
 
     def note(self, wrapper: str, server: str, tool: str, failure: Failure, who: str) -> None:
         """Take note of a failure of whichever process; see `failed`."""

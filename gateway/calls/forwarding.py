@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import anyio
 
-from gateway.access.signing import BrokenSeal, Seals
+from gateway.access.signing import BadSignature, Signer
 from gateway.calls.context import Caller
 from gateway.calls.results import whole
 from gateway.errors import INVALID_PARAMS, RpcError, UpstreamError, UpstreamUnavailable
@@ -40,10 +40,10 @@ class Forwarder:
     Sources: MCP 2026-07-28, "Patterns", "Multi Round-Trip Requests"; MCP 2025-11-25, "Elicitation", "Sampling".
     """
 
-    def __init__(self, links: Mapping[str, UpstreamLink], private: PrivateLinks, seals: Seals) -> None:
+    def __init__(self, links: Mapping[str, UpstreamLink], private: PrivateLinks, signer: Signer) -> None:
         self._links = links
         self._private = private
-        self._seals = seals
+        self._signer = signer
 
     def connected(self, server: str) -> bool:
         """Whether a request could be sent at once."""
@@ -114,7 +114,7 @@ class Forwarder:
                 state = result.get("requestState")
                 if isinstance(state, str):
                     binding = binding or self._binding(server, method, asked or params, caller)
-                    result["requestState"] = self._seals.seal(state, *binding)
+                    result["requestState"] = self._signer.sign(state, *binding)
                 return result
             answers = await self._asked(server, result, caller)
             state = {"requestState": result["requestState"]} if "requestState" in result else {}
@@ -136,12 +136,12 @@ class Forwarder:
         return caller.principal.name, server, method, asked.decode("utf-8", "surrogatepass")
 
     def _opened(self, params: dict[str, Any], binding: tuple[str, ...]) -> dict[str, Any]:
-        sealed = params.get("requestState")
-        if sealed is None:
+        signed = params.get("requestState")
+        if signed is None:
             return params
         try:
-            return {**params, "requestState": self._seals.open(str(sealed), *binding)}
-        except BrokenSeal as error:
+            return {**params, "requestState": self._signer.verify(str(signed), *binding)}
+        except BadSignature as error:
             raise StateRefused(INVALID_PARAMS, f"Invalid requestState: {error}") from None
 
     async def _asked(self, server: str, result: dict[str, Any], caller: Caller) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, Literal
 
-from gateway.access.signing import Seals
+from gateway.access.signing import Signer
 from gateway.calls.builtin_tools import GATEWAY_TOOLS, complete_server, tool_manual
 from gateway.calls.context import Caller
 from gateway.calls.forwarding import Forwarder
@@ -191,8 +191,8 @@ class TaskNames:
     read a task, and an upstream knows every caller of ours by the same credential.
     """
 
-    def __init__(self, seals: Seals, hooks: Hooks) -> None:
-        self._seals = seals
+    def __init__(self, signer: Signer, hooks: Hooks) -> None:
+        self._signer = signer
         self._hooks = hooks
 
     def began(self, result: dict[str, Any], wrapper: ToolWrapper, principal: str) -> dict[str, Any]:
@@ -209,7 +209,7 @@ class TaskNames:
 
     def name(self, original: str, server: str, principal: str) -> str:
         """The id for this caller."""
-        return f"{server}.{self._seals.mark(original, 'task', server, principal)}.{original}"
+        return f"{server}.{self._signer.mark(original, 'task', server, principal)}.{original}"
 
     def owner(self, exposed: str, principal: str) -> tuple[str, str]:
         """The server, and the id as it knows it.

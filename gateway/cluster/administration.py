@@ -1,4 +1,4 @@
-"""`/admin`, `/metrics` and `/readyz` of several workers: whichever is asked, all of them are meant.
+"""`/admin`, `/metrics` and `/readyz` of several workers: whichever is asked answers for all of them.
 
 The first worker answers for all and carries out every change; another one hands a request to it.
 """
@@ -14,44 +14,39 @@ import anyio
 import anyio.to_thread
 
 from gateway import wire
-from gateway.cluster import merging
+from gateway.admin.api import AdminApi
+from gateway.admin.routes import Combined, Merge
+from gateway.cluster import metrics_ledger
 from gateway.cluster.assignment import FIRST
 from gateway.cluster.peers import ASK_S, PeerLost, Peers, Reply
-from gateway.downstream.http.request import Scope
-from gateway.downstream.http.response import Receive, Send, send_json
+from gateway.downstream.http.asgi import Receive, Scope, Send, send_json
 
 OWN: Final = "/own"
 FLUSH: Final = "/shared/flush"
 PROCESS: Final = "x-typegate-process"
-_MAX_BODY_BYTES: Final = 1024 * 1024
 PASSED_ON: Final = ("content-type", "www-authenticate", "retry-after", "allow")
+# A change is answered once all workers have it, and each of them may take its time.
+_CHANGE_S: Final = 3 * ASK_S
 _READS: Final = frozenset({"GET", "HEAD"})
-
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 class Administration:
-    """The rooms beside `/mcp`, for all workers.
+    """What is beside `/mcp`, for all workers.
 
     Args:
-        own: The application that answers for this worker alone.
+        api: The application that answers for this worker alone, and the rule of each of its routes.
         index: Which worker this is.
         peers: The others.
         push: Has the others take what has changed here.
     """
 
-    def __init__(
-        self,
-        own: App,
-        index: int,
-        peers: Peers,
-        push: Callable[[], Awaitable[None]],
-    ) -> None:
-        self._own = own
+    def __init__(self, api: AdminApi, index: int, peers: Peers, push: Callable[[], Awaitable[None]]) -> None:
+        self._api = api
+        self._own = api.app()
         self._index = index
         self._peers = peers
         self._push = push
-        self._ledger = merging.Ledger()
+        self._ledger = metrics_ledger.Ledger()
         self._counting = anyio.Lock()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -63,7 +58,7 @@ class Administration:
         if not path.startswith(("/admin", "/metrics")) or method == "HEAD":
             await self._own(scope, receive, send)
             return
-        body = b"" if method in _READS else await _body(receive)
+        body = (await receive()).get("body", b"")
         if self._index != FIRST:
             try:
                 await _reply(send, await self._at_first(scope, body))
@@ -97,46 +92,40 @@ class Administration:
 
     async def _at_first(self, scope: Scope, body: bytes) -> Reply:
         try:
-            # A change is answered once all workers have it, and each of them may take its time.
             return await self._peers.ask(
-                FIRST, scope["method"], _target(scope), headers=_headers(scope), body=body, within_s=3 * ASK_S
+                FIRST, scope["method"], _target(scope), headers=_headers(scope), body=body, within_s=_CHANGE_S
             )
         except ValueError:
             return Reply(status=400, headers={}, body=b'{"error":"the request cannot be read"}')
 
     async def _answer(self, scope: Scope, body: bytes) -> Reply:
-        path, method = scope["path"], scope["method"]
-        if method not in _READS:
-            reply = await self.alone(scope, body)
-            if reply.status < 300 and path.endswith("/refresh"):
-                await self._all(scope)
-            elif reply.status < 300:
-                await self._push()
-            return reply
-        if path == "/admin/failures":
+        if scope["path"] == "/metrics":
+            return await self._metrics(scope)
+        route = self._api.route_of(scope["method"], scope["path"])
+        if route is not None and route.flushes:
             await self._flush_all()
-        reply = await self.alone(scope, b"")
-        if reply.status != 200:
+        reply = await self.alone(scope, body)
+        if route is None or reply.status >= 300:
             return reply
-        if path == "/metrics":
-            replies = {self._index: reply, **await self._all(scope)}
-            texts = {index: (one.headers.get(PROCESS, ""), one.body.decode()) for index, one in replies.items()}
-            async with self._counting:
-                merged = await anyio.to_thread.run_sync(self._ledger.add, texts)
-            return Reply(status=200, headers=reply.headers, body=merged)
-        if path == "/admin/servers":
-            lists = [one["servers"] for one in await self._documents(scope, reply)]
-            return _json({"servers": merging.server_rows(lists)}, reply)
-        if path.startswith("/admin/servers/"):
-            return _json(merging.server_row(await self._documents(scope, reply)), reply)
-        if path == "/admin/hooks":
-            documents = await self._documents(scope, reply)
-            return _json({**documents[0], "hooks": merging.hook_rows([one["hooks"] for one in documents])}, reply)
-        if path == "/admin/failures":
-            documents = await self._documents(scope, reply)
-            repaired = merging.repair_rows([one["repaired"] for one in documents])
-            return _json({**documents[0], "repaired": repaired}, reply)
+        match route.merge:
+            case Combined(combine):
+                replies = [reply, *(one for one in (await self._all(scope)).values() if one.status == 200)]
+                return _json(combine([wire.loads(each.body) for each in replies]), reply)
+            case Merge.EVERYWHERE:
+                await self._all(scope)
+            case Merge.CHANGE:
+                await self._push()
+            case Merge.SAME:
+                pass
         return reply
+
+    async def _metrics(self, scope: Scope) -> Reply:
+        reply = await self.alone(scope, b"")
+        replies = {self._index: reply, **await self._all(scope)}
+        texts = {index: (each.headers.get(PROCESS, ""), each.body.decode()) for index, each in replies.items()}
+        async with self._counting:
+            merged = await anyio.to_thread.run_sync(self._ledger.add, texts)
+        return Reply(status=200, headers=reply.headers, body=merged)
 
     async def _ready(self, scope: Scope) -> Reply:
         reply = await self.alone(scope, b"")
@@ -148,10 +137,6 @@ class Administration:
                 if others[index].status != 200:
                     return others[index]
         return reply
-
-    async def _documents(self, scope: Scope, own: Reply) -> list[dict[str, Any]]:
-        replies = [own, *(one for one in (await self._all(scope)).values() if one.status == 200)]
-        return [wire.loads(one.body) for one in replies]
 
     async def _all(self, scope: Scope) -> dict[int, Reply]:
         """What every other worker answers for itself, of those that answer."""
@@ -193,20 +178,6 @@ def _target(scope: Scope) -> str:
 def _headers(scope: Scope) -> dict[str, str]:
     wanted = (b"authorization", b"content-type")
     return {name.decode(): value.decode("latin-1") for name, value in scope["headers"] if name in wanted}
-
-
-async def _body(receive: Receive) -> bytes:
-    """The whole body; an empty one, which is refused as such, where it is too large."""
-    size_bytes, parts, more = 0, [], True
-    while more:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            return b""
-        part, more = message.get("body", b""), message.get("more_body", False)
-        size_bytes += len(part)
-        if size_bytes <= _MAX_BODY_BYTES:
-            parts.append(part)
-    return b"".join(parts) if size_bytes <= _MAX_BODY_BYTES else b""
 
 
 async def _reply(send: Send, reply: Reply) -> None:

@@ -25,7 +25,7 @@ class Assignment:
         shown: The address that callers were told.
         sockets: The directory of the private sockets.
         secret: What every request on those must know.
-        seal_key: The key of all seals, in hexadecimal digits.
+        signing_key: The key that all workers sign with, in hexadecimal digits.
         text: The configuration, as it was read from `path`.
     """
 
@@ -37,7 +37,7 @@ class Assignment:
     host: str
     sockets: str
     secret: str
-    seal_key: str
+    signing_key: str
     token: str
     text: str
     path: str | None

@@ -4,29 +4,35 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import anyio
 
 from gateway import wire
 from gateway.cluster.assignment import Assignment, owner_of
-from gateway.downstream.http.request import Scope
-from gateway.downstream.http.response import Receive, Send, send_json
-from gateway.downstream.server import error_answer
+from gateway.downstream.http import sse
+from gateway.downstream.http.request import Fields, RequestHead
+from gateway.downstream.http.responder import Responder
+from gateway.downstream.server import error_response
 from gateway.errors import INTERNAL_ERROR, INVALID_REQUEST, ConnectionLost, GatewayError, RpcError
+from gateway.jsonrpc import InvalidMessage, RequestId, RpcRequest, classify
 from gateway.upstream.transport.http_client import HttpClient, Response
 
 log = logging.getLogger(__name__)
 
 ASK_S: Final = 5.0
+"""How long another worker may take for an answer: an administrator waits for it, and a hung worker must not matter."""
 _MAX_ANSWER_BYTES: Final = 256 * 1024 * 1024
+"""Rows of 100,000 wrappers and more; both ends are ours."""
 # They belong to one connection, or are said anew by whoever sends the message on.
 _OF_A_HOP: Final = frozenset(
     {
-        "host", "origin", "connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding",
-        "upgrade", "expect", "accept-encoding", "content-length", "date", "server",
+        b"host", b"origin", b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"transfer-encoding",
+        b"upgrade", b"expect", b"accept-encoding", b"content-length", b"date", b"server",
     }
 )  # fmt: skip
+# On a socket of this machine: a worker that takes longer is not there.
+_CONNECT_S: Final = 2.0
 _ENDED: Final = "the process that had this session has ended; whether the request was carried out is not known"
 
 
@@ -52,7 +58,7 @@ class Peers:
         # It stands where a host's name stands: whoever does not know it is refused as a stranger's host is.
         self._base = f"http://{assignment.secret}"
         self._clients = {
-            index: HttpClient(connect_timeout_s=2.0, unix_path=str(assignment.socket_of(index)))
+            index: HttpClient(connect_timeout_s=_CONNECT_S, unix_path=str(assignment.socket_of(index)))
             for index in range(assignment.count)
             if index != assignment.index
         }
@@ -95,71 +101,63 @@ class Peers:
         except (GatewayError, TimeoutError, ValueError) as error:
             raise PeerLost(f"worker {index} does not answer ({str(error) or 'too slow'})") from None
 
-    async def carry(self, owner: int, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
-        """Have another worker answer a caller's request, and pass its answer on as it comes."""
-        lines = b"".join(
-            b"%b: %b\r\n" % (name, value) for name, value in scope["headers"] if name.decode("latin-1") not in _OF_A_HOP
-        )
-        began = False
-        events = False
-        async with anyio.create_task_group() as group:
-            group.start_soon(_until_left, receive, group)
-            client = self._clients[owner]
+    async def carry(self, owner: int, head: RequestHead, body: bytes, responder: Responder) -> None:
+        """Have another worker answer a caller's request, and pass its response on as it comes."""
+        lines = b"".join(b"%b: %b\r\n" % field for field in head.fields if field[0] not in _OF_A_HOP)
+        # The owner keeps its stream alive, and what it sends arrives here.
+        responder.pings = False
+        target = self._base + head.path.decode("latin-1")
+        client = self._clients[owner]
+        began = events = False
+        try:
+            response = await client.exchange(head.method.decode("latin-1"), target, lines, body)
             try:
-                response = await client.exchange(scope["method"], self._base + scope["path"], lines, body)
-                try:
-                    events = response.content_type == "text/event-stream"
-                    began = True
-                    await _pass_on(response, send)
-                finally:
-                    client.release(response)
-            except ConnectionLost as lost:
-                log.debug("a request could not be carried to worker %d: %s", owner, lost)
-                await _tell_lost(body, send, began=began, events=events, sent=lost.sent)
-            group.cancel_scope.cancel()
+                events = response.content_type == "text/event-stream"
+                began = True
+                responder.start(response.status, _passed_on(response))
+                async for chunk in response.chunks():
+                    responder.write(chunk)
+                    await responder.drain()
+                responder.end()
+            finally:
+                client.release(response)
+        except ConnectionLost as lost:
+            log.debug("a request could not be carried to worker %d: %s", owner, lost)
+            _answer_lost(body, responder, began=began, events=events, sent=lost.sent)
 
 
-async def _until_left(receive: Receive, group: anyio.abc.TaskGroup) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-    group.cancel_scope.cancel()
-
-
-async def _pass_on(response: Response, send: Send) -> None:
-    kept = ((name, value) for name, value in response.headers.items() if name not in _OF_A_HOP)
-    head = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in kept]
+def _passed_on(response: Response) -> Fields:
+    fields = [
+        (name.encode("latin-1"), value.encode("latin-1"))
+        for name, value in response.headers.items()
+        if name.encode("latin-1") not in _OF_A_HOP
+    ]
     length = response.headers.get("content-length")
     if length is not None:
-        head.append((b"content-length", length.encode("latin-1")))
-    await send({"type": "http.response.start", "status": response.status, "headers": head})
-    async for chunk in response.chunks():
-        await send({"type": "http.response.body", "body": chunk, "more_body": True})
-    await send({"type": "http.response.body", "body": b""})
+        fields.append((b"content-length", length.encode("latin-1")))
+    return fields
 
 
-async def _tell_lost(body: bytes, send: Send, *, began: bool, events: bool, sent: bool) -> None:
-    """Say that a session's worker has ended, in the way that is still open."""
+def _answer_lost(body: bytes, responder: Responder, *, began: bool, events: bool, sent: bool) -> None:
+    """Tell the caller that a session's worker has ended, in the way that is still open."""
     request_id = _request_id(body)
     if began and not events:
-        return  # a body that ends too early says it all
-    if began:
-        frame = b""
+        responder.fail()  # a body that ends too early says it all
+    elif began:
         if request_id is not None:
-            frame = b"event: message\ndata: " + error_answer(request_id, RpcError(INTERNAL_ERROR, _ENDED)).body
-            frame += b"\n\n"
-        await send({"type": "http.response.body", "body": frame})
+            lost = error_response(request_id, RpcError(INTERNAL_ERROR, _ENDED))
+            responder.write(sse.event(lost.pieces))
+        responder.end()
     elif sent and request_id is not None:
         # Not 404: that invites the caller to send it again, and it may have been carried out.
-        await send_json(send, 200, error_answer(request_id, RpcError(INTERNAL_ERROR, _ENDED)).body)
+        responder.respond(200, error_response(request_id, RpcError(INTERNAL_ERROR, _ENDED)).pieces)
     else:
-        await send_json(send, 404, error_answer(None, RpcError(INVALID_REQUEST, "Session not found")).body)
+        responder.respond(404, error_response(None, RpcError(INVALID_REQUEST, "Session not found")).pieces)
 
 
-def _request_id(body: bytes) -> Any:
+def _request_id(body: bytes) -> RequestId | None:
     try:
-        message = wire.loads(body)
-    except wire.MalformedJson:
+        message = classify(wire.loads(body))
+    except (wire.MalformedJson, InvalidMessage):
         return None
-    asks = isinstance(message, dict) and isinstance(message.get("method"), str)
-    found = message.get("id") if asks else None
-    return found if isinstance(found, str | int | float) and not isinstance(found, bool) else None
+    return message.id if isinstance(message, RpcRequest) else None

@@ -1,4 +1,4 @@
-"""What holds at present beside the file, as one document: the first worker writes it, all others take it.
+"""The state that all workers share beside the file, as one document: the first worker writes it, all others take it.
 
 It has the text of the configuration in use, the servers that administrators have added, changed or
 removed since, and their notes. A worker that takes a document becomes what it says, from whatever
@@ -9,40 +9,60 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 import anyio
 
 from gateway import wire
-from gateway.cluster.assignment import FIRST, Assignment
 from gateway.cluster.peers import PeerLost, Peers
-from gateway.config.model import ServerConfig
+from gateway.config.model import Config, ServerConfig
+from gateway.config.plan import Steps
 from gateway.errors import ConfigError
-
-if TYPE_CHECKING:
-    from gateway.app import Gateway
-    from gateway.reload import Reloader
+from gateway.fleet import Fleet
+from gateway.operator_notes import Notebook
+from gateway.reload import Reloader
 
 log = logging.getLogger(__name__)
 
-TARGET: Final = "/shared/present"
+TARGET: Final = "/shared/state"
 
 
-class Present:
-    """One worker's hold on the document."""
+class Reconfigurable(Protocol):
+    """What runs by a configuration."""
 
-    def __init__(self, gateway: Gateway, reloader: Reloader, peers: Peers, assignment: Assignment) -> None:
-        self._gateway = gateway
+    @property
+    def config(self) -> Config:
+        """What it runs by at present."""
+
+
+class SharedState:
+    """One worker's copy of the document."""
+
+    def __init__(
+        self, running: Reconfigurable, fleet: Fleet, notes: Notebook, reloader: Reloader, peers: Peers, *, joined: bool
+    ) -> None:
+        """Hold what this worker started with.
+
+        Args:
+            running: Its gateway.
+            fleet: Its upstreams.
+            notes: Its notes.
+            reloader: Reads its configuration.
+            peers: The other workers.
+            joined: It started together with the others, and has nothing to ask them for.
+        """
+        self._running = running
+        self._fleet = fleet
+        self._notes = notes
         self._reloader = reloader
         self._peers = peers
-        self._assignment = assignment
         self._version = 1
-        self._turn = anyio.Lock()
-        self.joined = not assignment.again
+        self._changing = anyio.Lock()
+        self.joined = joined
 
     def document(self) -> dict[str, Any]:
-        """What holds at present."""
-        configured, running = self._gateway.config.servers, self._gateway.fleet.servers
+        """The document as this worker holds it."""
+        configured, running = self._running.config.servers, self._fleet.servers
         return {
             "version": self._version,
             "text": self._reloader.text,
@@ -52,12 +72,12 @@ class Present:
                 if configured.get(alias) != one
             },
             "removed": [alias for alias in configured if alias not in running],
-            "notes": self._gateway.notebook.entries(),
+            "notes": self._notes.entries(),
         }
 
     async def push(self) -> None:
         """Have every other worker take what holds here; who is not there asks for it at its start."""
-        async with self._turn:
+        async with self._changing:
             # Of the wall clock, so that a successor of this worker goes on above it.
             self._version = max(self._version + 1, time.time_ns())
             body = wire.dumps(self.document())
@@ -91,38 +111,37 @@ class Present:
             for index in self._peers.others:
                 group.start_soon(fetch, index)
         if found:
-            await self.take(max(found, key=lambda one: one["version"]))
+            await self.take(max(found, key=lambda document: document["version"]))
         self.joined = True
 
     async def take(self, document: dict[str, Any]) -> None:
         """Become what the document says, unless a later one was taken already."""
-        async with self._turn:
+        async with self._changing:
             if document["version"] <= self._version:
                 return
             self._version = document["version"]
-            text, path = document["text"], self._gateway.config.path
+            text, path = document["text"], self._running.config.path
             if text != self._reloader.text:
                 try:
                     await self._reloader.take(text, path, quiet=True)
                 except ConfigError as error:
                     log.error("the configuration of the other workers is not used here: %s", error)
             self._converge(document)
-            self._gateway.notebook.take(document["notes"])
+            self._notes.take(document["notes"])
 
     def _converge(self, document: dict[str, Any]) -> None:
-        gateway, fleet = self._gateway, self._gateway.fleet
-        wanted = {alias: one for alias, one in gateway.config.servers.items() if alias not in document["removed"]}
-        wanted |= {alias: ServerConfig.model_validate(one) for alias, one in document["servers"].items()}
-        for alias in [alias for alias, one in fleet.servers.items() if wanted.get(alias) != one]:
-            fleet.remove(alias)
-        for alias, one in wanted.items():
-            if alias not in fleet.servers:
-                try:
-                    fleet.add(alias, one)
-                except ConfigError as error:
-                    log.error("a server of the other workers is not served here: %s", error, extra={"server": alias})
-
-    @property
-    def writes(self) -> bool:
-        """Whether this is the worker whose changes all others take."""
-        return self._assignment.index == FIRST
+        """Serve the servers that the document names, and no others."""
+        names, running = self._running.config.gateway.names, self._fleet.servers
+        configured = self._running.config.servers
+        wanted = {alias: config for alias, config in configured.items() if alias not in document["removed"]}
+        wanted |= {alias: ServerConfig.model_validate(config) for alias, config in document["servers"].items()}
+        changed = [alias for alias, config in running.items() if wanted.get(alias) != config]
+        steps = Steps(
+            add=tuple(alias for alias in wanted if alias not in running),
+            remove=tuple(alias for alias in changed if alias not in wanted),
+            replace=tuple(alias for alias in changed if alias in wanted),
+            adjust=(),
+            later=(),
+        )
+        if steps.add or changed:
+            self._fleet.apply(wanted, steps, prefix=names.prefix, max_length=names.max_length)

@@ -173,9 +173,9 @@ def _look_at_config(args: Namespace) -> Sight:
                 raise UsageError(f"--profile {profile}: there is no such profile; expected one of: {known}")
             view = gateway.views.view(profile)
             return Sight(
-                servers=rows.server_rows(gateway),
+                servers=rows.server_rows(gateway.fleet, gateway.registry.catalog),
                 wrappers=rows.wrapper_rows(view),
-                quarantine=rows.quarantine_rows(gateway),
+                quarantine=rows.quarantine_rows(gateway.registry.catalog),
                 definitions=[entry.shown for entry in view.entries],
                 warnings=list(config.warnings),
                 hooked=gateway.hooks.wrapper_rows(),

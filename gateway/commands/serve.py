@@ -174,7 +174,7 @@ def show_demo(url: str, gateway: Gateway, state: Path) -> None:
     print(f"typegate demo: two small MCP servers behind one address\n\n  {url}\n\nwrappers:")
     for row in rows.wrapper_rows(gateway.views.view()):
         print(f"  {row['name']}")
-    for row in rows.server_rows(gateway):
+    for row in rows.server_rows(gateway.fleet, gateway.registry.catalog):
         if row.get("lastError"):
             print(f"  {row['name']} is not connected: {row['lastError']}")
     print("\ntry it in a second terminal:\n")

@@ -15,8 +15,8 @@ _REACH: Final = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """The steps.
+class Steps:
+    """The steps from one configuration to another.
 
     Attributes:
         add, remove: Servers that are new, and that are gone.
@@ -34,7 +34,7 @@ class Plan:
     hooks: tuple[str, ...] = ()
 
 
-def plan(before: Config, after: Config) -> Plan:
+def plan(before: Config, after: Config) -> Steps:
     """Return what changes between two configurations."""
     old, new = before.servers, after.servers
     both = [alias for alias in new if alias in old and new[alias] != old[alias]]
@@ -46,7 +46,7 @@ def plan(before: Config, after: Config) -> Plan:
         )
         if was != now
     ]
-    return Plan(
+    return Steps(
         add=tuple(alias for alias in new if alias not in old),
         remove=tuple(alias for alias in old if alias not in new),
         replace=tuple(alias for alias in both if _reach(new[alias]) != _reach(old[alias])),

@@ -23,6 +23,7 @@ from gateway.downstream.lists import LIST_METHODS, SERVER_INFO, ListViews
 from gateway.downstream.sessions import Emit, Session
 from gateway.downstream.subscriptions import Listening
 from gateway.errors import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, RpcError, error_result
+from gateway.jsonrpc import RequestId
 from gateway.protocol import (
     CAPABILITIES_KEY,
     HANDSHAKE_VERSIONS,
@@ -44,7 +45,7 @@ _TASK_METHODS: Final = frozenset({"tasks/get", "tasks/update", "tasks/cancel"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class McpRequest:
     """One request from a caller, whatever carried it.
 
     Attributes:
@@ -57,7 +58,7 @@ class Request:
         profile: The one whose path it came by.
     """
 
-    id: str | int | float
+    id: RequestId
     method: str
     params: dict[str, Any]
     modern: bool
@@ -70,7 +71,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class McpResponse:
     """The response, the code if it is an error, and the session that `initialize` has opened."""
 
     pieces: wire.Pieces
@@ -126,34 +127,34 @@ class McpServer:
         """Set once long-lived streams have to end."""
         return self._listening.closing
 
-    async def answer(self, request: Request) -> Answer:
+    async def answer(self, request: McpRequest) -> McpResponse:
         """Answer any request; every failure becomes an error object."""
         try:
             if request.method == "initialize" and not request.modern:
                 return self._initialize(request)
-            return _answer(request.id, await self._result(request))
+            return _response(request.id, await self._result(request))
         except RpcError as error:
-            return error_answer(request.id, error)
+            return error_response(request.id, error)
         except wire.MalformedJson:
-            return error_answer(request.id, RpcError(INTERNAL_ERROR, "the result cannot be expressed as JSON"))
+            return error_response(request.id, RpcError(INTERNAL_ERROR, "the result cannot be expressed as JSON"))
         except Exception:  # boundary: no caller sees our internals
             log.exception("a request failed unexpectedly")
-            return error_answer(request.id, RpcError(INTERNAL_ERROR, "Internal error"))
+            return error_response(request.id, RpcError(INTERNAL_ERROR, "Internal error"))
 
-    def given_up(self, request: Request) -> Answer:
+    def given_up(self, request: McpRequest) -> McpResponse:
         """Answer a request that the end of the process cuts off."""
         text = "The gateway is shutting down and no answer came in time: the outcome of this request is unknown."
         if request.method != "tools/call":
-            return error_answer(request.id, RpcError(INTERNAL_ERROR, text))
+            return error_response(request.id, RpcError(INTERNAL_ERROR, text))
         result = error_result(text)
-        return _answer(request.id, _finished(result, request))
+        return _response(request.id, _finished(result, request))
 
     async def notified(self, session: Session, method: str) -> None:
         """Hear a notification of a handshake-era host."""
         if method == "notifications/roots/list_changed":
             await self._private.notify(session.id, method)
 
-    async def _result(self, request: Request) -> wire.Pieces:
+    async def _result(self, request: McpRequest) -> wire.Pieces:
         method = request.method
         if method == "tools/call":
             result = await self._pipeline.call(request.params, self._caller(request))
@@ -192,7 +193,7 @@ class McpServer:
                 return (self._listening.unsubscribe(request.session, request.params),)
         raise RpcError(METHOD_NOT_FOUND, f"Method not found: {method[:200]}")
 
-    async def _list(self, request: Request) -> bytes:
+    async def _list(self, request: McpRequest) -> bytes:
         if request.params.get("cursor") is not None:
             raise RpcError(INVALID_PARAMS, "Invalid cursor: the list has one page")
         await self._settle()
@@ -205,20 +206,20 @@ class McpServer:
             found=found,
         )
 
-    def _read(self, result: dict[str, Any], request: Request) -> wire.Pieces:
+    def _read(self, result: dict[str, Any], request: McpRequest) -> wire.Pieces:
         if request.modern and result.get("resultType") == "complete":
             result.setdefault("ttlMs", 0)
             if not self.shared or result.get("cacheScope") != "public":
                 result["cacheScope"] = "private"
         return _finished(result, request)
 
-    def _view(self, request: Request) -> View:
+    def _view(self, request: McpRequest) -> View:
         try:
             return self._calling.view(request.profile)
         except KeyError:
             raise RpcError(INVALID_REQUEST, f"The profile {request.profile} is no longer configured") from None
 
-    def _initialize(self, request: Request) -> Answer:
+    def _initialize(self, request: McpRequest) -> McpResponse:
         params = request.params
         if not isinstance(params.get("protocolVersion"), str):
             raise RpcError(INVALID_PARAMS, "params.protocolVersion must be a string")
@@ -233,9 +234,9 @@ class McpServer:
             request.principal, version=version, params=params, profile=request.profile, prefix=self.session_prefix
         )
         session.endings.append(partial(self._private.drop, session.id))
-        return _answer(request.id, (wire.dumps(result),), session)
+        return _response(request.id, (wire.dumps(result),), session)
 
-    def _discover(self, request: Request) -> bytes:
+    def _discover(self, request: McpRequest) -> bytes:
         pending = self._pending()
         result = {
             "resultType": "complete",
@@ -248,7 +249,7 @@ class McpServer:
         }
         return wire.dumps(result)
 
-    def _caller(self, request: Request) -> Caller:
+    def _caller(self, request: McpRequest) -> Caller:
         """Who makes this request, and every way back to it."""
         meta = request.params.get("_meta")
         meta = meta if isinstance(meta, dict) else {}
@@ -315,42 +316,22 @@ def _notification(name: str, params: dict[str, Any]) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "method": f"notifications/{name}", "params": params}
 
 
-def parse_request(message: object) -> tuple[str | int | float, str, dict[str, Any]]:
-    """Take a JSON-RPC request apart.
-
-    Source: JSON-RPC 2.0, section 4 "Request object"; MCP forbids a null id.
-
-    Raises:
-        RpcError: It is not a request.
-    """
-    if not isinstance(message, dict):
-        raise RpcError(INVALID_REQUEST, "Body must be a single JSON-RPC request or notification object")
-    method, request_id, params = message.get("method"), message.get("id"), message.get("params", {})
-    if message.get("jsonrpc") != "2.0" or not isinstance(method, str):
-        raise RpcError(INVALID_REQUEST, "Not a JSON-RPC 2.0 request")
-    if isinstance(request_id, bool) or not isinstance(request_id, str | int | float):
-        raise RpcError(INVALID_REQUEST, "The id must be a string or a number")
-    if not isinstance(params, dict):
-        raise RpcError(INVALID_PARAMS, "params must be an object")
-    return request_id, method, params
-
-
-def error_answer(request_id: str | int | float | None, error: RpcError) -> Answer:
+def error_response(request_id: RequestId | None, error: RpcError) -> McpResponse:
     """An error response."""
     try:
         body = wire.dumps(error.to_object())
     except wire.MalformedJson:
         body = wire.dumps({"code": error.code, "message": error.message})
     head = b'{"jsonrpc":"2.0","id":' + wire.dumps(request_id) + b',"error":'
-    return Answer(pieces=(head, body, b"}"), error_code=error.code)
+    return McpResponse(pieces=(head, body, b"}"), error_code=error.code)
 
 
-def _answer(request_id: str | int | float, result: wire.Pieces, session: Session | None = None) -> Answer:
+def _response(request_id: RequestId, result: wire.Pieces, session: Session | None = None) -> McpResponse:
     head = b'{"jsonrpc":"2.0","id":' + wire.dumps(request_id) + b',"result":'
-    return Answer(pieces=(head, *result, b"}"), session=session)
+    return McpResponse(pieces=(head, *result, b"}"), session=session)
 
 
-def _finished(result: dict[str, Any], request: Request) -> wire.Pieces:
+def _finished(result: dict[str, Any], request: McpRequest) -> wire.Pieces:
     """A result as its caller gets it: in the modern era with its type and our stamp."""
     if request.modern:
         result.setdefault("resultType", "complete")

@@ -14,10 +14,11 @@ from anyio.abc import TaskGroup
 
 from gateway import wire
 from gateway.access.principal import LOCAL
-from gateway.downstream.server import McpServer, Request, error_answer, parse_request
+from gateway.downstream.server import McpRequest, McpServer, error_response
 from gateway.downstream.sessions import Session
 from gateway.downstream.standard_streams import MAX_WAITING, StandardPipes, stop_at_signal
 from gateway.errors import INVALID_REQUEST, PARSE_ERROR, RpcError
+from gateway.jsonrpc import InvalidMessage, RequestId, RpcNotification, RpcRequest, RpcResponse, classify
 from gateway.protocol import check_envelope, is_modern
 from registry.views.profile import DEFAULT
 
@@ -63,35 +64,30 @@ class StdioServer:
 
     def _receive(self, line: bytes | None, group: TaskGroup) -> None:
         if line is None:
-            self._write(error_answer(None, RpcError(INVALID_REQUEST, "The message is too large")).body)
+            self._write(error_response(None, RpcError(INVALID_REQUEST, "The message is too large")).body)
             return
         if not line.strip():
             return
         try:
-            message = wire.loads(line)
+            message = classify(wire.loads(line))
+            if isinstance(message, RpcRequest):
+                self._check_room(message.id)
         except wire.MalformedJson as error:
-            self._write(error_answer(None, RpcError(PARSE_ERROR, f"Parse error: {error}")).body)
+            self._write(error_response(None, RpcError(PARSE_ERROR, f"Parse error: {error}")).body)
             return
-        if isinstance(message, dict) and "method" not in message and ("result" in message or "error" in message):
+        except InvalidMessage as error:
+            self._write(error_response(error.request_id, error).body)
+            return
+        if isinstance(message, RpcResponse):
             if self._session is not None:
-                self._session.answered(message)
+                self._session.answered(message.message)
             return
-        if isinstance(message, dict) and "id" not in message and isinstance(message.get("method"), str):
-            self._notified(message["method"], message.get("params"), group)
+        if isinstance(message, RpcNotification):
+            self._notified(message.method, message.params, group)
             return
-        try:
-            request_id, method, params = parse_request(message)
-            if len(self._running) >= MAX_WAITING:
-                raise RpcError(INVALID_REQUEST, "Too many requests are in flight")
-            if request_id in self._running:
-                raise RpcError(INVALID_REQUEST, "This id is in flight already")
-        except RpcError as error:
-            known = message.get("id") if isinstance(message, dict) else None
-            usable = known if isinstance(known, str | int | float) and not isinstance(known, bool) else None
-            self._write(error_answer(usable, error).body)
-            return
+        request_id, method, params = message
         modern = is_modern(params) or method == "server/discover"
-        request = Request(
+        request = McpRequest(
             id=request_id,
             method=method,
             params=params,
@@ -105,7 +101,13 @@ class StdioServer:
         self._running[request_id] = anyio.CancelScope()
         group.start_soon(self._answer, request)
 
-    async def _answer(self, request: Request) -> None:
+    def _check_room(self, request_id: RequestId) -> None:
+        if len(self._running) >= MAX_WAITING:
+            raise InvalidMessage(INVALID_REQUEST, "Too many requests are in flight", request_id)
+        if request_id in self._running:
+            raise InvalidMessage(INVALID_REQUEST, "This id is in flight already", request_id)
+
+    async def _answer(self, request: McpRequest) -> None:
         try:
             with self._running[request.id]:
                 try:
@@ -113,7 +115,7 @@ class StdioServer:
                         check_envelope(request.params)
                     answer = await self._server.answer(request)
                 except RpcError as error:
-                    answer = error_answer(request.id, error)
+                    answer = error_response(request.id, error)
                 self._write(answer.body)
                 if answer.session is not None:
                     self._open(answer.session)

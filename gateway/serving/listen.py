@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Final
 
 from gateway.config.model import Config
+from gateway.downstream.http.host_check import LOOPBACK
 from gateway.errors import ConfigError
 
 log = logging.getLogger(__name__)
 
 DRAIN_S: Final = 6.0
 """How long calls in flight may go on once the end is asked for."""
-LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1", "[::1]"})
 _BACKLOG: Final = 2048
 _SEND_BUFFER_BYTES: Final = 128 * 1024
 

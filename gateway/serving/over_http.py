@@ -7,37 +7,42 @@ import logging
 import signal
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Iterator, MutableMapping
-from contextlib import AsyncExitStack, contextmanager, suppress
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import AsyncExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 
 import anyio
 import uvicorn
-from starlette.requests import ClientDisconnect
 
-from gateway.access.api_keys import ApiKeys
 from gateway.admin.api import AdminApi
 from gateway.app import Gateway, open_gateway
+from gateway.cluster.administration import Administration
+from gateway.cluster.member import Member
+from gateway.cluster.shared_state import SharedState
+from gateway.cluster.team import Team
 from gateway.config.model import Config
+from gateway.downstream.http.asgi import AsgiApp, AsgiHandler
+from gateway.downstream.http.connections import Connections
 from gateway.downstream.http.endpoint import McpEndpoint
-from gateway.downstream.http.fast_path import FastPath
-from gateway.downstream.http.protocol import Connections
-from gateway.downstream.http.response import Receive, Send, send_json
+from gateway.downstream.http.host_check import LOOPBACK, HostCheck
+from gateway.downstream.http.protocol import HttpProtocol
+from gateway.downstream.http.router import PathRouter
 from gateway.memory import keep_settled
 from gateway.reload import Reloader
-from gateway.serving.listen import DRAIN_S, LOOPBACK, admin_token, bind, check_reach, source_of, url_of
-
-if TYPE_CHECKING:
-    from gateway.cluster.team import Team
+from gateway.serving.listen import DRAIN_S, admin_token, bind, check_reach, source_of, url_of
 
 log = logging.getLogger(__name__)
 
 MAX_CONNECTIONS: Final = 9_500
+"""Callers served at once: the most that fits under the usual hard limit of 20,000 descriptors, with room beside."""
+# Standard streams, listeners, the event loop, files being read, and a margin.
 _OWN_DESCRIPTORS: Final = 128
 # A child has three pipes, a server on the network as many connections as it has calls.
 _DESCRIPTORS_PER_SERVER: Final = 16
+# Requests in flight end at their own pace; nothing wakes anybody when the last one has.
+_POLL_S: Final = 0.02
 
 OnReady = Callable[[Gateway, str], Awaitable[None] | None]
 
@@ -47,58 +52,6 @@ class _Uvicorn(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """Signals are ours: what has to end ends in our order."""
         yield
-
-
-class _Front:
-    """Host and Origin first, then the room that the path names."""
-
-    def __init__(
-        self, endpoint: McpEndpoint, admin: Any, hosts: frozenset[str] | None, origins: frozenset[str]
-    ) -> None:
-        self._endpoint = endpoint
-        self._admin = admin
-        self._hosts = hosts
-        self._origins = origins
-
-    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return
-        hosts = sum(name == b"host" for name, _ in scope["headers"])
-        if hosts > 1 or (hosts == 0 and scope["http_version"] != "1.0"):
-            # Source: RFC 9112, section 3.2 "Request Target".
-            await send_json(send, 400, b'{"error":"one Host is needed"}')
-            return
-        for name, value in scope["headers"]:
-            # Source: MCP 2026-07-28, "Transports", "Security Warning" (DNS rebinding).
-            if name == b"host" and not self._host_allowed(value):
-                await send_json(send, 421, b'{"error":"this Host is not served here"}')
-                return
-            if name == b"origin" and not self._origin_allowed(value):
-                await send_json(send, 403, b'{"error":"this Origin is not allowed"}')
-                return
-        if scope["path"] == "/mcp" or scope["path"].startswith("/mcp/"):
-            await self._endpoint(scope, receive, send)
-        else:
-            # Leaving in the middle of a body is the caller's right, and no error of ours.
-            with suppress(ClientDisconnect):
-                await self._admin(scope, receive, send)
-
-    def admits(self, host: bytes, origin: bytes | None) -> bool:
-        """Whether a caller that names this Host and comes from this Origin may come in."""
-        return self._host_allowed(host) and (origin is None or self._origin_allowed(origin))
-
-    def _host_allowed(self, value: bytes) -> bool:
-        if self._hosts is None:
-            return True
-        host = value.decode("latin-1").lower()
-        return host in self._hosts or _without_port(host) in self._hosts
-
-    def _origin_allowed(self, value: bytes) -> bool:
-        origin = value.decode("latin-1").lower()
-        if origin in self._origins:
-            return True
-        scheme, _, host = origin.partition("://")
-        return scheme in ("http", "https") and _without_port(host) in LOOPBACK
 
 
 async def serve(
@@ -142,73 +95,109 @@ async def serve_on(
         state_dir: Where state is kept.
         token: The administrator's.
         check: Raises `ConfigError` for a configuration that cannot be served here.
-        on_ready: Told once callers are heard.
-        team: The other processes that serve this configuration too.
+        on_ready: Called once callers are served.
+        team: The processes that serve this configuration together; None for a single one.
     """
-    loopback = host in LOOPBACK
     most = _most_connections(len(config.servers))
-    listen = config.gateway.listen
-    hosts = frozenset({*LOOPBACK, host.lower(), *(name.lower() for name in listen.allowed_hosts)})
     draining = anyio.Event()
-    async with open_gateway(config, state_dir=state_dir, part=team.part if team is not None else None) as gateway:
-        endpoint = McpEndpoint(gateway.server, gateway.views, ApiKeys(config.gateway.auth.api_keys))
-
-        def applied(config: Config) -> None:
-            endpoint.keys = ApiKeys(config.gateway.auth.api_keys)
-
-        reloader = gateway.reloader = Reloader(gateway, check=check, applied=applied)
-        admin: Any = AdminApi(gateway, token, draining.is_set).app()
-        if team is not None:
-            admin = team.join(gateway, reloader, endpoint, admin)
-        front = _Front(
-            endpoint,
-            admin,
-            hosts if loopback or listen.allowed_hosts else None,
-            frozenset(origin.lower() for origin in listen.allowed_origins),
+    role = team.role if team is not None else None
+    async with open_gateway(config, state_dir=state_dir, role=role) as gateway:
+        endpoint = McpEndpoint(
+            gateway.server, gateway.views, gateway.authenticator, carrier=team.peers if team is not None else None
         )
-        connections = Connections(most=most, fast=FastPath(endpoint, front.admits))
-        server = _Uvicorn(_uvicorn_config(front, connections))
+        reloader = Reloader(gateway, check=check, text=team.assignment.text if team is not None else None)
+        admin = AdminApi(
+            token=token,
+            registry=gateway.registry,
+            fleet=gateway.fleet,
+            views=gateway.views,
+            call_stats=gateway.outcomes,
+            hooks=gateway.hooks,
+            notes=gateway.notebook,
+            private_links=gateway.private,
+            tool_vectors=gateway.meanings,
+            reloader=reloader,
+            draining=draining.is_set,
+        )
+        member = _member(team, gateway, reloader, endpoint, admin) if team is not None else None
+        app: AsgiApp = member.administration if member is not None else admin.app()
+        connections = Connections(most=most)
+        router = PathRouter(
+            _host_check(config, host),
+            endpoint,
+            AsgiHandler(app, max_body_bytes=admin.max_body_bytes, check=admin.check),
+        )
+        server = _Uvicorn(_uvicorn_config(connections, router))
         async with anyio.create_task_group() as group, AsyncExitStack() as stack:
             group.start_soon(connections.watch)
             group.start_soon(keep_settled, gateway.registry)
-            both = (connections, team.connections) if team is not None else (connections,)
-            group.start_soon(_drain_at_signal, gateway, endpoint, both, server, draining)
             group.start_soon(endpoint.sessions.keep_swept)
-            if team is not None:
-                await stack.enter_async_context(team.at_work(partial(_protocols, server)))
+            every = (connections, team.connections) if team is not None else (connections,)
+            group.start_soon(_drain_at_signal, gateway, endpoint, every, server, draining)
+            if member is not None:
+                await stack.enter_async_context(member.at_work())
             else:
                 group.start_soon(partial(reloader.run, hangups=True))
             if on_ready is not None:
-                group.start_soon(_tell, on_ready, gateway, url_of(host, listener))
+                group.start_soon(_call, on_ready, gateway, url_of(host, listener))
             await server.serve(sockets=[listener])
             group.cancel_scope.cancel()
     return 0
 
 
-def _uvicorn_config(app: Any, connections: Connections) -> uvicorn.Config:
+def _member(team: Team, gateway: Gateway, reloader: Reloader, endpoint: McpEndpoint, admin: AdminApi) -> Member:
+    again = team.assignment.again
+    state = SharedState(gateway, gateway.fleet, gateway.notebook, reloader, team.peers, joined=not again)
+    return Member(
+        team,
+        reloader=reloader,
+        endpoint=endpoint,
+        administration=Administration(admin, team.assignment.index, team.peers, state.push),
+        state=state,
+        call_stats=gateway.outcomes,
+        notes=gateway.notebook,
+    )
+
+
+def _host_check(config: Config, host: str) -> HostCheck:
+    listen = config.gateway.listen
+    named = frozenset({*LOOPBACK, host.lower(), *(name.lower() for name in listen.allowed_hosts)})
+    # Behind an address of the network we cannot know our own names: they are checked only where they were told.
+    hosts = named if host in LOOPBACK or listen.allowed_hosts else None
+    return HostCheck(hosts, frozenset(origin.lower() for origin in listen.allowed_origins))
+
+
+def _uvicorn_config(connections: Connections, router: PathRouter) -> uvicorn.Config:
+    def protocol(*, server_state: Any, **_: Any) -> asyncio.Protocol:
+        return HttpProtocol(connections, router, ending=server_state.connections)
+
     return uvicorn.Config(
-        app, interface="asgi3", http=cast(Any, connections.protocol), ws="none", lifespan="off", access_log=False,
-        log_config=None, timeout_graceful_shutdown=1, server_header=False, date_header=False,
-    )  # fmt: skip
+        _no_application,
+        interface="asgi3",
+        http=cast(Any, protocol),
+        ws="none",
+        lifespan="off",
+        access_log=False,
+        log_config=None,
+        # What had to end in order has ended by then: this is for connections that merely stay open.
+        timeout_graceful_shutdown=1,
+    )
 
 
-def _protocols(server: uvicorn.Server, connections: Connections, app: Any) -> Callable[[], asyncio.Protocol]:
-    """Makes connections of another kind, which end when this server does."""
-    config = _uvicorn_config(app, connections)
-    config.load()
-    return partial(connections.protocol, config=config, server_state=server.server_state, app_state={})
+async def _no_application(scope: Any, receive: Any, send: Any) -> None:
+    """Stand for the application that uvicorn wants to be given; ours is behind the protocol."""
 
 
-async def _tell(on_ready: OnReady, gateway: Gateway, url: str) -> None:
-    told = on_ready(gateway, url)
-    if told is not None:
-        await told
+async def _call(on_ready: OnReady, gateway: Gateway, url: str) -> None:
+    awaited = on_ready(gateway, url)
+    if awaited is not None:
+        await awaited
 
 
 async def _drain_at_signal(
     gateway: Gateway,
     endpoint: McpEndpoint,
-    connections: Iterable[Connections],
+    every: Iterable[Connections],
     server: uvicorn.Server,
     draining: anyio.Event,
 ) -> None:
@@ -221,11 +210,12 @@ async def _drain_at_signal(
         gateway.server.close_streams()
         with anyio.move_on_after(DRAIN_S):
             while endpoint.in_flight:
-                await anyio.sleep(0.02)
-            for one in connections:
-                await one.read_out()
+                await anyio.sleep(_POLL_S)
+            for connections in every:
+                await connections.read_out()
         endpoint.give_up()
         server.should_exit = True
+        # The receiver stays open: a second signal must not end the process in the middle.
         await anyio.sleep_forever()
 
 
@@ -242,9 +232,3 @@ def _most_connections(servers: int) -> int:
     allowed = max(soft, wanted)
     kept = min(allowed // 2, _OWN_DESCRIPTORS + _DESCRIPTORS_PER_SERVER * servers)
     return min(MAX_CONNECTIONS, allowed - kept)
-
-
-def _without_port(host: str) -> str:
-    if host.startswith("["):
-        return host.partition("]")[0] + "]"
-    return host.partition(":")[0]

@@ -17,7 +17,7 @@ from registry.views.profile import DEFAULT
 async def serve_stdio(config: Config, *, state_dir: Path | None, profile: str = DEFAULT) -> int:
     """Serve one host until its end of the pipe closes, or a signal comes. Returns the exit code."""
     async with open_gateway(config, state_dir=state_dir) as gateway, anyio.create_task_group() as group:
-        reloader = Reloader(gateway, check=lambda config: None, applied=lambda config: None)
+        reloader = Reloader(gateway, check=lambda config: None)
         group.start_soon(partial(reloader.run, hangups=False))
         await StdioServer(gateway.server, profile).run()
         group.cancel_scope.cancel()

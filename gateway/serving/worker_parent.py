@@ -21,7 +21,7 @@ import anyio
 from anyio.abc import Process, TaskStatus
 
 import gateway
-from gateway.access.signing import Seals
+from gateway.access.signing import Signer
 from gateway.cluster import single_process_only
 from gateway.cluster.assignment import FIRST, READY, Assignment
 from gateway.config.model import Config
@@ -82,7 +82,7 @@ async def serve_workers(
     sockets = tempfile.mkdtemp(prefix="typegate-")
     assignment = Assignment(
         index=FIRST, count=workers, again=False, listener=-1, shown=url_of(host, listeners[0]), host=host,
-        sockets=sockets, secret=secrets.token_hex(32), seal_key=Seals(state_dir).key.hex(), token=token, text=text,
+        sockets=sockets, secret=secrets.token_hex(32), signing_key=Signer(state_dir).key.hex(), token=token, text=text,
         path=str(config.path) if config.path is not None else None, state_dir=str(state_dir), insecure=insecure,
         verbose=verbose,
     )  # fmt: skip

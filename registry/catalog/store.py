@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from itertools import count
 
@@ -52,10 +52,24 @@ class Registry:
             return CatalogChange(self.catalog, self.catalog)
         return self._swap({s: one for s, one in self.catalog.servers.items() if s != server})
 
-    def reshape(self, shape: Shape) -> CatalogChange:
-        """Build the catalog again under another configuration."""
+    def reshape(
+        self, shape: Shape, *, drop: Iterable[ServerName] = (), put: Iterable[ServerListing] = ()
+    ) -> CatalogChange:
+        """Build the catalog once under another configuration.
+
+        Args:
+            shape: The configuration.
+            drop: Servers that it no longer has.
+            put: Listings of servers that it has anew; one of an older epoch than is known changes nothing.
+        """
         self.shape = shape
-        return self._swap(self.catalog.servers)
+        gone = set(drop)
+        listings = {server: listing for server, listing in self.catalog.servers.items() if server not in gone}
+        for listing in put:
+            known = listings.get(listing.server)
+            if known is None or listing.epoch >= known.epoch:
+                listings[listing.server] = listing
+        return self._swap(listings)
 
     def subscribe(self, listener: Listener, *, always: bool = False) -> Callable[[], None]:
         """Call `listener` after each swap that a caller could notice, or after every one; return what ends that."""

@@ -1,4 +1,4 @@
-"""The `/mcp` endpoint: Streamable HTTP for both eras, as one ASGI callable.
+"""The `/mcp` endpoint: Streamable HTTP for both protocol eras.
 
 Source: MCP 2026-07-28 and 2025-11-25, "Transports", "Streamable HTTP".
 """
@@ -8,25 +8,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
-from typing import Any, Final, Protocol
-
-import anyio
+from typing import Any, Final, NamedTuple, Protocol
+from urllib.parse import unquote
 
 from gateway import wire
-from gateway.access.api_keys import ApiKeys
+from gateway.access.authenticator import Authenticator
 from gateway.access.principal import Principal
 from gateway.calls.profile_views import Views
-from gateway.downstream.http.request import (
-    Arrival,
-    Refused,
-    Scope,
-    check_agreement,
-    check_post,
-    headers_of,
-    read_body,
-)
-from gateway.downstream.http.response import Exchange, Receive, Send, send_empty, send_json, watch_disconnect
-from gateway.downstream.server import Answer, McpServer, Request, error_answer, parse_request
+from gateway.downstream.http.request import MAX_REQUEST_BYTES, RequestHead, RequestRefused, check_post
+from gateway.downstream.http.responder import Responder
+from gateway.downstream.server import McpRequest, McpResponse, McpServer, error_response
 from gateway.downstream.sessions import Running, Session, SessionTable
 from gateway.errors import (
     HEADER_MISMATCH,
@@ -38,12 +29,16 @@ from gateway.errors import (
     UNSUPPORTED_PROTOCOL_VERSION,
     RpcError,
 )
-from gateway.protocol import HANDSHAKE_VERSIONS, is_modern
+from gateway.jsonrpc import InvalidMessage, RequestId, RpcNotification, RpcResponse, classify
+from gateway.protocol import HANDSHAKE_VERSIONS, NAMED_BY, VERSION_KEY, check_envelope, is_modern
 from registry.views.profile import DEFAULT
 
 log = logging.getLogger(__name__)
 
 _CANCELLED: Final = -32800
+# Longer ids of events are no numbers of ours.
+_MAX_EVENT_ID_DIGITS: Final = 15
+_HANDSHAKE: Final = frozenset({None, *(version.encode() for version in HANDSHAKE_VERSIONS)})
 _STATUS: Final[Mapping[int, int]] = {
     PARSE_ERROR: 400,
     INVALID_REQUEST: 400,
@@ -61,27 +56,46 @@ class Carrier(Protocol):
     def owner(self, session_id: str | None) -> int | None:
         """Which other process has the session; None where it is this one's, or nobody's."""
 
-    async def carry(self, owner: int, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
-        """Have the request answered there, and pass the answer on as it comes."""
+    async def carry(self, owner: int, head: RequestHead, body: bytes, responder: Responder) -> None:
+        """Have the request answered there, and pass the response on as it comes."""
+
+
+class _Admitted(NamedTuple):
+    """What the head of a request says of its caller."""
+
+    principal: Principal
+    profile: str
+    modern: bool
 
 
 class McpEndpoint:
     """Serves `/mcp`. Host and Origin were checked before.
 
     Attributes:
-        keys: Who may call.
-        carrier: Where sessions of other processes are; None where there is no other process.
+        authenticator: Who may call.
         draining: Nothing new is begun.
     """
 
-    def __init__(self, server: McpServer, views: Views, keys: ApiKeys) -> None:
-        self.server = server
+    max_body_bytes = MAX_REQUEST_BYTES
+
+    def __init__(
+        self, server: McpServer, views: Views, authenticator: Authenticator, *, carrier: Carrier | None = None
+    ) -> None:
+        """Serve these views.
+
+        Args:
+            server: Answers MCP requests.
+            views: The profiles.
+            authenticator: Knows who may call.
+            carrier: Knows the sessions of other processes; None where there is no other process.
+        """
+        self._server = server
         self._views = views
-        self.keys = keys
-        self.sessions = SessionTable(server.announcer)
+        self._carrier = carrier
         self._running: set[Running] = set()
         self._carried = 0
-        self.carrier: Carrier | None = None
+        self.authenticator = authenticator
+        self.sessions = SessionTable(server.announcer)
         self.draining = False
 
     @property
@@ -90,249 +104,235 @@ class McpEndpoint:
         return len(self._running) + self._carried
 
     def give_up(self) -> None:
-        """Cut off what is still in flight; each caller is told."""
+        """Cut off what is still in flight; each caller gets an answer that says so."""
         for running in list(self._running):
             running.cancel()
 
-    def principal(self, profile: str, authorization: str | None) -> Principal | None:
-        """Who calls, where there is such a profile and the credentials are right."""
-        return self.keys.principal(authorization) if profile in self._views.profiles else None
+    # the head
 
-    def mirrors(self, profile: str, name: str) -> bool:
-        """Whether arguments of this wrapper are repeated in headers."""
-        entry = self._views.view(profile).entry(name)
-        return entry is not None and bool(entry.wrapper.headers)
+    def admit(self, head: RequestHead) -> _Admitted:
+        """Judge a request by its head: nobody's body is read before it is known who sends it.
 
-    def begin(self, request: Request, running: Running) -> None:
-        """Count a request as running, and let its session cancel it."""
-        if request.method != "subscriptions/listen":
-            self._running.add(running)
-        if request.session is not None:
-            request.session.running[request.id] = running
-
-    def end(self, request: Request, running: Running) -> None:
-        """Forget a request that runs no more."""
-        self._running.discard(running)
-        if request.session is not None:
-            request.session.running.pop(request.id, None)
-
-    def cut_off(self, request: Request) -> bytes:
-        """What answers a request that was cancelled, by its caller or by the end of the process."""
+        Raises:
+            RequestRefused: It is not for us, not from a caller of ours, or not in a form that is taken.
+        """
+        head.check_fields()
+        path = head.path if b"%" not in head.path else unquote(head.path.decode("latin-1")).encode("latin-1", "replace")
+        profile = path[5:].decode("latin-1") or DEFAULT
+        if profile not in self._views.profiles:
+            raise RequestRefused(404, "there is no such profile")
+        authorization = head.raw(b"authorization")
+        principal = self.authenticator.principal(None if authorization is None else head.text(b"authorization"))
+        if principal is None:
+            raise RequestRefused(401, "a valid API key is needed", [(b"www-authenticate", b"Bearer")])
         if self.draining:
-            return self.server.given_up(request).body
-        # Cancelled by a notification: the POST still wants its end.
-        return error_answer(request.id, RpcError(_CANCELLED, "Request cancelled")).body
+            raise RequestRefused(503, "the gateway is shutting down", [(b"retry-after", b"1")])
+        modern = head.raw(b"mcp-protocol-version") not in _HANDSHAKE
+        if head.method == b"POST":
+            check_post(head)
+        elif modern:
+            raise RequestRefused(405, "this version has POST only", [(b"allow", b"POST")])
+        elif head.method not in (b"GET", b"DELETE"):
+            raise RequestRefused(405, "refused", [(b"allow", b"GET, POST, DELETE")])
+        return _Admitted(principal, profile, modern)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one HTTP request."""
-        try:
-            headers = headers_of(scope)
-            profile = scope["path"].removeprefix("/mcp").removeprefix("/") or DEFAULT
-            if profile not in self._views.profiles:
-                raise Refused(404, "there is no such profile")
-            principal = self.keys.principal(headers.get("authorization"))
-            if principal is None:
-                raise Refused(401, "a valid API key is needed", [(b"www-authenticate", b"Bearer")])
-            if self.draining:
-                raise Refused(503, "the gateway is shutting down", [(b"retry-after", b"1")])
-            client = scope.get("client")
-            arrival = Arrival(
-                headers=headers,
-                principal=principal,
-                profile=profile,
-                peer=f"{client[0]}:{client[1]}" if client else "",
-                receive=receive,
-                send=send,
-            )
-            method = scope["method"]
-            modern = headers.get("mcp-protocol-version") not in (None, *HANDSHAKE_VERSIONS)
-            owner = None
-            # An answer to HEAD has a length and no body, and every other method is refused anywhere.
-            if self.carrier is not None and not modern and method in ("POST", "GET", "DELETE"):
-                owner = self.carrier.owner(headers.get("mcp-session-id"))
-            if self.carrier is not None and owner is not None:
-                await self._carry(self.carrier, owner, arrival, scope)
-            elif method == "POST":
-                await self._post(arrival, modern=modern)
-            elif modern:
-                raise Refused(405, "this version has POST only", [(b"allow", b"POST")])
-            elif method == "GET":
-                await self._get(arrival)
-            elif method == "DELETE":
-                self.sessions.close(self._session(arrival))
-                await send_empty(send, 204)
-            else:
-                raise Refused(405, "", [(b"allow", b"GET, POST, DELETE")])
-        except Refused as refused:
-            code = INVALID_REQUEST
-            body = error_answer(None, RpcError(code, refused.message or "refused")).body
-            await send_json(send, refused.status, body, refused.headers)
+    # the whole request
 
-    async def _carry(self, carrier: Carrier, owner: int, arrival: Arrival, scope: Scope) -> None:
-        if scope["method"] != "POST":
-            await carrier.carry(owner, scope, b"", arrival.receive, arrival.send)
-            return
-        check_post(arrival.headers)
-        body = await read_body(arrival.receive)
-        self._carried += 1
+    def answer(self, head: RequestHead, admitted: _Admitted, body: bytes, responder: Responder, peer: str) -> None:
+        """Answer a request that was admitted.
+
+        Raises:
+            RequestRefused: It names no session of its caller's, or asks for what there is not.
+        """
+        if self._carrier is not None and not admitted.modern:
+            owner = self._carrier.owner(head.text(b"mcp-session-id") or None)
+            if owner is not None:
+                responder.run(self._carry(self._carrier, owner, head, body, responder))
+                return
+        if head.method == b"POST":
+            self._post(head, admitted, body, responder, peer)
+        elif head.method == b"GET":
+            self._open_stream(head, self._session(head, admitted), responder)
+        else:
+            self.sessions.close(self._session(head, admitted))
+            responder.respond(204)
+
+    async def _carry(self, carrier: Carrier, owner: int, head: RequestHead, body: bytes, responder: Responder) -> None:
+        counted = head.method == b"POST"
+        self._carried += counted
         try:
-            await carrier.carry(owner, scope, body, arrival.receive, arrival.send)
+            await carrier.carry(owner, head, body, responder)
         finally:
-            self._carried -= 1
+            self._carried -= counted
 
-    async def _post(self, arrival: Arrival, *, modern: bool) -> None:
-        headers, send = arrival.headers, arrival.send
-        check_post(headers)
-        body = await read_body(arrival.receive)
+    def _post(self, head: RequestHead, admitted: _Admitted, body: bytes, responder: Responder, peer: str) -> None:
         try:
-            message = wire.loads(body)
+            message = classify(wire.loads(body))
         except wire.MalformedJson as error:
-            await _send_error(send, None, RpcError(PARSE_ERROR, f"Parse error: {error}"))
+            _send_error(responder, None, RpcError(PARSE_ERROR, f"Parse error: {error}"))
             return
-        if isinstance(message, dict) and "method" not in message and ("result" in message or "error" in message):
+        except InvalidMessage as error:
+            _send_error(responder, error.request_id, error)
+            return
+        principal, profile, modern = admitted
+        if isinstance(message, RpcResponse):
             if modern:
-                await _send_error(send, None, RpcError(INVALID_REQUEST, "No request of ours is waiting"))
+                _send_error(responder, None, RpcError(INVALID_REQUEST, "No request of ours is waiting"))
+                return
+            self._session(head, admitted).answered(message.message)
+            responder.respond(202)
+            return
+        if isinstance(message, RpcNotification):
+            if modern:
+                responder.respond(202)
             else:
-                self._session(arrival).answered(message)
-                await send_empty(send, 202)
+                responder.run(self._notified(self._session(head, admitted), message, responder))
             return
-        if isinstance(message, dict) and "id" not in message and isinstance(message.get("method"), str):
-            if not modern:
-                await self._notified(self._session(arrival), message)
-            await send_empty(send, 202)
-            return
-        try:
-            request_id, method, params = parse_request(message)
-        except RpcError as error:
-            await _send_error(send, _id_of(message), error)
-            return
+        request_id, method, params = message
         session: Session | None = None
         if modern or is_modern(params):
             try:
-                check_agreement(headers, method, params)
+                check_agreement(head, method, params)
                 if method == "tools/call":
-                    self._check_param_headers(arrival, params)
+                    self._check_param_headers(head, profile, params)
             except RpcError as error:
-                await _send_error(send, request_id, error)
+                _send_error(responder, request_id, error)
                 return
             modern = True
         elif method != "initialize":
-            session = self._session(arrival)
-        await self._exchange(arrival, request_id, method, params, session, modern=modern)
-
-    async def _exchange(
-        self,
-        arrival: Arrival,
-        request_id: str | int | float,
-        method: str,
-        params: dict[str, Any],
-        session: Session | None,
-        *,
-        modern: bool,
-    ) -> None:
-        left = anyio.Event()
-        group = anyio.create_task_group()
-        headers: list[tuple[bytes, bytes]] = []
-        exchange = Exchange(arrival.send, group, headers)
-        request = Request(
+            session = self._session(head, admitted)
+        request = McpRequest(
             id=request_id,
             method=method,
             params=params,
             modern=modern,
-            principal=arrival.principal,
-            emit=exchange.emit,
+            principal=principal,
+            emit=responder.emit,
             session=session,
-            trace=arrival.trace,
-            peer=arrival.peer,
-            profile=arrival.profile,
+            trace=head.trace,
+            peer=peer,
+            profile=profile,
         )
-        try:
-            async with group:
-                group.start_soon(watch_disconnect, arrival.receive, group, exchange, left)
-                self.begin(request, group.cancel_scope)
-                answer = await self.server.answer(request)
-                if answer.session is not None:
-                    self.sessions.put(answer.session)
-                    headers.append((b"mcp-session-id", answer.session.id.encode()))
-                await exchange.finish(status_of(request, answer), answer.body)
-                # From the loop and not from this task: a scope writes down which task cancelled it, and to describe
-                # one costs more than to check its arguments.
-                asyncio.get_running_loop().call_soon(group.cancel_scope.cancel)
-                return
-        finally:
-            self.end(request, group.cancel_scope)
-        if left.is_set():
-            return
-        if exchange.streaming and not self.draining:
-            await exchange.end()
-        else:
-            await exchange.finish(200, self.cut_off(request))
+        responder.run(self._run(request, responder))
 
-    async def _get(self, arrival: Arrival) -> None:
-        headers, send = arrival.headers, arrival.send
-        if "text/event-stream" not in headers.get("accept", "") and "*/*" not in headers.get("accept", ""):
-            raise Refused(406, "Accept must contain text/event-stream")
-        session = self._session(arrival)
-        last = headers.get("last-event-id", "")
-        if session.streaming and not last:
-            raise Refused(409, "this session already has a stream")
-        left = anyio.Event()
+    async def _run(self, request: McpRequest, responder: Responder) -> None:
+        """Have a request answered; it is known as running until it has its response."""
+        session = request.session
+        if request.method != "subscriptions/listen":
+            self._running.add(responder)
+        if session is not None:
+            session.running[request.id] = responder
+        fields = None
         try:
-            async with anyio.create_task_group() as group:
-                exchange = Exchange(send, group)
-                emit = exchange.emit
-                group.start_soon(watch_disconnect, arrival.receive, group, exchange, left)
-                exchange.ping()
-                session.open_stream(
-                    emit, group.cancel_scope.cancel, int(last) if last.isdecimal() and len(last) < 16 else None
-                )
-                await self.server.closing.wait()
-                group.cancel_scope.cancel()
+            response = await self._server.answer(request)
+            status, pieces = _status_of(request, response), response.pieces
+            if response.session is not None:
+                self.sessions.put(response.session)
+                fields = [(b"mcp-session-id", response.session.id.encode())]
+        except asyncio.CancelledError:
+            if responder.disconnected:
+                return
+            # Cancelled by a notification, by its own session or by our end: the POST still wants its response.
+            status, pieces = 200, self._cut_off(request, streaming=responder.streaming)
+        finally:
+            self._running.discard(responder)
+            if session is not None:
+                session.running.pop(request.id, None)
+        responder.finish(status, pieces, fields)
+
+    def _cut_off(self, request: McpRequest, *, streaming: bool) -> wire.Pieces:
+        """What answers a request that was cancelled; nothing where its stream just ends."""
+        if self.draining:
+            return self._server.given_up(request).pieces
+        return () if streaming else error_response(request.id, RpcError(_CANCELLED, "Request cancelled")).pieces
+
+    def _open_stream(self, head: RequestHead, session: Session, responder: Responder) -> None:
+        accept = head.text(b"accept")
+        if "text/event-stream" not in accept and "*/*" not in accept:
+            raise RequestRefused(406, "Accept must contain text/event-stream")
+        last = head.text(b"last-event-id")
+        if session.streaming and not last:
+            raise RequestRefused(409, "this session already has a stream")
+        after = int(last) if last.isdecimal() and len(last) <= _MAX_EVENT_ID_DIGITS else None
+        responder.run(self._stream(session, after, responder))
+
+    async def _stream(self, session: Session, after: int | None, responder: Responder) -> None:
+        """Carry what a session hears beside its requests, until it ends, another stream takes over, or we close."""
+        emit = responder.emit
+        responder.ping()  # the head goes out before there is anything to tell
+        session.open_stream(emit, responder.cancel, after)
+        try:
+            await self._server.closing.wait()
+        except asyncio.CancelledError:
+            pass  # its caller has left, or is to leave: either way the stream ends here
         finally:
             session.close_stream(emit)
-        if not left.is_set():
-            await exchange.end()
+        responder.end()
 
-    def _session(self, arrival: Arrival) -> Session:
-        session_id = arrival.headers.get("mcp-session-id")
-        if session_id is None:
-            raise Refused(400, "Mcp-Session-Id is missing: initialize first")
-        session = self.sessions.get(session_id, arrival.principal, arrival.profile)
-        if session is None:
-            raise Refused(404, "Session not found")
-        return session
-
-    async def _notified(self, session: Session, message: dict[str, Any]) -> None:
-        params = message.get("params")
-        if message["method"] == "notifications/cancelled" and isinstance(params, dict):
+    async def _notified(self, session: Session, message: RpcNotification, responder: Responder) -> None:
+        params = message.params
+        if message.method == "notifications/cancelled" and isinstance(params, dict):
             session.cancel(params.get("requestId"))
         else:
-            await self.server.notified(session, message["method"])
+            await self._server.notified(session, message.method)
+        responder.respond(202)
 
-    def _check_param_headers(self, arrival: Arrival, params: dict[str, Any]) -> None:
+    def _session(self, head: RequestHead, admitted: _Admitted) -> Session:
+        session_id = head.raw(b"mcp-session-id")
+        if session_id is None:
+            raise RequestRefused(400, "Mcp-Session-Id is missing: initialize first")
+        session = self.sessions.get(head.text(b"mcp-session-id"), admitted.principal, admitted.profile)
+        if session is None:
+            raise RequestRefused(404, "Session not found")
+        return session
+
+    def _check_param_headers(self, head: RequestHead, profile: str, params: dict[str, Any]) -> None:
         name, arguments = params.get("name"), params.get("arguments")
-        entry = self._views.view(arrival.profile).entry(name) if isinstance(name, str) else None
+        entry = self._views.view(profile).entry(name) if isinstance(name, str) else None
         if entry is None or not entry.wrapper.headers:
             return
         from mcp.shared.inbound import validate_mcp_param_headers
 
         # What a caller is shown decides which headers it has to send: a dialect may leave the annotation out.
         arguments = arguments if isinstance(arguments, dict) else {}
-        rejection = validate_mcp_param_headers(entry.shown["inputSchema"], arguments, arrival.headers)
+        rejection = validate_mcp_param_headers(entry.shown["inputSchema"], arguments, head.texts())
         if rejection is not None:
             raise RpcError(rejection.code, rejection.message, rejection.data)
 
 
-def status_of(request: Request, answer: Answer) -> int:
-    """The HTTP status of an answer: only the modern era has any but 200 for errors."""
-    return _STATUS.get(answer.error_code or 0, 200) if request.modern or answer.error_code == PARSE_ERROR else 200
+def check_agreement(head: RequestHead, method: str, params: dict[str, Any]) -> None:
+    """Headers against body (MCP 2026-07-28, Streamable HTTP, "Server Validation").
+
+    Raises:
+        RpcError: They disagree, or the envelope is unsound.
+    """
+    meta = params.get("_meta")
+    claimed = meta.get(VERSION_KEY) if isinstance(meta, dict) else None
+    if isinstance(claimed, str) and head.text(b"mcp-protocol-version") != claimed:
+        raise RpcError(HEADER_MISMATCH, "MCP-Protocol-Version does not match the request's protocol version")
+    modern = is_modern(params)  # without an envelope the request is refused for that, below
+    if modern and head.text(b"mcp-method") != method:
+        raise RpcError(HEADER_MISMATCH, "Mcp-Method does not match the request's method")
+    key = NAMED_BY.get(method)
+    named = params.get(key) if key is not None and modern else None
+    if named is not None and (head.raw(b"mcp-name") is None or _decoded(head.text(b"mcp-name")) != named):
+        raise RpcError(HEADER_MISMATCH, f"Mcp-Name does not match params.{key}")
+    check_envelope(params)
 
 
-async def _send_error(send: Send, request_id: str | int | float | None, error: RpcError) -> None:
-    answer: Answer = error_answer(request_id, error)
-    await send_json(send, _STATUS.get(error.code, 200), answer.body)
+def _decoded(value: str) -> str | None:
+    if not value.startswith("=?base64?"):
+        return value
+    from mcp.shared.inbound import decode_header_value
+
+    return decode_header_value(value)
 
 
-def _id_of(message: object) -> str | int | float | None:
-    value = message.get("id") if isinstance(message, dict) else None
-    return value if isinstance(value, str | int | float) and not isinstance(value, bool) else None
+def _status_of(request: McpRequest, response: McpResponse) -> int:
+    """The HTTP status of a response: only the modern era has any but 200 for errors."""
+    code = response.error_code
+    return 200 if code is None or not (request.modern or code == PARSE_ERROR) else _STATUS.get(code, 200)
+
+
+def _send_error(responder: Responder, request_id: RequestId | None, error: RpcError) -> None:
+    responder.respond(_STATUS.get(error.code, 200), error_response(request_id, error).pieces)

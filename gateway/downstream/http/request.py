@@ -1,150 +1,155 @@
-"""One HTTP request as it arrives: its headers by name, its body within bounds, and what both must say alike.
+"""One HTTP request: its head as the parser read it, and the refusals that are decided by the head alone.
 
-Source: MCP 2026-07-28 and 2025-11-25, "Transports", "Streamable HTTP".
+Sources: RFC 9110 and 9112; MCP 2026-07-28 and 2025-11-25, "Transports", "Streamable HTTP".
 """
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-import anyio
+from gateway import wire
+from gateway.errors import INVALID_REQUEST
 
-from gateway.access.principal import Principal
-from gateway.downstream.http.response import Receive, Send
-from gateway.errors import HEADER_MISMATCH, RpcError
-from gateway.protocol import NAMED_BY, VERSION_KEY, check_envelope, is_modern
+Fields = list[tuple[bytes, bytes]]
 
-MAX_BODY_BYTES: Final = 4 * 1024 * 1024
-BODY_S: Final = 30.0
-_FORGOTTEN_BYTES: Final = 64 * 1024 * 1024
-_ROUTING: Final = frozenset({"mcp-protocol-version", "mcp-method", "mcp-name", "mcp-session-id"})
-_TRACE: Final[tuple[str, ...]] = ("traceparent", "tracestate", "baggage")
+MAX_REQUEST_BYTES: Final = 4 * 1024 * 1024
+"""The largest body that is taken. Arguments are text that a model wrote; the largest seen in practice, a whole file
+as base64, stays well below this."""
+DISCARDED_BYTES: Final = 64 * 1024 * 1024
+"""A refused body up to this size is read and thrown away: a client that is cut off while it writes sees a reset
+instead of the refusal. Beyond it, the bandwidth is worth more than the courtesy."""
+_TRACE_FIELDS: Final = (b"traceparent", b"tracestate", b"baggage")
+# A second one of these could make us and a proxy before us read two different requests.
+_SINGLE_FIELDS: Final = frozenset(
+    {
+        b"host", b"origin", b"authorization", b"content-type", b"content-length", b"mcp-protocol-version",
+        b"mcp-method", b"mcp-name", b"mcp-session-id",
+    }
+)  # fmt: skip
+_PARAM_FIELD: Final = b"mcp-param-"
+_NO_TRACE: Final[dict[str, str]] = {}
 
-Scope = MutableMapping[str, Any]
 
+class RequestRefused(Exception):
+    """The request ends with this response before anything runs.
 
-class Refused(Exception):
-    """The request ends with this status before anything runs."""
+    Attributes:
+        status: The HTTP status.
+        body: A JSON text.
+        fields: Further response headers.
+        close: Whether the connection ends with the response.
+    """
 
-    def __init__(self, status: int, message: str = "", headers: list[tuple[bytes, bytes]] | None = None) -> None:
-        self.status = status
-        self.message = message
-        self.headers = headers
+    def __init__(
+        self, status: int, message: str, fields: Fields | None = None, *, body: bytes | None = None, close: bool = False
+    ) -> None:
         super().__init__(message)
+        self.status = status
+        self.fields = fields or []
+        self.close = close
+        if body is None:
+            error = {"code": INVALID_REQUEST, "message": message}
+            body = wire.dumps({"jsonrpc": "2.0", "id": None, "error": error})
+        self.body = body
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Arrival:
-    """One HTTP request whose caller is known, and the way back."""
+class RequestHead:
+    """Request line and fields of one request.
 
-    headers: dict[str, str]
-    principal: Principal
-    profile: str
-    peer: str
-    receive: Receive
-    send: Send
+    Attributes:
+        method: In capitals, as it was sent.
+        target: The request target as it was written.
+        path: Its path, still percent-encoded, without the query.
+        query: What follows the first question mark.
+        fields: Names in lower case and values, in their order; a name may stand twice.
+        version: The HTTP version, `1.0` or `1.1`.
+        keep_alive: Whether the connection may carry another request after this one.
+    """
+
+    __slots__ = ("_by_name", "fields", "keep_alive", "method", "path", "query", "target", "version")
+
+    def __init__(self, method: bytes, target: bytes, fields: Fields, *, version: str, keep_alive: bool) -> None:
+        self.method = method
+        self.target = target
+        path = target
+        if target[:1] != b"/":
+            # Absolute form: its authority counts instead of Host (RFC 9112, section 3.2.2 "absolute-form").
+            scheme, _, rest = target.partition(b"://")
+            if scheme.lower() in (b"http", b"https") and rest:
+                authority, slash, path = rest.partition(b"/")
+                path = slash + path or b"/"
+                fields = [(b"host", authority), *(field for field in fields if field[0] != b"host")]
+        self.path, _, self.query = path.partition(b"?")
+        self.fields = fields
+        self.version = version
+        self.keep_alive = keep_alive
+        # Of fields that may be repeated the values are read as one list; the others are checked by `check_fields`.
+        self._by_name: dict[bytes, bytes] = dict(fields)
+        if len(self._by_name) != len(fields):
+            self._join_repeated()
+
+    def raw(self, name: bytes) -> bytes | None:
+        """The value of a field; None where it is absent."""
+        return self._by_name.get(name)
+
+    def text(self, name: bytes, default: str = "") -> str:
+        """The value of a field without the white space around it (RFC 9110, section 5.5 "Field Values")."""
+        value = self._by_name.get(name)
+        return default if value is None else value.decode("latin-1").strip(" \t")
+
+    def texts(self) -> dict[str, str]:
+        """Every field by name."""
+        return {name.decode("latin-1"): self.text(name) for name in self._by_name}
+
+    @property
+    def content_length(self) -> int | None:
+        """The length that was declared; None for a body in chunks, or for none at all."""
+        value = self._by_name.get(b"content-length")
+        return int(value) if value is not None and value.strip().isdigit() else None
 
     @property
     def trace(self) -> dict[str, str]:
-        """The caller's trace context."""
-        return {name: self.headers[name] for name in _TRACE if name in self.headers}
+        """The caller's trace context, by header name."""
+        by_name = self._by_name
+        if b"traceparent" not in by_name and b"tracestate" not in by_name and b"baggage" not in by_name:
+            return _NO_TRACE
+        return {name.decode(): self.text(name) for name in _TRACE_FIELDS if name in by_name}
+
+    def check_fields(self) -> None:
+        """Refuse a request in which a field that decides where it goes appears twice.
+
+        Raises:
+            RequestRefused: One does.
+        """
+        if len(self._by_name) == len(self.fields):
+            return
+        seen: set[bytes] = set()
+        for name, _ in self.fields:
+            if name in seen and (name in _SINGLE_FIELDS or name.startswith(_PARAM_FIELD)):
+                raise RequestRefused(400, f"the header {name.decode('latin-1')} appears more than once")
+            seen.add(name)
+
+    def _join_repeated(self) -> None:
+        # RFC 9110, section 5.3 "Field Order": several lines of one name are one list.
+        values: dict[bytes, list[bytes]] = {}
+        for name, value in self.fields:
+            values.setdefault(name, []).append(value)
+        self._by_name = {name: b", ".join(lines) for name, lines in values.items()}
 
 
-def headers_of(scope: Scope) -> dict[str, str]:
-    """The headers by name; one that routes must not appear twice.
-
-    Raises:
-        Refused: It does.
-    """
-    headers: dict[str, str] = {}
-    for raw_name, raw_value in scope["headers"]:
-        name = raw_name.decode("latin-1")
-        if name in headers and (name in _ROUTING or name.startswith("mcp-param-")):
-            raise Refused(400, f"the header {name} appears more than once")
-        # Source: RFC 9110, section 5.5 "Field Values": white space around a value is not part of it.
-        headers[name] = raw_value.decode("latin-1").strip(" \t")
-    return headers
-
-
-def check_post(headers: dict[str, str]) -> None:
-    """Media types and length of a POST.
-
-    Raises:
-        Refused: They are not what this endpoint takes.
-    """
-    media = headers.get("content-type", "").partition(";")[0].strip().lower()
-    if media != "application/json":
-        raise Refused(415, "Content-Type must be application/json")
-    accept = headers.get("accept", "*/*")
-    if "*/*" not in accept:
-        wanted = ("application/json" in accept or "application/*" in accept) and "text/event-stream" in accept
-        if not wanted:
-            raise Refused(406, "Accept must contain application/json and text/event-stream")
-    length = headers.get("content-length", "")
-    if length.isdigit() and int(length) > MAX_BODY_BYTES:
-        # Within reason its rest is read and forgotten: who is cut while writing sees a reset, not this answer.
-        close = [(b"connection", b"close")] if int(length) > _FORGOTTEN_BYTES else None
-        raise Refused(413, f"a request may have {MAX_BODY_BYTES} bytes", close)
-
-
-async def read_body(receive: Receive) -> bytes:
-    """The whole body.
+def check_post(head: RequestHead) -> None:
+    """Media types of a POST to an MCP endpoint.
 
     Raises:
-        Refused: It is too large, too slow, or its caller has left.
+        RequestRefused: They are not what this endpoint takes.
     """
-    deadline = anyio.current_time() + BODY_S
-    message = await _receive(receive)
-    body: bytes = message.get("body", b"")
-    if not message.get("more_body"):
-        return body
-    parts, size = [body], len(body)
-    while message.get("more_body"):
-        message = await _receive(receive, deadline - anyio.current_time())
-        parts.append(message.get("body", b""))
-        size += len(parts[-1])
-        if size > MAX_BODY_BYTES:
-            raise Refused(413, f"a request may have {MAX_BODY_BYTES} bytes", [(b"connection", b"close")])
-    return b"".join(parts)
-
-
-async def _receive(receive: Receive, within_s: float = BODY_S) -> MutableMapping[str, Any]:
-    with anyio.move_on_after(within_s):
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise Refused(400, "the caller left")
-        return message
-    raise Refused(408, "the body did not arrive in time", [(b"connection", b"close")])
-
-
-def check_agreement(headers: dict[str, str], method: str, params: dict[str, Any]) -> None:
-    """Headers against body (MCP 2026-07-28, Streamable HTTP, "Server Validation").
-
-    Raises:
-        RpcError: They disagree, or the envelope is unsound.
-    """
-    meta = params.get("_meta")
-    claimed = meta.get(VERSION_KEY) if isinstance(meta, dict) else None
-    if isinstance(claimed, str) and headers.get("mcp-protocol-version") != claimed:
-        raise _mismatch("MCP-Protocol-Version does not match the request's protocol version")
-    if headers.get("mcp-method") != method and is_modern(params):
-        raise _mismatch("Mcp-Method does not match the request's method")
-    key = NAMED_BY.get(method)
-    named = params.get(key) if key is not None and is_modern(params) else None
-    if named is not None and _decoded(headers.get("mcp-name")) != named:
-        raise _mismatch(f"Mcp-Name does not match params.{key}")
-    check_envelope(params)
-
-
-def _decoded(value: str | None) -> str | None:
-    if value is None or not value.startswith("=?base64?"):
-        return value
-    from mcp.shared.inbound import decode_header_value
-
-    return decode_header_value(value)
-
-
-def _mismatch(message: str) -> RpcError:
-    return RpcError(HEADER_MISMATCH, message)
+    media = head.raw(b"content-type")
+    if media != b"application/json":
+        essence = head.text(b"content-type").partition(";")[0].strip().lower()
+        if essence != "application/json":
+            raise RequestRefused(415, "Content-Type must be application/json")
+    accept = head.raw(b"accept")
+    if accept is None or b"*/*" in accept:
+        return
+    if b"text/event-stream" not in accept or not (b"application/json" in accept or b"application/*" in accept):
+        raise RequestRefused(406, "Accept must contain application/json and text/event-stream")

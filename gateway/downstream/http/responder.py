@@ -1,147 +1,230 @@
-"""One request that is answered without ASGI: a task, one write, and an event stream only where one is needed."""
+"""The response to one request: one JSON text, an event stream, or whatever an application sends.
+
+Source: MCP 2026-07-28 and 2025-11-25, "Transports", "Streamable HTTP", "Sending Messages".
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Any, Final
+import logging
+from collections.abc import Callable, Coroutine
+from http import HTTPStatus
+from typing import Any, Final, Protocol
 
 from gateway import wire
-from gateway.downstream.http.fast_path import FastPath
-from gateway.downstream.http.response import MAX_UNSENT_BYTES, PING_S
-from gateway.downstream.server import Request
-from gateway.wire import Pieces
+from gateway.downstream.http import sse
+from gateway.downstream.http.request import Fields, RequestHead, RequestRefused
 
-STATUS_LINES: Final = {
-    200: b"HTTP/1.1 200 OK\r\n",
-    400: b"HTTP/1.1 400 Bad Request\r\n",
-    404: b"HTTP/1.1 404 Not Found\r\n",
+log = logging.getLogger(__name__)
+
+MAX_UNSENT_BYTES: Final = 8 * 1024 * 1024
+"""What one event stream may leave unread before its request is cancelled: two of the largest results."""
+PING_S: Final = 15.0
+"""After this silence a stream shows that it lives; common proxies give up after 30 or 60 s."""
+# Larger bodies are handed over in pieces: to copy them into one string costs more than a second system call.
+_ONE_WRITE_BYTES: Final = 64 * 1024
+_STATUS_LINES: Final = {
+    status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode("latin-1") for status in HTTPStatus
 }
 _JSON: Final = b"content-type: application/json\r\n"
-_STREAM: Final = (
-    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncache-control: no-cache, no-transform\r\n"
-    b"x-accel-buffering: no\r\ntransfer-encoding: chunked\r\n"
-)
 _CLOSE: Final = b"connection: close\r\n"
-# Larger answers are not copied to stand in one piece.
-_ONE_WRITE_BYTES: Final = 64 * 1024
 
 
-class DirectCycle:
-    """One request and its answer; to uvicorn's protocol it is a cycle like its own.
-
-    Attributes:
-        response_complete: The answer is written.
-        disconnected: The caller has left.
-        keep_alive: The connection stays open after the answer.
-    """
-
-    __slots__ = (
-        "_done",
-        "_fast",
-        "_loop",
-        "_silent_since_s",
-        "_streaming",
-        "_task",
-        "_transport",
-        "disconnected",
-        "keep_alive",
-        "response_complete",
-    )
-
-    def __init__(
-        self, fast: FastPath, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop, done: Callable[[], None]
-    ) -> None:
-        self._fast = fast
-        self._transport = transport
-        self._loop = loop
-        self._done = done
-        self._task: asyncio.Task[None] | None = None
-        self._streaming = False
-        self._silent_since_s = loop.time()
-        self.response_complete = False
-        self.disconnected = False
-        self.keep_alive = True
-
-    def start(self, request: Request) -> asyncio.Task[None]:
-        """Begin to answer."""
-        self._task = self._loop.create_task(self._run(request))
-        return self._task
+class Connection(Protocol):
+    """What a responder needs of the connection that its request came by."""
 
     @property
-    def message_event(self) -> DirectCycle:
-        """What uvicorn's protocol sets when the caller has left."""
-        return self
+    def transport(self) -> asyncio.Transport:
+        """Where bytes go."""
 
-    def set(self) -> None:
-        """Hear that something has changed: stop where nobody waits for the answer any more."""
-        if self.disconnected and not self.response_complete:
-            self.cancel()
+    def response_ended(self) -> None:
+        """Go on with the next request."""
+
+    async def drain(self) -> None:
+        """Return once the caller has read enough of what it was sent."""
+
+
+class Responder:
+    """Answers one request. Every method may be called when the caller has left already, and then does nothing.
+
+    Attributes:
+        ended: The whole response is written.
+        disconnected: The caller has left.
+        keep_alive: The connection stays open after the response.
+        on_disconnect: Called when the caller leaves before the end; None cancels the task.
+        pings: A response that stays silent becomes a stream and is kept alive.
+    """
+
+    __slots__ = ("_bare", "_chunked", "_connection", "_head_only", "_loop", "_silent_since_s", "_started", "_streaming",
+                 "_task", "disconnected", "ended", "keep_alive", "on_disconnect", "pings")  # fmt: skip
+
+    def __init__(self, connection: Connection, head: RequestHead, loop: asyncio.AbstractEventLoop) -> None:
+        self._connection = connection
+        self._loop = loop
+        self._head_only = head.method == b"HEAD"
+        # HTTP/1.0 knows no chunks: its stream ends with the connection.
+        self._bare = head.version == "1.0"
+        self._task: asyncio.Task[None] | None = None
+        self._started = self._streaming = self._chunked = False
+        self._silent_since_s = 0.0
+        self.keep_alive = head.keep_alive and not self._bare
+        self.ended = False
+        self.disconnected = False
+        # None and not `self.cancel`: a bound method would make each request a reference cycle.
+        self.on_disconnect: Callable[[], object] | None = None
+        self.pings = True
+
+    def run(self, answering: Coroutine[Any, Any, None]) -> None:
+        """Answer in a task of its own, which is cancelled when the caller leaves."""
+        self._task = self._loop.create_task(answering)
 
     def cancel(self) -> None:
-        """Stop the request; a caller who is still there is told."""
+        """Cancel the task that answers; it decides what a caller who is still there reads."""
         if self._task is not None:
             self._task.cancel()
 
-    def emit(self, message: dict[str, Any]) -> None:
-        """Stream a message before the answer; a reader that lets too much wait is cut off."""
-        self._stream(b"event: message\ndata: " + wire.dumps(message) + b"\n\n")
-
-    def look(self, now_s: float) -> None:
-        """Show a silent connection's middle men, every so often, that it lives."""
-        if now_s - self._silent_since_s >= PING_S and not self.response_complete:
-            self._stream(b": ping\n\n")
-
-    async def _run(self, request: Request) -> None:
-        try:
-            status, pieces = await self._fast.answer(request, self)
-        except asyncio.CancelledError:
-            if self.disconnected:
-                self._leave()
-                return
-            status, pieces = 200, (self._fast.cut_off(request, streaming=self._streaming),)
-        self._finish(status, pieces)
-
-    def _stream(self, frame: bytes) -> None:
-        if self.response_complete or self.disconnected:
+    def disconnect(self) -> None:
+        """Hear that the caller has left."""
+        self.disconnected = True
+        if self.ended:
             return
-        head = b""
-        if not self._streaming:
-            self._streaming = True
-            head = _STREAM + (b"\r\n" if self.keep_alive else _CLOSE + b"\r\n")
-        self._silent_since_s = self._loop.time()
-        self._transport.write(b"%b%x\r\n%b\r\n" % (head, len(frame), frame))
-        if self._transport.get_write_buffer_size() > MAX_UNSENT_BYTES:
+        if self.on_disconnect is None:
             self.cancel()
+        else:
+            self.on_disconnect()
 
-    def _finish(self, status: int, pieces: Pieces) -> None:
-        done = self._leave()
+    # a whole response
+
+    def respond(self, status: int, pieces: wire.Pieces = (), fields: Fields | None = None) -> None:
+        """Send a response: JSON, or nothing but its head where there are no pieces."""
+        size_bytes = sum(map(len, pieces))
+        kind = _JSON if pieces else b""
+        more = _lines(fields) if fields else b""
+        close = b"" if self.keep_alive else _CLOSE
+        # A 204 has no body, and so no length either (RFC 9110, section 8.6 "Content-Length").
+        length = b"" if status == 204 else b"content-length: %d\r\n" % size_bytes
+        head = b"%b%b%b%b%b\r\n" % (_STATUS_LINES[status], kind, length, more, close)
         if self.disconnected:
             return
-        if self._streaming:
-            body = b"".join(pieces)
-            frame = b"event: message\ndata: " + body + b"\n\n" if body else b""
-            last = b"%x\r\n%b\r\n" % (len(frame), frame) if frame else b""
-            self._transport.write(last + b"0\r\n\r\n")
+        self._started = True
+        transport = self._connection.transport
+        if self._head_only or not pieces:
+            transport.write(head)
+        elif size_bytes <= _ONE_WRITE_BYTES:
+            transport.write(b"".join((head, *pieces)))
         else:
-            line = STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status
-            close = b"" if self.keep_alive else _CLOSE
-            size_bytes = sum(map(len, pieces))
-            head = b"%b%bcontent-length: %d\r\n%b\r\n" % (line, _JSON, size_bytes, close)
-            if size_bytes <= _ONE_WRITE_BYTES:
-                self._transport.write(b"".join((head, *pieces)))
-            else:
-                self._transport.writelines((head, *pieces))
-        self.response_complete = True
+            transport.writelines((head, *pieces))
+        self._end()
+
+    def refuse(self, refused: RequestRefused) -> None:
+        """Send a refusal."""
+        if self._started:
+            self.end()
+            return
+        self.keep_alive = self.keep_alive and not refused.close
+        self.respond(refused.status, (refused.body,), refused.fields)
+
+    # an event stream
+
+    @property
+    def streaming(self) -> bool:
+        """Whether the response has become an event stream."""
+        return self._streaming
+
+    def emit(self, message: dict[str, Any], number: int | None = None) -> None:
+        """Stream a message before the response, with its number as the event's id.
+
+        Who leaves too much unread is cut off: to wait would hold up the upstream, and with it others.
+        """
+        self._stream(sse.event(wire.dumps(message), number))
+
+    def ping(self) -> None:
+        """Begin the stream, or show that it lives."""
+        self._stream(sse.PING)
+
+    def look(self, now_s: float) -> None:
+        """Ping if nothing was sent for long."""
+        if not self.pings or self._task is None:
+            return
+        if self._silent_since_s == 0.0:
+            self._silent_since_s = now_s  # the first look: to ask the clock for each request would cost more
+        elif now_s - self._silent_since_s >= PING_S:
+            self.ping()
+
+    def finish(self, status: int, pieces: wire.Pieces, fields: Fields | None = None) -> None:
+        """Send what answers the request: as JSON, or as the last event of its stream; no pieces just end a stream."""
+        if not self._streaming:
+            self.respond(status, pieces, fields)
+            return
+        if pieces:
+            self.write(sse.event(pieces))
+        self.end()
+
+    def _stream(self, frame: bytes) -> None:
+        if self.ended or self.disconnected:
+            return
+        if not self._streaming:
+            self._streaming = True
+            self._begin(200, sse.HEADERS)
+        self._silent_since_s = self._loop.time()
+        self.write(frame)
+        if self._connection.transport.get_write_buffer_size() > MAX_UNSENT_BYTES:
+            self.cancel()
+
+    # whatever an application sends
+
+    def start(self, status: int, fields: Fields) -> None:
+        """Send the head of a response whose body follows; without a content-length among the fields, in chunks."""
+        self._begin(status, _lines(fields), sized=any(name.lower() == b"content-length" for name, _ in fields))
+
+    def write(self, data: bytes) -> None:
+        """Send a part of the body."""
+        if data and not (self._head_only or self.disconnected or self.ended):
+            self._connection.transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
+
+    def end(self) -> None:
+        """End the response after what was written."""
+        if self._chunked and not (self._head_only or self.disconnected or self.ended):
+            self._connection.transport.write(b"0\r\n\r\n")
+        self._end()
+
+    async def drain(self) -> None:
+        """Return once the caller has read enough for more to be written."""
+        await self._connection.drain()
+
+    def fail(self) -> None:
+        """End a response whose making failed unexpectedly, in the way that is still open."""
+        if not self._started:
+            self.respond(500, (b'{"error":"internal error"}',))
+        elif not self.ended:
+            # The length or the last chunk is missing: no reader takes this for a whole response.
+            self.keep_alive = False
+            self._end()
+
+    def _begin(self, status: int, lines: bytes, *, sized: bool = False) -> None:
+        if self._started or self.disconnected:
+            return
+        self._started = True
+        bodiless = self._head_only or status in (204, 304)
+        self._chunked = not (sized or bodiless or self._bare)
+        framing = b"transfer-encoding: chunked\r\n" if self._chunked else b""
+        close = b"" if self.keep_alive else _CLOSE
+        head = b"%b%b%b%b\r\n" % (_STATUS_LINES.get(status, b"HTTP/1.1 %d \r\n" % status), lines, framing, close)
+        self._connection.transport.write(head)
+
+    def _end(self) -> None:
+        if self.ended or self.disconnected:
+            return
+        self.ended = True
+        # Nothing of the request may outlive its response: a result can be large, and the connection stays.
+        self._task = None
         if not self.keep_alive:
-            self._transport.close()
-        done()
-
-    def _leave(self) -> Callable[[], None]:
-        """Let go of the connection, so that what waits on it to be read is gone when it is."""
-        done, self._done, self._task = self._done, _nothing, None
-        return done
+            self._connection.transport.close()
+        self._connection.response_ended()
 
 
-def _nothing() -> None:
-    """What is left to do for a request that is answered."""
+def _lines(fields: Fields) -> bytes:
+    lines = b"".join(b"%b: %b\r\n" % field for field in fields)
+    if lines.count(b"\n") != len(fields) or lines.count(b"\r") != len(fields):
+        raise ValueError("a response header holds a line break")
+    return lines

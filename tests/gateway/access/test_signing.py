@@ -8,61 +8,61 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.access.signing import FILE_NAME, BrokenSeal, Seals
+from gateway.access.signing import FILE_NAME, BadSignature, Signer
 
-KEPT = Seals()
+KEPT = Signer()
 
 
 @given(st.text(), st.lists(st.text(max_size=5), max_size=3))
-def test_a_sealed_text_is_opened_for_what_it_was_sealed_for(text: str, binding: list[str]) -> None:
+def test_a_signed_text_is_verified_for_what_it_was_signed_for(text: str, binding: list[str]) -> None:
     if any("\ud800" <= one <= "\udfff" for one in text):
         return
-    assert KEPT.open(KEPT.seal(text, *binding), *binding) == text
+    assert KEPT.verify(KEPT.sign(text, *binding), *binding) == text
 
 
 @given(st.lists(st.text(max_size=3), max_size=3), st.lists(st.text(max_size=3), max_size=3))
 def test_no_other_binding_opens_it_however_its_parts_are_cut(one: list[str], other: list[str]) -> None:
     if one == other:
         return
-    with pytest.raises(BrokenSeal):
-        KEPT.open(KEPT.seal("state", *one), *other)
+    with pytest.raises(BadSignature):
+        KEPT.verify(KEPT.sign("state", *one), *other)
     assert KEPT.mark("id", *one) != KEPT.mark("id", *other)
 
 
 @pytest.mark.parametrize("forged", ["", ".", "x", "x.y", "é.é", "a" * 100_000, "W10.AAAA"])
-def test_what_was_never_sealed_here_is_refused(forged: str) -> None:
-    with pytest.raises(BrokenSeal):
-        KEPT.open(forged, "ann")
+def test_what_was_never_signed_here_is_refused(forged: str) -> None:
+    with pytest.raises(BadSignature):
+        KEPT.verify(forged, "ann")
 
 
-def test_one_changed_character_breaks_the_seal() -> None:
-    sealed = KEPT.seal("state", "ann")
-    for at in range(len(sealed) - 1):
-        other = "A" if sealed[at] != "A" else "B"
-        with pytest.raises(BrokenSeal):
-            KEPT.open(sealed[:at] + other + sealed[at + 1 :], "ann")
+def test_one_changed_character_breaks_the_signature() -> None:
+    signed = KEPT.sign("state", "ann")
+    for at in range(len(signed) - 1):
+        other = "A" if signed[at] != "A" else "B"
+        with pytest.raises(BadSignature):
+            KEPT.verify(signed[:at] + other + signed[at + 1 :], "ann")
 
 
-def test_a_seal_ends_after_its_time(tmp_path: Path) -> None:
-    sealed = Seals(tmp_path).seal("state", "ann")
-    with pytest.raises(BrokenSeal):
-        Seals(tmp_path, max_age_s=-1.0).open(sealed, "ann")
+def test_a_signature_ends_after_its_time(tmp_path: Path) -> None:
+    signed = Signer(tmp_path).sign("state", "ann")
+    with pytest.raises(BadSignature):
+        Signer(tmp_path, max_age_s=-1.0).verify(signed, "ann")
 
 
 def test_the_key_outlives_the_process_and_is_nobody_elses(tmp_path: Path) -> None:
     state = tmp_path / "state"
-    sealed = Seals(state).seal("state", "ann")
-    assert Seals(state).open(sealed, "ann") == "state"
+    signed = Signer(state).sign("state", "ann")
+    assert Signer(state).verify(signed, "ann") == "state"
     assert (state / FILE_NAME).stat().st_mode & 0o777 == 0o600
-    with pytest.raises(BrokenSeal):
-        Seals(tmp_path / "other").open(sealed, "ann")
+    with pytest.raises(BadSignature):
+        Signer(tmp_path / "other").verify(signed, "ann")
 
 
 def test_a_damaged_key_is_replaced_and_one_that_cannot_be_kept_costs_a_warning(tmp_path: Path) -> None:
     (tmp_path / FILE_NAME).write_bytes(b"short")
-    kept = Seals(tmp_path)
-    assert Seals(tmp_path).open(kept.seal("state"), *()) == "state"
+    kept = Signer(tmp_path)
+    assert Signer(tmp_path).verify(kept.sign("state"), *()) == "state"
     (tmp_path / "in the way").write_text("")
-    lost = Seals(tmp_path / "in the way")
-    assert lost.open(lost.seal("state")) == "state"
+    lost = Signer(tmp_path / "in the way")
+    assert lost.verify(lost.sign("state")) == "state"
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []

@@ -1,9 +1,9 @@
-"""Many workers' answers made one: each figure by one rule, no I/O."""
+"""The metrics of many workers made one: each figure by one rule, no I/O."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Iterator, Mapping
+from typing import Final
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
@@ -18,59 +18,7 @@ _OF_GAUGES: Final = {
     "typegate_upstream_epoch": max,
     "typegate_upstream_tools": max,
 }
-_SUMMED: Final = ("inFlight",)
-
 Key = tuple[str, tuple[tuple[str, str], ...]]
-
-
-def server_row(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """One server at all workers: as at the one that is worst off; its calls are summed."""
-    worst = max(rows, key=lambda row: (row.get("lastError") is not None, row.get("state") != "ready"))
-    ready = all(row.get("state") == rows[0].get("state") for row in rows)
-    shown = dict(rows[0] if ready else worst)
-    shown["lastError"] = next((row["lastError"] for row in rows if row.get("lastError") is not None), None)
-    for member in _SUMMED:
-        shown[member] = sum(row.get(member) or 0 for row in rows)
-    return shown
-
-
-def server_rows(lists: Sequence[Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
-    """The servers of all workers, in the order of the first."""
-    by_name: dict[str, list[Mapping[str, Any]]] = {}
-    for rows in lists:
-        for row in rows:
-            by_name.setdefault(row["name"], []).append(row)
-    return [server_row(rows) for rows in by_name.values()]
-
-
-def repair_rows(lists: Iterable[Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
-    """The repaired calls of all workers, summed for each tool."""
-    found: dict[str, dict[str, Any]] = {}
-    for rows in lists:
-        for row in rows:
-            kept = found.setdefault(row["wrapper"], {"wrapper": row["wrapper"], "calls": 0, "repairs": {}})
-            kept["calls"] += row["calls"]
-            for name, count in row["repairs"].items():
-                kept["repairs"][name] = kept["repairs"].get(name, 0) + count
-    return [found[name] for name in sorted(found)]
-
-
-def hook_rows(lists: Sequence[Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
-    """The hooks of all workers, in the order of the first: what was counted is summed, an open breaker is told."""
-    by_name: dict[str, list[Mapping[str, Any]]] = {}
-    for rows in lists:
-        for row in rows:
-            by_name.setdefault(row["name"], []).append(row)
-    return [
-        {
-            **rows[0],
-            "breaker": "open" if any(row["breaker"] == "open" for row in rows) else "closed",
-            "lastError": next((row["lastError"] for row in rows if row["lastError"] is not None), None),
-            "seconds": round(sum(row["seconds"] for row in rows), 6),
-            "counts": {key: sum(row["counts"].get(key, 0) for row in rows) for key in rows[0]["counts"]},
-        }
-        for rows in by_name.values()
-    ]
 
 
 class Ledger:

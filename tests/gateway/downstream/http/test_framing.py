@@ -1,9 +1,8 @@
-"""The way without ASGI answers as the long one does: the same bytes, whatever is asked and however."""
+"""A request is answered alike however its bytes arrive: with a length, in chunks, or in pieces."""
 
 from __future__ import annotations
 
 import asyncio
-import copy
 import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -16,15 +15,9 @@ import pytest
 from anyio.from_thread import start_blocking_portal
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.callers import call_of, handshake
+from support.callers import handshake
 from support.gateways import META, MODERN, RunningGateway, running_gateway
 from support.upstreams.running import builtin_tools, scripted_http_server, scripted_stdio_server
-
-from gateway.access.api_keys import ApiKeys
-from gateway.app import open_gateway
-from gateway.config.load import parse
-from gateway.downstream.http.endpoint import McpEndpoint
-from gateway.downstream.http.fast_path import FastPath
 
 EXAMPLES = 250
 PLAIN = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
@@ -196,7 +189,7 @@ def sendable(headers: dict[str, str]) -> bool:
     return all((value.isprintable() and value.isascii()) or value == "é" for value in headers.values())
 
 
-def test_both_ways_answer_alike_whatever_is_asked(tmp_path: Path) -> None:
+def test_a_body_with_a_length_and_one_in_chunks_are_answered_alike(tmp_path: Path) -> None:
     with (
         start_blocking_portal() as portal,
         portal.wrap_async_context_manager(wires(tmp_path)) as (_, short, long, session),
@@ -213,15 +206,15 @@ def test_both_ways_answer_alike_whatever_is_asked(tmp_path: Path) -> None:
             path, headers, body = request_of(modern, method, name, arguments, request_id, slips, session)
             if not sendable(headers):
                 return
-            fast, slow = portal.call(both, path, headers, body)
-            assert (fast.status, fast.body) == (slow.status, slow.body)
-            assert fast.headers == slow.headers
+            sized, chunked = portal.call(both, path, headers, body)
+            assert (sized.status, sized.body) == (chunked.status, chunked.body)
+            assert sized.headers == chunked.headers
 
         law()
 
 
 @pytest.mark.parametrize("modern", [True, False])
-async def test_progress_streams_alike_on_both_ways(modern: bool, tmp_path: Path) -> None:
+async def test_progress_streams_alike_with_a_length_and_in_chunks(modern: bool, tmp_path: Path) -> None:
     async with wires(tmp_path) as (_, short, long, session):
         for name in ("s__progress", "h__progress"):
             path, headers, raw = request_of(
@@ -230,12 +223,12 @@ async def test_progress_streams_alike_on_both_ways(modern: bool, tmp_path: Path)
             body = json.loads(raw)
             body["params"].setdefault("_meta", {})["progressToken"] = "p"
             with anyio.fail_after(10):
-                fast = await short.post(path, headers, json.dumps(body).encode(), chunked=False)
-                slow = await long.post(path, headers, json.dumps(body).encode(), chunked=True)
-            assert fast.headers == slow.headers
-            assert fast.headers["content-type"] == "text/event-stream", fast.body
-            assert fast.body.count(b"notifications/progress") == 3
-            assert fast.body == slow.body
+                sized = await short.post(path, headers, json.dumps(body).encode(), chunked=False)
+                chunked = await long.post(path, headers, json.dumps(body).encode(), chunked=True)
+            assert sized.headers == chunked.headers
+            assert sized.headers["content-type"] == "text/event-stream", sized.body
+            assert sized.body.count(b"notifications/progress") == 3
+            assert sized.body == chunked.body
 
 
 @pytest.mark.parametrize("piece_bytes", [1, 7, 100])
@@ -262,7 +255,7 @@ async def test_a_request_that_comes_in_pieces_is_answered_like_one_that_comes_wh
         assert (await gateway.call("h__echo", {"text": "y"}))["content"]
 
 
-async def test_a_body_that_dawdles_is_still_heard(tmp_path: Path) -> None:
+async def test_a_body_that_is_slow_is_still_read(tmp_path: Path) -> None:
     async with wires(tmp_path) as (_, short, _, session):
         path, headers, body = request_of(True, "tools/call", "s__echo", {"text": "x"}, 1, [], session)
         lines = [f"POST {path} HTTP/1.1", *(f"{k}: {v}" for k, v in headers.items()), f"content-length: {len(body)}"]
@@ -274,32 +267,3 @@ async def test_a_body_that_dawdles_is_still_heard(tmp_path: Path) -> None:
             writer.write(body[-1:])
             assert (await read_reply(reader)).status == 200
         writer.close()
-
-
-async def test_what_is_usual_goes_the_short_way_and_nothing_else() -> None:
-    config = parse(json.dumps({"mcpServers": {"s": {"url": "http://127.0.0.1:1/mcp"}}}), environ={})
-    async with open_gateway(config, state_dir=None) as gateway:
-        endpoint = McpEndpoint(gateway.server, gateway.views, ApiKeys([]))
-        fast = FastPath(endpoint, lambda host, origin: host == b"127.0.0.1" and origin is None)
-        head = [(b"host", b"127.0.0.1"), *((k.encode(), v.encode()) for k, v in PLAIN.items())]
-        modern = [(b"mcp-protocol-version", MODERN.encode()), (b"mcp-method", b"tools/call"), (b"mcp-name", b"s__echo")]
-        body = call_of("s__echo", {"text": "x"})
-
-        def taken(headers: list[tuple[bytes, bytes]], message: Json, path: bytes = b"/mcp") -> bool:
-            raw = json.dumps(message).encode()
-            return fast.take(path, headers, raw, peer="", emit=lambda message: None) is not None
-
-        assert taken(head + modern, body)
-        assert taken(head + modern, body, b"/mcp/default")
-        lists = copy.deepcopy(body) | {"method": "tools/list"}
-        assert taken([*head, modern[0], (b"mcp-method", b"tools/list")], lists)
-        assert not taken(head + modern, body, b"/mcp/none")
-        assert not taken(head, body)
-        assert not taken(head[1:] + modern, body)
-        assert not taken([*head, *modern, (b"mcp-name", b"s__echo")], body)
-        assert not taken([*head, *modern, (b"origin", b"http://localhost")], body)
-        assert not taken([*head, *modern[:2]], body)
-        assert not taken(head + modern, body | {"id": True})
-        assert not taken(head + modern, body | {"method": "initialize"})
-        endpoint.draining = True
-        assert not taken(head + modern, body)

@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.cluster import single_process_only
 from gateway.cluster.assignment import Assignment, owner_of, prefix_of
-from gateway.cluster.merging import Ledger, hook_rows, repair_rows, server_row, server_rows
+from gateway.cluster.metrics_ledger import Ledger
 from gateway.config.model import Config, ServerConfig
 from gateway.errors import ConfigError
 
@@ -73,25 +73,6 @@ def test_an_upstream_is_up_where_every_worker_has_it_and_waiting_calls_are_summe
     assert merged["typegate_upstream_in_flight", "a"] == 5
 
 
-def test_a_server_is_shown_as_at_the_worker_that_is_worst_off() -> None:
-    good = {"name": "s", "state": "ready", "lastError": None, "inFlight": 1, "tools": 3}
-    bad = {"name": "s", "state": "waiting", "lastError": "refused", "inFlight": 2, "tools": 0}
-    for rows in ([good, bad], [bad, good]):
-        assert server_row(rows) == {**bad, "inFlight": 3}
-    assert server_row([good, good]) == {**good, "inFlight": 2}
-    only = {**good, "name": "t"}
-    assert [row["name"] for row in server_rows([[good], [bad, only]])] == ["s", "t"]
-
-
-def test_repairs_are_summed_for_each_tool() -> None:
-    one = [{"wrapper": "b", "calls": 2, "repairs": {"x": 1, "y": 1}}]
-    two = [{"wrapper": "b", "calls": 1, "repairs": {"x": 1}}, {"wrapper": "a", "calls": 1, "repairs": {"z": 1}}]
-    assert repair_rows([one, two]) == [
-        {"wrapper": "a", "calls": 1, "repairs": {"z": 1}},
-        {"wrapper": "b", "calls": 3, "repairs": {"x": 2, "y": 1}},
-    ]
-
-
 @given(st.integers(1, 64).flatmap(lambda count: st.tuples(st.just(count), st.integers(0, count - 1))), st.text())
 def test_an_id_names_the_worker_that_gave_it_out(place: tuple[int, int], rest: str) -> None:
     count, index = place
@@ -108,7 +89,7 @@ def test_any_other_text_names_a_worker_or_none(text: str) -> None:
 def test_an_assignment_survives_its_journey() -> None:
     whole = Assignment(
         index=1, count=2, again=True, listener=7, shown="http://x/mcp", host="::1", sockets="/tmp/é", secret="s",
-        seal_key="00", token='t"\n', text="{}\n\ud800"[:3], path=None, state_dir="/s", insecure=False, verbose=True,
+        signing_key="00", token='t"\n', text="{}\n\ud800"[:3], path=None, state_dir="/s", insecure=False, verbose=True,
     )  # fmt: skip
     assert Assignment.read(whole.line()) == whole
     with pytest.raises(ValueError, match="no assignment"):
@@ -135,20 +116,3 @@ def test_hooks_that_keep_state_in_one_process_are_named_with_their_reason() -> N
         single_process_only.check(config({"name": "limit", "use": "rate_limit"}), file="f")
     with pytest.raises(ConfigError, match=r"hook log \(audit_log\) writes and rotates one file"):
         single_process_only.check(config({"name": "log", "use": "audit_log"}), file="f")
-
-
-def test_what_hooks_have_counted_is_summed_and_any_trouble_is_told() -> None:
-    def row(runs: int, breaker: str = "closed", error: str | None = None) -> dict[str, object]:
-        counts = {"runs": runs, "failed": 0 if error is None else 1}
-        return {
-            "name": "h",
-            "mode": "transform",
-            "breaker": breaker,
-            "lastError": error,
-            "seconds": 0.5,
-            "counts": counts,
-        }
-
-    [merged] = hook_rows([[row(2)], [row(3, "open", "it hangs")]])
-    assert merged == {**row(5, "open", "it hangs"), "seconds": 1.0}
-    assert hook_rows([[], []]) == []

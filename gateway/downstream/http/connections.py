@@ -1,0 +1,139 @@
+"""All connections of one server: how many are served, what they may leave unread, and how long they may take.
+
+A caller may be slow, but not for ever: with the head of a request, with its body, with reading what it asked for.
+What waits to be read is bounded for all callers together, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Iterable
+from typing import Final, Protocol
+
+import anyio
+
+from gateway.memory import give_back
+
+log = logging.getLogger(__name__)
+
+STALLED_S: Final = 30.0
+"""A caller that takes nothing of its answer for this long is gone or hostile; mobile networks pause for less."""
+MAX_UNREAD_BYTES: Final = 128 * 1024 * 1024
+"""What all callers together may leave unread: a few dozen of the largest answers, and well within a small pod."""
+# Deadlines are tens of seconds: one timer a second for all connections replaces two for each request.
+_SWEEP_S: Final = 1.0
+# At the end, a caller that still reads gets its answers; one that takes nothing for this long holds up nobody.
+_IDLE_AT_END_S: Final = 1.0
+_POLL_S: Final = 0.02
+
+
+class CallerConnection(Protocol):
+    """What is watched of one connection.
+
+    Attributes:
+        is_cut: It was dropped; its end is heard a moment later.
+        taken_s: When its caller was last seen to take something, or to have nothing to take.
+    """
+
+    is_cut: bool
+    taken_s: float
+
+    @property
+    def unread_bytes(self) -> int:
+        """What waits to be read."""
+
+    def look(self, now_s: float) -> None:
+        """Apply its deadlines, and note whether anything was taken since the last look."""
+
+    def cut(self) -> None:
+        """Drop it, with all that is unread."""
+
+
+class Connections:
+    """The connections of one server.
+
+    Args:
+        most: How many are served at once. A few more are read and answered with 503, others without being read.
+        stalled_s: How long a caller may take nothing of what it is sent.
+    """
+
+    def __init__(self, *, most: int, stalled_s: float = STALLED_S) -> None:
+        self._most = most
+        # Those that are read to be refused: enough to say 503 properly, few enough to cost nothing.
+        self._most_read = most + most // 20
+        self._stalled_s = stalled_s
+        self._open: set[CallerConnection] = set()
+        self._paused: set[CallerConnection] = set()
+        self._cut_since_sweep = False
+
+    async def watch(self) -> None:
+        """Apply deadlines and bounds, until cancelled."""
+        while True:
+            await anyio.sleep(_SWEEP_S)
+            if self._cut_since_sweep:
+                # Only now, since what they held is freed when their end is heard.
+                self._cut_since_sweep = False
+                give_back()
+            self._sweep(asyncio.get_running_loop().time())
+
+    async def read_out(self) -> None:
+        """Return once callers have read all that they were sent, or for a second none of them has read anything."""
+        least_bytes, since_s = math.inf, anyio.current_time()
+        while unread_bytes := sum(connection.unread_bytes for connection in self._open):
+            if unread_bytes < least_bytes:
+                least_bytes, since_s = unread_bytes, anyio.current_time()
+            elif anyio.current_time() - since_s > _IDLE_AT_END_S:
+                return
+            await anyio.sleep(_POLL_S)
+
+    def add(self, connection: CallerConnection) -> tuple[bool, bool]:
+        """Count a new connection: whether it is read, and whether its requests are served."""
+        self._open.add(connection)
+        # Decided once: who came in time is served, however many come later.
+        return len(self._open) <= self._most_read, len(self._open) <= self._most
+
+    def remove(self, connection: CallerConnection) -> None:
+        """Forget a connection that has ended."""
+        self._open.discard(connection)
+        self._paused.discard(connection)
+
+    def was_cut(self) -> None:
+        """Note that a connection was dropped with what it held."""
+        self._cut_since_sweep = True
+
+    def paused(self, connection: CallerConnection) -> None:
+        """Note that much waits to be read on a connection. Answers may come faster than the next sweep."""
+        self._paused.add(connection)
+        self._cut_down(self._paused)
+
+    def resumed(self, connection: CallerConnection) -> None:
+        """Note that little waits there now."""
+        self._paused.discard(connection)
+
+    def _sweep(self, now_s: float) -> None:
+        stalled = []
+        for connection in list(self._open):
+            connection.look(now_s)
+            if now_s - connection.taken_s >= self._stalled_s and not connection.is_cut:
+                stalled.append(connection)
+        for connection in stalled:
+            connection.cut()
+        if stalled:
+            log.warning("%d callers did not read what they were sent and were cut off", len(stalled))
+        self._cut_down(self._open)
+
+    def _cut_down(self, connections: Iterable[CallerConnection]) -> None:
+        """Cut those that took nothing for longest, until the rest is within the bound."""
+        # A connection that was cut a moment ago still shows what it held.
+        holding = [connection for connection in connections if not connection.is_cut]
+        total_bytes = sum(connection.unread_bytes for connection in holding)
+        if total_bytes <= MAX_UNREAD_BYTES:
+            return
+        log.warning("callers leave more than %d bytes unread: the slowest are cut off", MAX_UNREAD_BYTES)
+        for connection in sorted(holding, key=lambda each: (each.taken_s, -each.unread_bytes)):
+            if total_bytes <= MAX_UNREAD_BYTES:
+                return
+            total_bytes -= connection.unread_bytes
+            connection.cut()

@@ -1,0 +1,64 @@
+"""Which hosts and origins are served: a page in somebody's browser must not reach a gateway on their machine."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from gateway.downstream.http.request import RequestHead, RequestRefused
+
+LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1", "[::1]"})
+"""The names of this machine that no other machine can claim."""
+# Nothing but a name or an address and a port: user information, paths and leftovers behind an address are refused.
+_AUTHORITY: Final = re.compile(r"(\[[0-9a-f:.]+\]|[^\s:/?#@\[\]\\]+)(?::\d{1,5})?")
+# A browser of one page sends one pair; this many differ only under attack.
+_MAX_REMEMBERED: Final = 64
+
+
+class HostCheck:
+    """Looks at Host and Origin of every request, on every path.
+
+    Source: MCP 2026-07-28, "Transports", "Security Warning" (DNS rebinding).
+
+    Args:
+        hosts: The hosts that may be named, in lower case, with or without a port; None for any.
+        origins: Further origins that may call, beside those of this machine.
+    """
+
+    def __init__(self, hosts: frozenset[str] | None, origins: frozenset[str]) -> None:
+        self._hosts = hosts
+        self._origins = origins
+        self._accepted: set[tuple[bytes | None, bytes | None]] = set()
+
+    def check(self, head: RequestHead) -> None:
+        """Let a request pass, or not.
+
+        Raises:
+            RequestRefused: Its Host is missing, repeated or not served, or its Origin is a stranger's.
+        """
+        pair = (head.raw(b"host"), head.raw(b"origin"))
+        if pair in self._accepted:
+            return
+        hosts = [value for name, value in head.fields if name == b"host"]
+        if len(hosts) > 1 or (not hosts and head.version != "1.0"):
+            # RFC 9112, section 3.2 "Request Target".
+            raise RequestRefused(400, "one Host is needed", body=b'{"error":"one Host is needed"}')
+        if hosts and not self._host_allowed(head.text(b"host").lower()):
+            raise RequestRefused(421, "Host", body=b'{"error":"this Host is not served here"}')
+        if pair[1] is not None and not self._origin_allowed(head.text(b"origin").lower()):
+            raise RequestRefused(403, "Origin", body=b'{"error":"this Origin is not allowed"}')
+        if len(self._accepted) < _MAX_REMEMBERED:
+            self._accepted.add(pair)
+
+    def _host_allowed(self, host: str) -> bool:
+        if self._hosts is None:
+            return True
+        match = _AUTHORITY.fullmatch(host)
+        return match is not None and (host in self._hosts or match[1] in self._hosts)
+
+    def _origin_allowed(self, origin: str) -> bool:
+        if origin in self._origins:
+            return True
+        scheme, _, authority = origin.partition("://")
+        match = _AUTHORITY.fullmatch(authority)
+        return scheme in ("http", "https") and match is not None and match[1] in LOOPBACK

@@ -1,0 +1,28 @@
+"""Server-sent events as bytes.
+
+Source: WHATWG HTML, "Server-sent events", "Parsing an event stream".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+PING: Final = b": ping\n\n"
+"""A comment: parsers skip it, and proxies see that the connection lives."""
+HEADERS: Final = (
+    b"content-type: text/event-stream\r\n"
+    # Some proxies buffer or compress a stream until it ends unless they are told not to.
+    b"cache-control: no-cache, no-transform\r\nx-accel-buffering: no\r\n"
+)
+
+
+def event(data: bytes | Iterable[bytes | memoryview], number: int | None = None) -> bytes:
+    """One event that carries a JSON text, which has no line break of its own.
+
+    Args:
+        data: The text, in one piece or several.
+        number: The id of the event, for `Last-Event-ID`.
+    """
+    head = b"event: message\ndata: " if number is None else b"event: message\nid: %d\ndata: " % number
+    return head + data + b"\n\n" if isinstance(data, bytes) else b"".join((head, *data, b"\n\n"))

@@ -1,0 +1,75 @@
+"""One rule for what a JSON-RPC message is, whatever carried it.
+
+Source: JSON-RPC 2.0, sections 4 "Request object" and 5 "Response object"; MCP forbids batches and null ids.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from gateway.errors import INVALID_PARAMS, INVALID_REQUEST, RpcError
+
+RequestId = str | int | float
+
+
+class RpcRequest(NamedTuple):
+    """A request: it is answered, with its id."""
+
+    id: RequestId
+    method: str
+    params: dict[str, Any]
+
+
+class RpcNotification(NamedTuple):
+    """A notification: nothing answers it. Its params are as they came; None where there are none."""
+
+    method: str
+    params: Any
+
+
+class RpcResponse(NamedTuple):
+    """An answer to a request of ours."""
+
+    message: dict[str, Any]
+
+
+class InvalidMessage(RpcError):
+    """Not a JSON-RPC message.
+
+    Attributes:
+        request_id: The id to answer with; None where the message has no usable one.
+    """
+
+    def __init__(self, code: int, message: str, request_id: RequestId | None = None) -> None:
+        super().__init__(code, message)
+        self.request_id = request_id
+
+
+def classify(message: object) -> RpcRequest | RpcNotification | RpcResponse:
+    """Tell what a parsed message is.
+
+    Raises:
+        InvalidMessage: It is none of the three.
+    """
+    if not isinstance(message, dict):
+        raise InvalidMessage(INVALID_REQUEST, "Body must be a single JSON-RPC request or notification object")
+    method, request_id = message.get("method"), message.get("id")
+    if "method" not in message and ("result" in message or "error" in message):
+        return RpcResponse(message)
+    if "id" not in message and isinstance(method, str):
+        return RpcNotification(method, message.get("params"))
+    usable = usable_id(request_id)
+    if message.get("jsonrpc") != "2.0" or not isinstance(method, str):
+        raise InvalidMessage(INVALID_REQUEST, "Not a JSON-RPC 2.0 request", usable)
+    if usable is None:
+        raise InvalidMessage(INVALID_REQUEST, "The id must be a string or a number")
+    params = message.get("params", {})
+    if not isinstance(params, dict):
+        raise InvalidMessage(INVALID_PARAMS, "params must be an object", usable)
+    return RpcRequest(usable, method, params)
+
+
+def usable_id(value: object) -> RequestId | None:
+    """The id of a request, if an answer can carry it."""
+    # JSON has no booleans among its numbers; Python does.
+    return value if isinstance(value, str | int | float) and not isinstance(value, bool) else None

@@ -1,0 +1,423 @@
+"""One connection over a real socket: what is read as a request, what is refused, and in which order answers leave."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import anyio
+import pytest
+
+from gateway.downstream.http.asgi import AsgiHandler, Receive, Scope, Send
+from gateway.downstream.http.connections import Connections
+from gateway.downstream.http.protocol import (
+    BODY_S,
+    HEAD_S,
+    KEEP_ALIVE_S,
+    MAX_FIELDS,
+    MAX_HEAD_BYTES,
+    Handler,
+    HttpProtocol,
+)
+from gateway.downstream.http.request import RequestHead, RequestRefused
+from gateway.downstream.http.responder import Responder
+
+GET = b"GET /a HTTP/1.1\r\nhost: x\r\n\r\n"
+
+
+@dataclass
+class Site:
+    """Answers every request with its method, path and body; some paths behave otherwise."""
+
+    max_body_bytes: int = 1000
+    seen: list[tuple[RequestHead, bytes]] = field(default_factory=list)
+    cancelled: asyncio.Event = field(default_factory=asyncio.Event)
+    go_on: asyncio.Event = field(default_factory=asyncio.Event)
+    protocols: list[HttpProtocol] = field(default_factory=list)
+
+    def route(self, head: RequestHead) -> Handler:
+        return self
+
+    def admit(self, head: RequestHead) -> None:
+        if head.path == b"/refused":
+            raise RequestRefused(403, "no")
+
+    def answer(self, head: RequestHead, admitted: object, body: bytes, responder: Responder, peer: str) -> None:
+        self.seen.append((head, body))
+        if head.path == b"/slow":
+            responder.run(self._slow(responder))
+        elif head.path == b"/broken":
+            raise ValueError("a fault of ours")
+        elif head.path == b"/stream":
+            responder.emit({"n": 1}, 7)
+            responder.finish(200, (b"{}",))
+        else:
+            responder.respond(200, (b'"%b %b %b"' % (head.method, head.path, body),))
+
+    async def _slow(self, responder: Responder) -> None:
+        try:
+            await self.go_on.wait()
+        except asyncio.CancelledError:
+            self.cancelled.set()
+            return
+        responder.respond(200, (b'"slow"',))
+
+
+@dataclass(slots=True)
+class Client:
+    """The other end of one connection."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    async def send(self, data: bytes) -> None:
+        self.writer.write(data)
+        await self.writer.drain()
+
+    async def response(self) -> tuple[int, dict[str, str], bytes]:
+        """The next response that has a length."""
+        with anyio.fail_after(5):
+            lines = (await self.reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+            headers = dict(line.split(": ", 1) for line in lines[1:] if line)
+            body = await self.reader.readexactly(int(headers.get("content-length", "0")))
+            return int(lines[0].split(" ")[1]), headers, body
+
+    async def rest(self) -> bytes:
+        """Everything up to the end of the connection."""
+        with anyio.fail_after(5):
+            return await self.reader.read()
+
+
+@asynccontextmanager
+async def served(site: Handler | Site, *, most: int = 10) -> AsyncIterator[Client]:
+    """A connection to a server of this site."""
+    connections = Connections(most=most)
+    router = site if isinstance(site, Site) else _Only(site)
+
+    def protocol() -> HttpProtocol:
+        made = HttpProtocol(connections, router)
+        if isinstance(site, Site):
+            site.protocols.append(made)
+        return made
+
+    server = await asyncio.get_running_loop().create_server(protocol, "127.0.0.1", 0)
+    reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname()[:2])
+    try:
+        yield Client(reader, writer)
+    finally:
+        writer.close()
+        server.close()
+
+
+@dataclass
+class _Only:
+    handler: Handler
+
+    def route(self, head: RequestHead) -> Handler:
+        return self.handler
+
+
+def post(path: str, body: bytes, *lines: str) -> tuple[bytes, bytes]:
+    """Head and body of a POST."""
+    head = [f"POST {path} HTTP/1.1", "host: x", f"content-length: {len(body)}", *lines]
+    return ("\r\n".join(head) + "\r\n\r\n").encode(), body
+
+
+@pytest.mark.parametrize(
+    "wish",
+    [
+        ("connection: upgrade", "upgrade: x"),
+        ("connection: Upgrade, HTTP2-Settings", "upgrade: h2c", "http2-settings: AAMAAABk"),
+        ("connection: keep-alive, upgrade", "upgrade: websocket", "sec-websocket-version: 13"),
+    ],
+    ids=["unknown", "h2c", "websocket"],
+)
+@pytest.mark.parametrize("together", [True, False])
+async def test_a_wish_to_upgrade_is_ignored_and_the_body_stays_the_body(wish: tuple[str, ...], together: bool) -> None:
+    hidden = b"GET /smuggled HTTP/1.1\r\nhost: x\r\n\r\n"
+    site = Site()
+    async with served(site) as client:
+        head, body = post("/a", hidden, *wish)
+        if together:
+            await client.send(head + body + GET)
+        else:
+            await client.send(head)
+            await anyio.sleep(0.02)
+            await client.send(body)
+            await client.send(GET)
+        assert (await client.response())[2] == b'"POST /a %b"' % hidden
+        assert (await client.response())[2] == b'"GET /a "'
+    assert [head.path for head, _ in site.seen] == [b"/a", b"/a"]
+
+
+async def test_connect_is_refused_and_nothing_behind_it_is_read() -> None:
+    site = Site()
+    async with served(site) as client:
+        await client.send(b"CONNECT x:1 HTTP/1.1\r\nhost: x\r\n\r\n" + GET)
+        assert (await client.rest()).startswith(b"HTTP/1.1 501 ")
+    assert site.seen == []
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET /a HTTP/1.1\r\nhost: x\r\nfield: " + b"x" * MAX_HEAD_BYTES,
+        b"GET /" + b"a" * (MAX_HEAD_BYTES + 1),
+        b"GET /a HTTP/1.1\r\n" + b"a: b\r\n" * (MAX_FIELDS + 1),
+        b"GET /a HTTP/1.1\r\n" + (b"a: " + b"b" * 1000 + b"\r\n") * 70,
+    ],
+    ids=["one field", "the target", "many fields", "all together"],
+)
+@pytest.mark.parametrize("piece_bytes", [1 << 20, 1000])
+async def test_a_head_over_its_bounds_is_refused_and_the_connection_ends(head: bytes, piece_bytes: int) -> None:
+    site = Site()
+    async with served(site) as client:
+        # A field that never ends is known by what comes after it.
+        pieces = [head[start : start + piece_bytes] for start in range(0, len(head), piece_bytes)]
+        for piece in [*pieces, *[b"x" * 1000] * 70, b"\r\n\r\n"]:
+            await client.send(piece)
+            await anyio.sleep(0.001)
+            if client.reader._buffer:  # type: ignore[attr-defined]
+                break  # to go on writing would lose the answer
+        assert (await client.rest()).startswith(b"HTTP/1.1 431 ")
+    assert site.seen == []
+
+
+async def test_a_large_body_behind_a_head_in_two_pieces_is_no_large_head() -> None:
+    site = Site(max_body_bytes=1 << 20)
+    async with served(site) as client:
+        head, body = post("/a", b"x" * 300_000)
+        await client.send(head[:20])
+        await anyio.sleep(0.02)
+        await client.send(head[20:] + body + head[:20])
+        assert (await client.response())[0] == 200
+        await client.send(head[20:] + body)
+        assert (await client.response())[0] == 200
+
+
+async def test_expect_is_answered_before_the_body_and_other_wishes_are_refused() -> None:
+    async with served(Site()) as client:
+        head, body = post("/a", b"body", "expect: 100-continue")
+        await client.send(head)
+        with anyio.fail_after(5):
+            assert await client.reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        await client.send(body)
+        assert (await client.response())[2] == b'"POST /a body"'
+        head, body = post("/a", b"body", "expect: a miracle")
+        await client.send(head + body + GET)
+        assert [(await client.response())[0] for _ in range(2)] == [417, 200]
+
+
+async def test_a_body_is_not_waited_for_where_the_head_is_refused() -> None:
+    async with served(Site()) as client:
+        head, body = post("/refused", b"body", "expect: 100-continue")
+        await client.send(head)
+        assert (await client.response())[0] == 403
+        await client.send(body + GET)
+        assert (await client.response())[2] == b'"GET /a "'
+
+
+async def test_requests_sent_ahead_are_answered_in_order_and_a_bad_one_ends_the_row() -> None:
+    site = Site()
+    async with served(site) as client:
+        slow, refused = GET.replace(b"/a", b"/slow"), GET.replace(b"/a", b"/refused")
+        await client.send(slow + GET + refused + GET + b"\x00 nonsense\r\n\r\n")
+        await anyio.sleep(0.05)
+        assert len(site.seen) == 1
+        site.go_on.set()
+        answers = [await client.response() for _ in range(5)]
+        assert [status for status, _, _ in answers] == [200, 200, 403, 200, 400]
+        assert answers[0][2] == b'"slow"'
+        assert await client.rest() == b""
+
+
+async def test_a_body_on_its_way_while_another_request_is_answered_is_read_in_its_turn() -> None:
+    site = Site()
+    async with served(site) as client:
+        head, body = post("/a", b"0123456789")
+        await client.send(GET.replace(b"/a", b"/slow") + head + body[:4])
+        await anyio.sleep(0.05)
+        site.go_on.set()
+        assert (await client.response())[2] == b'"slow"'
+        await client.send(body[4:])
+        assert (await client.response())[2] == b'"POST /a 0123456789"'
+
+
+async def test_more_requests_ahead_than_anyone_needs_cost_the_connection() -> None:
+    site = Site()
+    async with served(site) as client:
+        await client.send(GET.replace(b"/a", b"/slow") + GET * 100)
+        with pytest.raises(ConnectionResetError):
+            await client.rest()
+        await asyncio.wait_for(site.cancelled.wait(), 5)
+
+
+async def test_a_caller_that_leaves_cancels_what_runs_for_it() -> None:
+    site = Site()
+    async with served(site) as client:
+        await client.send(GET.replace(b"/a", b"/slow"))
+        await anyio.sleep(0.02)
+        client.writer.close()
+        await asyncio.wait_for(site.cancelled.wait(), 5)
+
+
+async def test_a_trailer_changes_nothing_that_the_head_said() -> None:
+    site = Site()
+    async with served(site) as client:
+        head = b"POST /a HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\ntrailer: host\r\n\r\n"
+        await client.send(head + b"2\r\nab\r\n0\r\nhost: other\r\nauthorization: Bearer x\r\n\r\n")
+        assert (await client.response())[2] == b'"POST /a ab"'
+    assert site.seen[0][0].raw(b"authorization") is None
+    assert site.seen[0][0].raw(b"host") == b"x"
+
+
+async def test_a_body_over_the_bound_is_refused_and_what_is_left_of_it_forgotten() -> None:
+    site = Site(max_body_bytes=10)
+    async with served(site) as client:
+        head, body = post("/a", b"x" * 100_000)
+        await client.send(head + body + GET)
+        assert (await client.response())[0] == 413
+        assert (await client.response())[2] == b'"GET /a "'
+        await client.send(
+            b"POST /a HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n" + b"8\r\n12345678\r\n" * 3
+        )
+        status, headers, _ = await client.response()
+        assert (status, headers["connection"]) == (413, "close")
+        assert await client.rest() == b""
+    assert [body for _, body in site.seen] == [b""]
+
+
+async def test_what_follows_a_request_that_closes_is_not_read() -> None:
+    site = Site()
+    async with served(site) as client:
+        await client.send(b"GET /a HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n" + GET)
+        answer = await client.rest()
+    assert answer.count(b"HTTP/1.1 ") == 1
+    assert b"connection: close" in answer
+    assert len(site.seen) == 1
+
+
+async def test_http_1_0_is_answered_without_chunks_and_head_without_a_body() -> None:
+    async with served(Site()) as client:
+        await client.send(GET.replace(b"GET", b"HEAD"))
+        with anyio.fail_after(5):
+            assert b"content-length: 10\r\n" in await client.reader.readuntil(b"\r\n\r\n")
+        await client.send(b"GET /stream HTTP/1.0\r\nhost: x\r\n\r\n")
+        answer = await client.rest()
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert b"transfer-encoding" not in head
+    assert body == b'event: message\nid: 7\ndata: {"n":1}\n\nevent: message\ndata: {}\n\n'
+
+
+async def test_a_fault_of_a_handler_is_a_500_and_the_connection_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    async with served(Site()) as client:
+        await client.send(GET.replace(b"/a", b"/broken") + GET)
+        assert [(await client.response())[0] for _ in range(2)] == [500, 200]
+    assert "a request failed unexpectedly" in caplog.text
+
+
+async def test_connections_over_the_limit_are_told_so_and_closed() -> None:
+    async with served(Site(), most=0) as client:
+        assert (await client.rest()).startswith(b"HTTP/1.1 503 ")
+
+
+@pytest.mark.parametrize(
+    ("sent", "within_s", "answer"),
+    [
+        (b"", HEAD_S, b""),
+        (b"GET /a HTTP/1.1\r\nhos", HEAD_S, b""),
+        (post("/a", b"body")[0] + b"bo", BODY_S, b"HTTP/1.1 408 "),
+        (GET, KEEP_ALIVE_S, b"HTTP/1.1 200 "),
+    ],
+    ids=["nothing", "half a head", "half a body", "idle"],
+)
+async def test_whoever_is_too_slow_is_cut_off_not_before_its_time(sent: bytes, within_s: float, answer: bytes) -> None:
+    site = Site()
+    async with served(site) as client:
+        await client.send(sent)
+        with anyio.fail_after(5):
+            while not site.protocols or (sent == GET and not site.seen):
+                await anyio.sleep(0.005)
+        await anyio.sleep(0.05)
+        [protocol] = site.protocols
+        now_s = asyncio.get_running_loop().time()
+        protocol.look(now_s + within_s - 1)
+        assert not protocol.transport.is_closing()
+        protocol.look(now_s + within_s + 1)
+        try:
+            assert (await client.rest()).startswith(answer)
+        except ConnectionResetError:
+            assert answer == b""
+
+
+@pytest.mark.parametrize(
+    ("target", "host"),
+    [("http://evil.test/a", b"evil.test"), ("HTTP://x:80", b"x:80"), ("/a", b"x")],
+    ids=["another host", "no path", "origin form"],
+)
+async def test_the_authority_of_an_absolute_target_counts_as_the_host(target: str, host: bytes) -> None:
+    site = Site()
+    async with served(site) as client:
+        await client.send(GET.replace(b"/a", target.encode()))
+        assert (await client.response())[0] == 200
+    assert site.seen[0][0].raw(b"host") == host
+
+
+async def test_an_application_gets_the_whole_body_and_hears_when_its_caller_has_left() -> None:
+    left = asyncio.Event()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        message = await receive()
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"x-path", scope["path"].encode())]})
+        await send({"type": "http.response.body", "body": message["body"], "more_body": True})
+        assert (await receive())["type"] == "http.disconnect"
+        left.set()
+
+    async with served(AsgiHandler(app, max_body_bytes=100)) as client:
+        head, body = post("/a%20b?c=d", b"body")
+        await client.send(head + body)
+        with anyio.fail_after(5):
+            answer = await client.reader.readuntil(b"4\r\nbody\r\n")
+        assert b"x-path: /a b\r\n" in answer
+        client.writer.close()
+        await asyncio.wait_for(left.wait(), 5)
+
+
+async def test_an_application_that_writes_faster_than_it_is_read_waits() -> None:
+    written = 0
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        nonlocal written
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for _ in range(1000):
+            await send({"type": "http.response.body", "body": b"x" * 100_000, "more_body": True})
+            written += 1
+        await send({"type": "http.response.body", "body": b""})
+
+    async with served(AsgiHandler(app, max_body_bytes=0)) as client:
+        await client.send(GET)
+        began_s = time.monotonic()
+        while time.monotonic() - began_s < 0.3:
+            await anyio.sleep(0.02)
+        assert 0 < written < 500
+
+
+@pytest.mark.parametrize("broken", ["before", "after"])
+async def test_an_application_that_fails_ends_its_response_and_no_other(
+    broken: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        if broken == "after":
+            await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"9")]})
+        raise ValueError("a fault of its own")
+
+    async with served(AsgiHandler(app, max_body_bytes=0)) as client:
+        await client.send(GET)
+        if broken == "before":
+            assert (await client.response())[0] == 500
+        else:
+            assert (await client.rest()).endswith(b"\r\n\r\n")
+    assert "an application failed" in caplog.text
