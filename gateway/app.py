@@ -15,26 +15,26 @@ from anyio.abc import TaskGroup
 
 from gateway.access.principal import LOCAL
 from gateway.access.signing import Seals
-from gateway.calls.call_stats import Outcomes
+from gateway.calls.call_stats import CallStats
 from gateway.calls.context import Caller
 from gateway.calls.forwarding import Forwarder
 from gateway.calls.pipeline import CallPipeline
-from gateway.calls.profile_views import Views
-from gateway.calls.prompts_and_resources import OfferingCalls, TaskNames
-from gateway.calls.search_tools import Finder
-from gateway.calls.unknown_tool import Directions
-from gateway.calls.upstream_subscriptions import Subscriptions
+from gateway.calls.profile_views import ProfileViews
+from gateway.calls.prompts_and_resources import PromptsAndResources, TaskIds
+from gateway.calls.search_tools import SearchTools
+from gateway.calls.unknown_tool import UnknownToolErrors
+from gateway.calls.upstream_subscriptions import UpstreamSubscriptions
 from gateway.config.model import Config
 from gateway.config.plan import Plan
 from gateway.config.shapes import profile_of
 from gateway.downstream.changes import Announcer
 from gateway.downstream.server import McpServer
 from gateway.downstream.subscriptions import Listening
-from gateway.embeddings.tool_vectors import Meanings
+from gateway.embeddings.tool_vectors import ToolVectors
 from gateway.fleet import Fleet
-from gateway.hooks.active import Hooks
-from gateway.hooks.runner import Guard
-from gateway.operator_notes import Notebook
+from gateway.hooks.active import ActiveHooks
+from gateway.hooks.runner import HookRunner
+from gateway.operator_notes import OperatorNotes
 from gateway.reload import Reloader
 from gateway.upstream.private_links import PrivateLinks
 from gateway.upstream.transport.http_client import HttpClient
@@ -71,7 +71,7 @@ class Gateway:
         config: Config,
         state_dir: Path | None,
         group: TaskGroup,
-        guards: tuple[Guard, ...] = (),
+        runners: tuple[HookRunner, ...] = (),
         part: Part | None = None,
     ) -> None:
         writes = part is None or part.writes
@@ -80,49 +80,54 @@ class Gateway:
         self._client = HttpClient()
         self._began_s = anyio.current_time()
         self.registry = Registry(Shape(max_length=config.gateway.names.max_length))
-        self.notebook = Notebook(self.registry, state_dir, writes=writes)
+        self.notes = OperatorNotes(self.registry, state_dir, writes=writes)
         self.fleet = Fleet(
             self.registry,
             group,
             self._client,
             state_dir,
             prefix=config.gateway.names.prefix,
-            notes_of=self.notebook.of,
+            notes_of=self.notes.of,
             saves=writes,
         )
         self.private = PrivateLinks(group, self._client)
-        self.subscriptions = Subscriptions(self.fleet.links)
+        self.subscriptions = UpstreamSubscriptions(self.fleet.links)
         self.fleet.on_update = lambda alias: partial(self.subscriptions.note, alias)
         self.fleet.on_started = self.subscriptions.restore
         self.fleet.on_gone = self.private.drop_server
-        self.outcomes = Outcomes(on_success=self.notebook.succeeded)
-        self.views = Views(self.registry, _profiles(config))
+        self.call_stats = CallStats(on_success=self.notes.succeeded)
+        self.views = ProfileViews(self.registry, _profiles(config))
         search = config.gateway.search
-        self.meanings = Meanings(self.registry, state_dir if writes else None, wanted=search.embeddings)
-        self.finder = Finder(self.registry, self.fleet.links, search.synonyms, self.meanings)
+        self.tool_vectors = ToolVectors(self.registry, state_dir if writes else None, enabled=search.embeddings)
+        self.search_tools = SearchTools(
+            registry=self.registry, links=self.fleet.links, synonyms=search.synonyms, tool_vectors=self.tool_vectors
+        )
         self.announcer = Announcer(self.registry, self.views)
         self.reloader: Reloader | None = None
         seals = Seals(state_dir, key=part.seal_key if part is not None else None)
-        self.hooks = Hooks(self.registry, guards)
-        tasks = TaskNames(seals, self.hooks)
+        self.hooks = ActiveHooks(self.registry, runners)
+        task_ids = TaskIds(seals, self.hooks)
         forwarder = Forwarder(self.fleet.links, self.private, seals)
         self.pipeline = CallPipeline(
-            self.registry,
-            self.fleet.links,
-            forwarder,
-            tasks,
-            Directions(
-                self.registry, self.fleet.links, retired=self.fleet.retired, successor=self.fleet.successor
+            registry=self.registry,
+            links=self.fleet.links,
+            forwarder=forwarder,
+            task_ids=task_ids,
+            unknown_tool=UnknownToolErrors(
+                registry=self.registry,
+                links=self.fleet.links,
+                retired=self.fleet.retired,
+                successor=self.fleet.successor,
             ),
-            self.outcomes,
-            self.finder,
-            self.hooks,
-        )  # fmt: skip
+            call_stats=self.call_stats,
+            search_tools=self.search_tools,
+            hooks=self.hooks,
+        )
         self.server = McpServer(
             self.views,
             self.pipeline,
-            OfferingCalls(self.registry, forwarder, tasks, self.hooks),
-            Listening(self.views, self.subscriptions, tasks, self.announcer, pending=self._pending),
+            PromptsAndResources(registry=self.registry, forwarder=forwarder, task_ids=task_ids, hooks=self.hooks),
+            Listening(self.views, self.subscriptions, task_ids, self.announcer, pending=self._pending),
             self.announcer,
             shared=not config.gateway.auth.api_keys,
             settle=self._settle_first,
@@ -135,15 +140,15 @@ class Gateway:
         """Start every link at once; lists answer from the snapshot until then."""
         self.fleet.start(self.config.servers)
         self._group.start_soon(self.announcer.run)
-        self._group.start_soon(self.notebook.run)
-        self._group.start_soon(self.meanings.run)
+        self._group.start_soon(self.notes.run)
+        self._group.start_soon(self.tool_vectors.run)
         self._group.start_soon(self.hooks.run)
 
     def close(self) -> None:
         """Drop what no task owns."""
         self._client.close()
 
-    def apply(self, config: Config, steps: Plan, guards: tuple[Guard, ...] = ()) -> None:
+    def apply(self, config: Config, steps: Plan, runners: tuple[HookRunner, ...] = ()) -> None:
         """Take another configuration; only what the steps name is touched, and running calls end as they began."""
         servers = config.servers
         self.config = config
@@ -160,9 +165,9 @@ class Gateway:
                 self.fleet.add(alias, one)
         self.fleet.reshape(servers, max_length=config.gateway.names.max_length)
         self.views.replace(_profiles(config))
-        self.hooks.replace(guards)
-        self.finder.replace(config.gateway.search.synonyms)
-        self.meanings.replace(wanted=config.gateway.search.embeddings)
+        self.hooks.replace(runners)
+        self.search_tools.replace(config.gateway.search.synonyms)
+        self.tool_vectors.replace(enabled=config.gateway.search.embeddings)
         self.server.shared = not config.gateway.auth.api_keys
         self.announcer.stir()
 
@@ -194,13 +199,13 @@ async def open_gateway(config: Config, *, state_dir: Path | None, part: Part | N
     Raises:
         ConfigError: A hook cannot be loaded, or does not start.
     """
-    guards: tuple[Guard, ...] = ()
+    runners: tuple[HookRunner, ...] = ()
     if config.gateway.hooks:
-        from gateway.hooks.loading import prepare
+        from gateway.hooks.loading import load_hooks
 
-        guards = await prepare(config)
+        runners = await load_hooks(config)
     async with anyio.create_task_group() as group:
-        gateway = Gateway(config, state_dir, group, guards, part)
+        gateway = Gateway(config, state_dir, group, runners, part)
         gateway.start()
         try:
             yield gateway

@@ -15,6 +15,8 @@ UNSUPPORTED_PROTOCOL_VERSION: Final = -32022
 URL_ELICITATION_REQUIRED: Final = -32042
 RESOURCE_NOT_FOUND: Final = -32002
 
+UPSTREAM_ERROR_KEY: Final = "typegate/upstreamError"
+"""The member of a result's `_meta` that holds the JSON-RPC error which the result stands for."""
 # Of an upstream's codes these would make a client renegotiate with *us*.
 _RENEGOTIATION: Final = frozenset({HEADER_MISMATCH, UNSUPPORTED_PROTOCOL_VERSION})
 
@@ -86,6 +88,11 @@ class UpstreamLost(UpstreamError):
 class UpstreamProtocolError(UpstreamError):
     """The upstream answered with something that is not MCP."""
 
+    @classmethod
+    def unreadable(cls, server: str, error: Exception) -> UpstreamProtocolError:
+        """The error for an answer that cannot be parsed where somebody has to look inside."""
+        return cls(server, f"Server '{server}' answered with what cannot be read: {error}.")
+
 
 class ConnectionLost(GatewayError):
     """A transport ended or failed.
@@ -152,7 +159,7 @@ def relay(error: RpcError, *, server: str, verbatim: bool) -> dict[str, Any]:
         raise protocol_error(error, server=server, verbatim=verbatim)
     return error_result(
         f"{error.message}\n\n(error {error.code} from server '{server}')",
-        meta={"typegate/upstreamError": error.to_object()},
+        meta={UPSTREAM_ERROR_KEY: error.to_object()},
     )
 
 

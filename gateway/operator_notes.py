@@ -34,7 +34,7 @@ class NoteRefused(GatewayError):
     """A note cannot be taken; the text says why."""
 
 
-class Notebook:
+class OperatorNotes:
     """All notes. Changes of them are changes of the registry's shape.
 
     Attributes:

@@ -17,7 +17,7 @@ from gateway.config.plan import plan
 from gateway.config.source import read
 from gateway.config.watch import follow
 from gateway.errors import ConfigError
-from gateway.hooks.loading import prepare
+from gateway.hooks.loading import load_hooks
 
 if TYPE_CHECKING:
     from gateway.app import Gateway
@@ -98,9 +98,9 @@ class Reloader:
         config = await anyio.to_thread.run_sync(partial(loaded, text, path=path))
         self._check(config)
         self._gateway.fleet.check(config.servers, self._gateway.config.servers)
-        guards = await prepare(config, self._gateway.hooks.guards)
+        runners = await load_hooks(config, self._gateway.hooks.runners)
         steps = plan(self._gateway.config, config)
-        self._gateway.apply(config, steps, guards)
+        self._gateway.apply(config, steps, runners)
         self.text = text
         self._applied(config)
         self.error, self._loaded_at_s, self.count = None, time.time(), self.count + 1

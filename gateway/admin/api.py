@@ -104,7 +104,7 @@ class AdminApi:
     async def _config(self, request: Request) -> Response:
         reloader = self._gateway.reloader
         row = reloader.row() if reloader is not None else {"file": None}
-        return JsonAnswer({**row, "search": self._gateway.meanings.row()})
+        return JsonAnswer({**row, "search": self._gateway.tool_vectors.row()})
 
     async def _profiles(self, request: Request) -> Response:
         return JsonAnswer({"profiles": rows.profile_rows(self._gateway)})
@@ -116,7 +116,7 @@ class AdminApi:
         return JsonAnswer({"quarantine": rows.quarantine_rows(self._gateway)})
 
     async def _failures(self, request: Request) -> Response:
-        outcomes = self._gateway.outcomes
+        outcomes = self._gateway.call_stats
         return JsonAnswer({"failures": outcomes.failure_rows(), "repaired": outcomes.repair_rows()})
 
     async def _hooks(self, request: Request) -> Response:
@@ -124,7 +124,7 @@ class AdminApi:
         return JsonAnswer({"wrappers": hooks.wrapper_rows(), "hooks": hooks.rows()})
 
     async def _notes(self, request: Request) -> Response:
-        notebook = self._gateway.notebook
+        notebook = self._gateway.notes
         if request.method == "GET":
             return JsonAnswer({"notes": notebook.rows()})
         body = await _body(request)
@@ -143,7 +143,7 @@ class AdminApi:
 
     async def _one_note(self, request: Request) -> Response:
         note_id = request.path_params["id"]
-        if not self._gateway.notebook.remove(note_id):
+        if not self._gateway.notes.remove(note_id):
             return JsonAnswer({"error": f"there is no note {note_id[:200]}"}, 404)
         return JsonAnswer({"removed": note_id})
 

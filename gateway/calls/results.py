@@ -108,7 +108,7 @@ def whole(result: dict[str, Any], server: str) -> dict[str, Any]:
     try:
         return wire.whole(result)
     except wire.MalformedJson as error:
-        raise _unreadable(server, error) from None
+        raise UpstreamProtocolError.unreadable(server, error) from None
 
 
 def _passes_unread(result: dict[str, Any], version: str) -> bool:
@@ -120,11 +120,7 @@ def _has_text(content: Any, server: str) -> bool:
     try:
         return wire.has_item(content, "text")
     except wire.MalformedJson as error:
-        raise _unreadable(server, error) from None
-
-
-def _unreadable(server: str, error: Exception) -> UpstreamProtocolError:
-    return UpstreamProtocolError(server, f"Server '{server}' answered with what cannot be read: {error}.")
+        raise UpstreamProtocolError.unreadable(server, error) from None
 
 
 def _is_list(value: Any) -> bool:

@@ -32,8 +32,8 @@ class Telling:
         self._cleared: dict[tuple[str, str], None] = {}
         self._stirred = anyio.Event()
         self._turn = anyio.Lock()
-        gateway.outcomes.tell = self._failed
-        gateway.notebook.on_cleared = self._went_well
+        gateway.call_stats.relay_failure = self._failed
+        gateway.notes.on_cleared = self._went_well
 
     async def run(self) -> None:
         """Tell until cancelled."""
@@ -70,6 +70,6 @@ class Telling:
 def take(gateway: Gateway, told: dict[str, Any]) -> bool:
     """Take note of what another worker tells; says whether notes have changed."""
     for wrapper, server, tool, kind, detail, who in told["failures"]:
-        gateway.outcomes.note(wrapper, server, tool, Failure(kind=kind, detail=detail), who)
-    changed = [gateway.notebook.clear(server, tool) for server, tool in told["cleared"]]
+        gateway.call_stats.add_failure(wrapper, server, tool, Failure(kind=kind, detail=detail), who)
+    changed = [gateway.notes.clear(server, tool) for server, tool in told["cleared"]]
     return any(changed)

@@ -52,7 +52,7 @@ class Present:
                 if configured.get(alias) != one
             },
             "removed": [alias for alias in configured if alias not in running],
-            "notes": self._gateway.notebook.entries(),
+            "notes": self._gateway.notes.entries(),
         }
 
     async def push(self) -> None:
@@ -107,7 +107,7 @@ class Present:
                 except ConfigError as error:
                     log.error("the configuration of the other workers is not used here: %s", error)
             self._converge(document)
-            self._gateway.notebook.take(document["notes"])
+            self._gateway.notes.take(document["notes"])
 
     def _converge(self, document: dict[str, Any]) -> None:
         gateway, fleet = self._gateway, self._gateway.fleet

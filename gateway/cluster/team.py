@@ -71,7 +71,7 @@ class Team:
         self._gateway, self._endpoint = gateway, endpoint
         self._present = Present(gateway, reloader, self.peers, self.assignment)
         if self.assignment.index == FIRST:
-            gateway.notebook.on_cleared = lambda server, tool: self._stirred.set()
+            gateway.notes.on_cleared = lambda server, tool: self._stirred.set()
         else:
             self._telling = Telling(gateway, self.peers)
         self._own = Administration(own, self.assignment.index, self.peers, self._present.push)

@@ -9,9 +9,9 @@ import anyio
 
 from gateway import wire
 from gateway.access.principal import Principal
-from gateway.calls.profile_views import Views
-from gateway.calls.prompts_and_resources import TaskNames
-from gateway.calls.upstream_subscriptions import Subscriptions
+from gateway.calls.profile_views import ProfileViews
+from gateway.calls.prompts_and_resources import TaskIds
+from gateway.calls.upstream_subscriptions import UpstreamSubscriptions
 from gateway.downstream.changes import Announcer
 from gateway.downstream.lists import SERVER_INFO
 from gateway.downstream.sessions import Emit, Session
@@ -29,9 +29,9 @@ class Listening:
 
     def __init__(
         self,
-        views: Views,
-        subscriptions: Subscriptions,
-        tasks: TaskNames,
+        views: ProfileViews,
+        subscriptions: UpstreamSubscriptions,
+        tasks: TaskIds,
         announcer: Announcer,
         *,
         pending: Callable[[], bool],

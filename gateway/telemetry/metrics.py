@@ -22,7 +22,7 @@ class _Collector(Collector):
         self._gateway = gateway
 
     def collect(self) -> Iterator[Metric]:
-        gateway, outcomes = self._gateway, self._gateway.outcomes
+        gateway, outcomes = self._gateway, self._gateway.call_stats
         info = GaugeMetricFamily("typegate_info", "The running version.", labels=["version"])
         info.add_metric([__version__], 1)
         yield info

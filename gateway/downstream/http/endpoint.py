@@ -15,7 +15,7 @@ import anyio
 from gateway import wire
 from gateway.access.api_keys import ApiKeys
 from gateway.access.principal import Principal
-from gateway.calls.profile_views import Views
+from gateway.calls.profile_views import ProfileViews
 from gateway.downstream.http.request import (
     Arrival,
     Refused,
@@ -74,7 +74,7 @@ class McpEndpoint:
         draining: Nothing new is begun.
     """
 
-    def __init__(self, server: McpServer, views: Views, keys: ApiKeys) -> None:
+    def __init__(self, server: McpServer, views: ProfileViews, keys: ApiKeys) -> None:
         self.server = server
         self._views = views
         self.keys = keys

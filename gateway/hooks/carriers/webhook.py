@@ -29,7 +29,7 @@ from gateway import wire
 from gateway.errors import ConnectionLost, HttpStatusError
 from gateway.hooks.formats import described
 from gateway.hooks.hook import BLOCK_CODE, PHASES, After, Answer, Before, Block, Call, Hook, Result
-from gateway.hooks.payloads import MAX_BYTES, BadPayload
+from gateway.hooks.payloads import MAX_PAYLOAD_BYTES, BadPayload
 from gateway.upstream.transport.http_client import HttpClient
 
 WINDOW_S: Final = 300
@@ -153,7 +153,7 @@ class Webhook(Hook):
 
     async def _posted(self, headers: Mapping[str, str], body: bytes) -> tuple[int, bytes]:
         async with self._client.send("POST", self._url, headers, body) as response:
-            return response.status, await response.read(MAX_BYTES)
+            return response.status, await response.read(MAX_PAYLOAD_BYTES)
 
 
 def _block(value: Any) -> Block:
