@@ -124,9 +124,9 @@ class AdminApi:
         return JsonAnswer({"wrappers": hooks.wrapper_rows(), "hooks": hooks.rows()})
 
     async def _notes(self, request: Request) -> Response:
-        notebook = self._gateway.notes
+        notes = self._gateway.notes
         if request.method == "GET":
-            return JsonAnswer({"notes": notebook.rows()})
+            return JsonAnswer({"notes": notes.rows()})
         body = await _body(request)
         try:
             wanted = NoteRequest.model_validate(body)
@@ -136,7 +136,7 @@ class AdminApi:
         if wrapper is None:
             return JsonAnswer({"error": f"there is no wrapper {wanted.wrapper[:200]}"}, 404)
         try:
-            note_id = notebook.add(wrapper, wanted.text, of_failure=wanted.failure, lasts_s=wanted.seconds)
+            note_id = notes.add(wrapper, wanted.text, of_failure=wanted.failure, lasts_s=wanted.seconds)
         except NoteRefused as error:
             return _wrong(str(error))
         return JsonAnswer({"id": note_id}, 201)

@@ -22,6 +22,7 @@ from gateway.errors import INVALID_PARAMS, RpcError, UpstreamError, error_result
 from gateway.hooks.active import ActiveHooks
 from gateway.hooks.hook import CallRoute
 from gateway.hooks.invocation import HookRefusal, Invocation
+from gateway.protocol import with_meta
 from gateway.upstream.link import UpstreamLink
 from registry.arguments import problems
 from registry.arguments.diagnosis import ArgumentProblem
@@ -56,8 +57,7 @@ class _ToolCall:
         prepared: The arguments after repair and checks.
     """
 
-    registry: Registry
-    forwarder: Forwarder
+    pipeline: CallPipeline
     wrapper: ToolWrapper
     arguments: Any
     params: dict[str, Any]
@@ -68,7 +68,7 @@ class _ToolCall:
 
     def prepare(self, wrapper: ToolWrapper) -> tuple[ArgumentProblem, ...]:
         """Repair and check the arguments for a wrapper; returns what is wrong with them."""
-        shape = self.registry.shape.servers.get(wrapper.server, _DEFAULT_SHAPE)
+        shape = self.pipeline.registry.shape.servers.get(wrapper.server, _DEFAULT_SHAPE)
         view, arguments = self.caller.view, self.arguments
         lowered, entry = view.lowered(wrapper), view.entry(wrapper.name)
         if entry is not None and entry.lowered is not lowered:
@@ -81,7 +81,7 @@ class _ToolCall:
 
     def revise(self, arguments: dict[str, Any], changed_by: tuple[str, ...]) -> str | None:
         """Check again what hooks have rewritten, and whatever waited for them while the tool changed."""
-        current = self.registry.catalog.exactly(self.wrapper.server, self.wrapper.tool) or self.wrapper
+        current = self.pipeline.registry.catalog.exactly(self.wrapper.server, self.wrapper.tool) or self.wrapper
         if not changed_by and current.digest == self.wrapper.digest:
             return None
         self.wrapper, self.prepared = current, replace(self.prepared, arguments=arguments)
@@ -95,7 +95,7 @@ class _ToolCall:
         """Send the call to its upstream; returns the raw result."""
         wrapper = self.wrapper
         # Not a coroutine: it would be one more on the path of every call.
-        return self.forwarder.send(
+        return self.pipeline.forwarder.send(
             wrapper.server,
             "tools/call",
             {**self.params, "name": wrapper.tool, "arguments": self.prepared.arguments},
@@ -121,9 +121,9 @@ class CallPipeline:
         search_tools: SearchTools,
         hooks: ActiveHooks,
     ) -> None:
-        self._registry = registry
+        self.registry = registry
         self._links = links
-        self._forwarder = forwarder
+        self.forwarder = forwarder
         self._task_ids = task_ids
         self._unknown_tool = unknown_tool
         self._stats = call_stats
@@ -167,8 +167,7 @@ class CallPipeline:
                 return self._unknown_tool.for_name(view, name)
             wrapper = found
         call = _ToolCall(
-            registry=self._registry,
-            forwarder=self._forwarder,
+            pipeline=self,
             wrapper=wrapper,
             arguments=arguments,
             params=params,
@@ -222,7 +221,7 @@ class CallPipeline:
             self._stats.record_failure(
                 call.wrapper, Failure(kind="protocol_error", detail=str(error.code)), call.caller
             )
-            shape = self._registry.shape.servers.get(call.wrapper.server, _DEFAULT_SHAPE)
+            shape = self.registry.shape.servers.get(call.wrapper.server, _DEFAULT_SHAPE)
             result = await invocation.after_error(error)
             if result is None:
                 result = relay(error, server=call.wrapper.server, verbatim=not shape.prefixed)
@@ -241,7 +240,7 @@ class CallPipeline:
         """
         wrapper = call.wrapper
         await link.wait_ready(link.patience_s)
-        current = self._registry.catalog.exactly(wrapper.server, wrapper.tool)
+        current = self.registry.catalog.exactly(wrapper.server, wrapper.tool)
         if current is None:
             return error_result(f"Not called: server '{wrapper.server}' no longer has the tool '{wrapper.tool}'.")
         if current.digest != wrapper.digest and call.prepare(current):
@@ -270,13 +269,11 @@ class CallPipeline:
         repairs = (*call.repairs, *call.prepared.repairs)
         if repairs:
             self._stats.record_repairs(call.wrapper, repairs)
-            meta = result.get("_meta")
-            listed = report(repairs, lowered.names)
-            result = {**result, "_meta": {**(meta if isinstance(meta, dict) else {}), REPAIRS_KEY: listed}}
+            result = with_meta(result, REPAIRS_KEY, report(repairs, lowered.names))
         return result
 
     def _repairs_for(self, profile: Profile, server: str) -> bool:
-        level = profile.repair or self._registry.shape.servers.get(ServerName(server), _DEFAULT_SHAPE).repair
+        level = profile.repair or self.registry.shape.servers.get(ServerName(server), _DEFAULT_SHAPE).repair
         return level != "off"
 
 

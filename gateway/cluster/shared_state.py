@@ -107,7 +107,7 @@ class Present:
                 except ConfigError as error:
                     log.error("the configuration of the other workers is not used here: %s", error)
             self._converge(document)
-            self._gateway.notes.take(document["notes"])
+            self._gateway.notes.replace_all(document["notes"])
 
     def _converge(self, document: dict[str, Any]) -> None:
         gateway, fleet = self._gateway, self._gateway.fleet

@@ -11,6 +11,7 @@
     threads       daemon threads for blocking hooks
     audit_queue   events for audit hooks, delivered later and in order
     payloads      JSON values into and out of hooks: copied, checked, bounded
+    settings      checks of the `config` object of a hook
     formats       argument formats that hooks of other gateways were written for
     builtin/      hooks that ship with the gateway
     carriers/     hooks that run elsewhere: webhooks, ContextForge plugins

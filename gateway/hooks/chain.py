@@ -71,10 +71,10 @@ class HookChain:
         runners = tuple(runners)
         return cls(
             target=target,
-            sequential=tuple(one for one in runners if one.options.mode in ("transform", "validate")),
-            concurrent=tuple(one for one in runners if one.options.mode == "concurrent"),
-            audits=tuple(one for one in runners if one.options.mode == "audit"),
-            per_principal=any(one.options.principals is not None for one in runners),
+            sequential=tuple(one for one in runners if one.mode in ("transform", "validate")),
+            concurrent=tuple(one for one in runners if one.mode == "concurrent"),
+            audits=tuple(one for one in runners if one.mode == "audit"),
+            per_principal=any(one.entry.conditions.principals is not None for one in runners),
         )
 
     def for_principal(self, principal: str) -> HookChain:
@@ -82,7 +82,9 @@ class HookChain:
         if not self.per_principal:
             return self
         runners = (*self.sequential, *self.concurrent, *self.audits)
-        return HookChain.of(self.target, (one for one in runners if _matches(principal, one.options.principals)))
+        return HookChain.of(
+            self.target, (one for one in runners if _matches(one.entry.conditions.principals, principal))
+        )
 
     def order(self) -> dict[str, list[str]]:
         """The names of the hooks that run before and after, in order; audit hooks come last."""
@@ -99,7 +101,7 @@ class HookChains:
 
     def __init__(self, runners: Iterable[HookRunner], registry: Registry) -> None:
         # The sort is stable: hooks of one priority run in the order of the configuration.
-        self.runners = tuple(sorted(runners, key=lambda runner: runner.options.priority))
+        self.runners = tuple(sorted(runners, key=lambda runner: runner.entry.priority))
         self._registry = registry
         self._by_wrapper: dict[str, tuple[ToolWrapper, HookChain]] = {}
         self._by_key: dict[tuple[Kind, str, str], HookChain] = {}
@@ -156,18 +158,16 @@ class HookChains:
         return self._registry.shape.servers.get(ServerName(server), _DEFAULT_SHAPE).tags
 
     def _chain(self, target: HookTarget, *, any_name: bool = False) -> HookChain:
-        names = (target.name, target.original)
-        return HookChain.of(
-            target,
-            (
-                runner
-                for runner in self.runners
-                if any(runner.runs(phase) for phase in target.phases)
-                and _matches(target.server, runner.options.servers)
-                and (any_name or any(_matches(name, runner.options.wrappers) for name in names))
-                and (runner.options.tags is None or any(_matches(tag, runner.options.tags) for tag in target.tags))
-            ),
-        )
+        def concerned(runner: HookRunner) -> bool:
+            conditions = runner.entry.conditions
+            return (
+                any(runner.runs(phase) for phase in target.phases)
+                and _matches(conditions.servers, target.server)
+                and (any_name or _matches(conditions.wrappers, target.name, target.original))
+                and _matches(conditions.tags, *target.tags)
+            )
+
+        return HookChain.of(target, filter(concerned, self.runners))
 
     # Hooks that a reload has removed are closed only after the last call that still uses them.
 
@@ -191,5 +191,5 @@ class HookChains:
             on_idle()
 
 
-def _matches(name: str, patterns: tuple[str, ...] | None) -> bool:
-    return patterns is None or any(fnmatchcase(name, pattern) for pattern in patterns)
+def _matches(patterns: list[str] | None, *names: str) -> bool:
+    return patterns is None or any(fnmatchcase(name, pattern) for name in names for pattern in patterns)

@@ -7,7 +7,6 @@ import secrets
 import time
 from collections.abc import Awaitable, Iterable
 from dataclasses import replace
-from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
 import anyio
@@ -78,9 +77,7 @@ class Invocation:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         return None
 
     def send(self, arguments: Any, request: HookedRequest) -> Awaitable[Any]:
@@ -145,9 +142,7 @@ class HookInvocation(Invocation):
         self._chains.enter()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         # A call that was sent and has no result, because it was cancelled or failed, is still audited.
         if self._before_ran and not self._finished and self._chain.audits:
             self._audit(error_result(f"No answer: {'the call was given up' if error is None else _in_words(error)}."))
@@ -283,7 +278,7 @@ class HookInvocation(Invocation):
         try:
             return await runner.run(phase, call, None if result is None else Result(result))
         except HookFailed as failure:
-            if not runner.options.ignore_errors:
+            if not runner.ignores_errors:
                 return failure
             runner.counts["ignored"] += 1
             return None
@@ -324,7 +319,7 @@ class HookInvocation(Invocation):
             more = f"\n{verdict.description}" if verdict.description else ""
             text = f"{what} by hook '{runner.name}': {verdict.reason}{more}\n\n{happened}"
             details |= {"code": verdict.code, "reason": verdict.reason, "description": verdict.description}
-            as_error = as_error or runner.options.block_as == "error"
+            as_error = as_error or runner.entry.block_as == "error"
         else:
             text = f"Hook '{runner.name}' {verdict}. {happened}"
         self._blocked_by = runner.name

@@ -10,15 +10,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from gateway.config.hooks import HookConfig
 from gateway.config.model import Config
 from gateway.errors import ConfigError
 from gateway.hooks.hook import PHASES, Hook
-from gateway.hooks.runner import HookOptions, HookRunner, where_raised
+from gateway.hooks.runner import HookRunner, where_raised
 from gateway.hooks.threads import DaemonThreads
 from gateway.hooks.timeout import TimedOut, TimedRun
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 # All hooks together. Importing a model or a large framework takes seconds; what takes longer waits for something.
 LOAD_S: Final = 30.0
@@ -123,31 +126,13 @@ def _runner(
     except BaseException as error:  # noqa: BLE001 - boundary: a hook may raise what it likes
         why = f"cannot be made: {type(error).__name__}{where_raised(error)}"
         raise _config_error(config, index, why, "") from None
-    runner = HookRunner(hook, _options(entry, hook))
+    runner = HookRunner(hook, entry)
     runner.source = source
     missing = [phase for phase in entry.phases or () if not runner.runs(PHASES[phase])]
     if missing or not runner.phases:
         has = ", ".join(spelled for spelled, phase in PHASES.items() if hook.offers(phase)) or "none at all"
         raise _config_error(config, index, f"has no {', '.join(missing) or 'phase'}", has, key="phases")
     return runner
-
-
-def _options(entry: HookConfig, hook: Hook) -> HookOptions:
-    conditions = entry.conditions
-    return HookOptions(
-        name=entry.name,
-        mode=entry.mode or hook.mode,
-        phases=frozenset(PHASES[phase] for phase in entry.phases or PHASES),
-        priority=entry.priority,
-        timeout_s=entry.timeout,
-        ignore_errors=entry.on_error == "ignore",
-        block_as=entry.block_as,
-        payload_format=entry.payload_format,
-        wrappers=_patterns(conditions.wrappers),
-        servers=_patterns(conditions.servers),
-        tags=_patterns(conditions.tags),
-        principals=_patterns(conditions.principals),
-    )
 
 
 def _hook_class(config: Config, index: int, folder: Path, modules: dict[Path, ModuleType]) -> type[Hook]:
@@ -157,10 +142,11 @@ def _hook_class(config: Config, index: int, folder: Path, modules: dict[Path, Mo
     try:
         found: Any
         if not reference:
-            found = _entry_point(str(entry.use))
-            if found is None:
-                others = ", ".join([*BUILTIN_HOOKS, *_entry_point_names()])
+            points = _entry_points()
+            if entry.use not in points:
+                others = ", ".join([*BUILTIN_HOOKS, *sorted(points)])
                 raise _config_error(config, index, f"names no hook ({entry.use})", f"one of: {others}", key=key)
+            found = points[entry.use].load()
         else:
             where, _, name = reference.rpartition(":")
             module = _import_file(folder / where, modules) if _names_file(reference) else importlib.import_module(where)
@@ -201,17 +187,10 @@ def _import_file(path: Path, modules: dict[Path, ModuleType]) -> ModuleType:
     return module
 
 
-def _entry_point_names() -> list[str]:
+def _entry_points() -> dict[str, EntryPoint]:
     from importlib.metadata import entry_points  # late: it takes milliseconds, and few configurations need it
 
-    return sorted({one.name for one in entry_points(group=ENTRY_POINT_GROUP)})
-
-
-def _entry_point(name: str) -> Any:
-    from importlib.metadata import entry_points  # late, as above
-
-    found = next(iter(entry_points(group=ENTRY_POINT_GROUP, name=name)), None)
-    return found.load() if found is not None else None
+    return {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
 
 
 def _names_file(reference: str) -> bool:
@@ -224,10 +203,6 @@ def _modified_s(file: Path) -> float:
         return file.stat().st_mtime
     except OSError:
         return 0.0
-
-
-def _patterns(patterns: list[str] | None) -> tuple[str, ...] | None:
-    return None if patterns is None else tuple(patterns)
 
 
 def _config_error(config: Config, index: int, what: str, expected: str, *, key: str = "") -> ConfigError:

@@ -7,14 +7,14 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from random import random
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from cachetools import LRUCache
 
+from gateway.config.hooks import HookConfig
 from gateway.hooks.audit_queue import AuditQueue
-from gateway.hooks.formats import Format, decode, encode
+from gateway.hooks.formats import decode, encode
 from gateway.hooks.hook import (
     BLOCK_CODE,
     PHASES,
@@ -50,39 +50,25 @@ COUNTED: Final = (
 _LIST_MEMBER: Final = {"tool": "content", "prompt": "messages", "resource": "contents"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HookOptions:
-    """What the configuration says about one hook, apart from its own `config`."""
-
-    name: str
-    mode: Mode = "transform"
-    phases: frozenset[str] = frozenset(PHASES.values())
-    priority: int = 100
-    timeout_s: float = 5.0
-    ignore_errors: bool = False
-    block_as: Literal["result", "error"] = "result"
-    payload_format: Format = "native"
-    wrappers: tuple[str, ...] | None = None
-    servers: tuple[str, ...] | None = None
-    tags: tuple[str, ...] | None = None
-    principals: tuple[str, ...] | None = None
-
-
 class HookRunner:
     """Runs one hook. Whatever the hook does, the outcome is a checked value that only we hold, or `HookFailed`.
 
     Attributes:
+        entry: The hook's entry in the configuration.
+        mode: The mode that the entry sets, or the hook's own.
         queue: Of an audit hook, the events that it has not received yet.
         source: What the hook was made from; see `loading`.
     """
 
-    def __init__(self, hook: Hook, options: HookOptions, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, hook: Hook, entry: HookConfig, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.hook = hook
-        self.options = options
+        self.entry = entry
+        self.mode: Mode = entry.mode or hook.mode
+        self.ignores_errors = entry.on_error == "ignore"
         self.counts: Counter[str] = Counter()
         self.seconds = 0.0
         self.last_error: str | None = None
-        self.queue = AuditQueue(options.name, self.counts, self.run) if options.mode == "audit" else None
+        self.queue = AuditQueue(entry.name, self.counts, self.run) if self.mode == "audit" else None
         self.source: object = None
         # One for each phase, since a hook that is fine after every call may fail before each; and for each
         # principal, since one whose calls make it fail must not shut it for all others.
@@ -91,16 +77,16 @@ class HookRunner:
         self._threads: DaemonThreads | None = None
         self._methods: Mapping[str, tuple[Callable[..., Any], bool]] = {
             phase: (method, inspect.iscoroutinefunction(method))
-            for phase in PHASES.values()
-            if phase in options.phases and hook.offers(phase) and callable(method := getattr(hook, phase, None))
+            for phase in (PHASES[spelled] for spelled in PHASES if spelled in (entry.phases or PHASES))
+            if hook.offers(phase) and callable(method := getattr(hook, phase, None))
         }
         if any(not is_coroutine for _, is_coroutine in self._methods.values()):
-            self._threads = DaemonThreads(options.name)
+            self._threads = DaemonThreads(entry.name)
 
     @property
     def name(self) -> str:
         """As the configuration names it."""
-        return self.options.name
+        return self.entry.name
 
     @property
     def phases(self) -> tuple[str, ...]:
@@ -136,20 +122,20 @@ class HookRunner:
                 self.counts["skipped"] += 1
                 raise HookFailed("is passed over for now, because it has failed again and again")
             self._breakers[phase, call.metadata.principal] = breaker.probing(now_s)
-        options = self.options
+        payload_format, timeout_s = self.entry.payload_format, self.entry.timeout
         self.counts["runs"] += 1
         try:
             shown = call
-            if options.payload_format != "native":
-                shown = call.with_args(encode(options.payload_format, call.args, call.metadata))
+            if payload_format != "native":
+                shown = call.with_args(encode(payload_format, call.args, call.metadata))
             method, is_coroutine = self._methods[phase]
             given = (shown,) if result is None else (shown, result)
             coroutine = method(*given) if is_coroutine else self._run_in_thread(method, *given)
-            returned = await TimedRun(coroutine, options.timeout_s)
+            returned = await TimedRun(coroutine, timeout_s)
             checked = None if returned is None else self._checked(returned, call, result)
         except TimedOut:
             self.counts["late"] += 1
-            raise self._failure(phase, call, f"did not answer within {options.timeout_s:g} s") from None
+            raise self._failure(phase, call, f"did not answer within {timeout_s:g} s") from None
         except BaseExceptionRaised as error:
             raise self._failure(phase, call, f"raised {error}") from None
         except ThreadsBusy:
@@ -183,10 +169,10 @@ class HookRunner:
             self.counts["blocked"] += 1
             return _checked_block(returned)
         kind = type(returned).__name__
-        if self.options.mode != "transform":
-            raise BadPayload(f"handed back a {kind}, which its mode {self.options.mode} does not allow")
+        if self.mode != "transform":
+            raise BadPayload(f"handed back a {kind}, which its mode {self.mode} does not allow")
         if isinstance(returned, Call) and result is None:
-            args = decode(self.options.payload_format, plain(returned.handed_back())[0])
+            args = decode(self.entry.payload_format, plain(returned.handed_back())[0])
             self.counts["changed"] += 1
             return call.with_args(args)
         if isinstance(returned, Result) and result is not None:
@@ -223,10 +209,10 @@ class HookRunner:
         """Its state, as `/admin/hooks` shows it."""
         return {
             "name": self.name,
-            "mode": self.options.mode,
+            "mode": self.mode,
             "phases": [spelled for spelled, phase in PHASES.items() if phase in self._methods],
-            "priority": self.options.priority,
-            "onError": "ignore" if self.options.ignore_errors else "fail",
+            "priority": self.entry.priority,
+            "onError": self.entry.on_error,
             "breaker": "open" if self.open else "closed",
             "lastError": self.last_error,
             "seconds": round(self.seconds, 6),

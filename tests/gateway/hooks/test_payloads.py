@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.config.hooks import HookConfig
 from gateway.hooks import Block, Call, Hook, Metadata
 from gateway.hooks.formats import Format, decode, encode
 from gateway.hooks.hook import Before
 from gateway.hooks.payloads import BadPayload, copied, plain
-from gateway.hooks.runner import HookOptions, HookRunner
+from gateway.hooks.runner import HookRunner
 
 NAMES = st.sampled_from(["tool_name", "metadata", "arguments", "client_session_id", "server", "name", "args"])
 VALUES = st.recursive(
@@ -39,7 +40,7 @@ class HandsBack(Hook):
 
 
 def runner(hook: Hook, **options: Any) -> HookRunner:
-    return HookRunner(hook, HookOptions(name="h", **options))
+    return HookRunner(hook, HookConfig(name="h", use="test", **options))
 
 
 async def through(hook: Hook, args: dict[str, Any], shape: Format) -> dict[str, Any]:
