@@ -16,7 +16,7 @@ The map, in the direction in which imports run:
     calls               one call from wrapper name to result; every other request to its owner
     hooks               what looks at calls on their way, and may change them
     discovery           what an upstream said becomes a listing
-    notebook            operators' notes about tools
+    operator_notes      operators' notes about tools
     meaning             search by what tools mean, where that extra is installed
     upstream            one link for each server behind us
 

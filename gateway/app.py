@@ -14,15 +14,15 @@ from anyio.abc import TaskGroup
 from gateway.access.api_keys import ApiKeys
 from gateway.access.principal import LOCAL
 from gateway.access.signing import Signer
-from gateway.calls.call_stats import Outcomes
+from gateway.calls.call_stats import CallStats
 from gateway.calls.context import Caller
 from gateway.calls.forwarding import Forwarder
 from gateway.calls.pipeline import CallPipeline
-from gateway.calls.profile_views import Views
-from gateway.calls.prompts_and_resources import OfferingCalls, TaskNames
-from gateway.calls.search_tools import Finder
-from gateway.calls.unknown_tool import Directions
-from gateway.calls.upstream_subscriptions import Subscriptions
+from gateway.calls.profile_views import ProfileViews
+from gateway.calls.prompts_and_resources import PromptsAndResources, TaskIds
+from gateway.calls.search_tools import SearchTools
+from gateway.calls.unknown_tool import UnknownToolErrors
+from gateway.calls.upstream_subscriptions import UpstreamSubscriptions
 from gateway.cluster.role import WorkerRole
 from gateway.config.model import Config
 from gateway.config.plan import Steps, plan
@@ -30,12 +30,12 @@ from gateway.config.shapes import profile_of
 from gateway.downstream.changes import Announcer
 from gateway.downstream.server import McpServer
 from gateway.downstream.subscriptions import Listening
-from gateway.embeddings.tool_vectors import Meanings
+from gateway.embeddings.tool_vectors import ToolVectors
 from gateway.fleet import Fleet, FleetPorts
-from gateway.hooks.active import Hooks
-from gateway.hooks.loading import prepare
-from gateway.hooks.runner import Guard
-from gateway.operator_notes import Notebook
+from gateway.hooks.active import ActiveHooks
+from gateway.hooks.loading import load_hooks
+from gateway.hooks.runner import HookRunner
+from gateway.operator_notes import OperatorNotes
 from gateway.upstream.link import UpstreamLink
 from gateway.upstream.private_links import PrivateLinks
 from gateway.upstream.transport.http_client import HttpClient
@@ -63,7 +63,7 @@ class Gateway:
         state_dir: Path | None,
         group: TaskGroup,
         *,
-        guards: tuple[Guard, ...] = (),
+        runners: tuple[HookRunner, ...] = (),
         role: WorkerRole | None = None,
     ) -> None:
         """Put the parts together; nothing runs before `start`.
@@ -72,7 +72,7 @@ class Gateway:
             config: What to run by.
             state_dir: Where state is kept; None for nowhere.
             group: Runs everything.
-            guards: Hooks that have started.
+            runners: ActiveHooks that have started.
             role: Its part among several processes; None where it is the only one.
         """
         names, search = config.gateway.names, config.gateway.search
@@ -83,12 +83,12 @@ class Gateway:
         self._began_s = anyio.current_time()
         self.authenticator = ApiKeys(config.gateway.auth.api_keys)
         self.registry = Registry(Shape(max_length=names.max_length))
-        self.notebook = Notebook(
+        self.notes = OperatorNotes(
             self.registry, state_dir, writes=writes, on_cleared=role.on_cleared if role is not None else _nothing
         )
         self.private = PrivateLinks(group, self._client)
         links: dict[str, UpstreamLink] = {}
-        self.subscriptions = Subscriptions(links)
+        self.subscriptions = UpstreamSubscriptions(links)
         self.fleet = Fleet(
             self.registry,
             group,
@@ -96,7 +96,7 @@ class Gateway:
             state_dir,
             links=links,
             ports=FleetPorts(
-                notes_of=self.notebook.of,
+                notes_of=self.notes.of,
                 admits=role.admits if role is not None else _nothing,
                 on_update=self.subscriptions.note,
                 on_started=self.subscriptions.restore,
@@ -105,32 +105,36 @@ class Gateway:
             prefix=names.prefix,
             saves=writes,
         )
-        self.outcomes = Outcomes(
-            on_success=self.notebook.succeeded, on_failure=role.on_failure if role is not None else None
+        self.call_stats = CallStats(
+            on_success=self.notes.succeeded, on_failure=role.on_failure if role is not None else None
         )
-        self.views = Views(self.registry, _profiles(config))
-        self.meanings = Meanings(self.registry, state_dir if writes else None, wanted=search.embeddings)
-        self.finder = Finder(self.registry, links, search.synonyms, self.meanings)
+        self.views = ProfileViews(self.registry, _profiles(config))
+        self.tool_vectors = ToolVectors(self.registry, state_dir if writes else None, enabled=search.embeddings)
+        self.search_tools = SearchTools(
+            registry=self.registry, links=links, synonyms=search.synonyms, tool_vectors=self.tool_vectors
+        )
         self.announcer = Announcer(self.registry, self.views)
-        self.hooks = Hooks(self.registry, guards)
+        self.hooks = ActiveHooks(self.registry, runners)
         signer = Signer(state_dir, key=role.signing_key if role is not None else None)
-        tasks = TaskNames(signer, self.hooks)
+        task_ids = TaskIds(signer, self.hooks)
         forwarder = Forwarder(links, self.private, signer)
         self.pipeline = CallPipeline(
-            self.registry,
-            links,
-            forwarder,
-            tasks,
-            Directions(self.registry, links, retired=self.fleet.retired, successor=self.fleet.successor),
-            self.outcomes,
-            self.finder,
-            self.hooks,
+            registry=self.registry,
+            links=links,
+            forwarder=forwarder,
+            task_ids=task_ids,
+            unknown_tool=UnknownToolErrors(
+                registry=self.registry, links=links, retired=self.fleet.retired, successor=self.fleet.successor
+            ),
+            call_stats=self.call_stats,
+            search_tools=self.search_tools,
+            hooks=self.hooks,
         )
         self.server = McpServer(
             self.views,
             self.pipeline,
-            OfferingCalls(self.registry, forwarder, tasks, self.hooks),
-            Listening(self.views, self.subscriptions, tasks, self.announcer, pending=self._pending),
+            PromptsAndResources(registry=self.registry, forwarder=forwarder, task_ids=task_ids, hooks=self.hooks),
+            Listening(self.views, self.subscriptions, task_ids, self.announcer, pending=self._pending),
             self.announcer,
             shared=not self.authenticator.required,
             settle=self._settle_first,
@@ -142,7 +146,7 @@ class Gateway:
     def start(self) -> None:
         """Start every link at once; lists answer from the snapshot until then."""
         self.fleet.start(self.config.servers)
-        for part in (self.announcer, self.notebook, self.meanings, self.hooks, self.authenticator):
+        for part in (self.announcer, self.notes, self.tool_vectors, self.hooks, self.authenticator):
             self._group.start_soon(part.run)
 
     def close(self) -> None:
@@ -159,16 +163,16 @@ class Gateway:
             ConfigError: It cannot be used; nothing has changed.
         """
         self.fleet.check(config.servers, self.config.servers)
-        guards = await prepare(config, self.hooks.guards)
+        runners = await load_hooks(config, self.hooks.runners)
         steps = plan(self.config, config)
         names, search = config.gateway.names, config.gateway.search
         # From here on nothing waits: no call sees a part of it.
         self.config = config
         self.fleet.apply(config.servers, steps, prefix=names.prefix, max_length=names.max_length)
         self.views.replace(_profiles(config))
-        self.hooks.replace(guards)
-        self.finder.replace(search.synonyms)
-        self.meanings.replace(wanted=search.embeddings)
+        self.hooks.replace(runners)
+        self.search_tools.replace(search.synonyms)
+        self.tool_vectors.replace(enabled=search.embeddings)
         self.authenticator.replace(config.gateway.auth.api_keys)
         self.server.shared = not self.authenticator.required
         self.announcer.stir()
@@ -208,9 +212,9 @@ async def open_gateway(
     Raises:
         ConfigError: A hook cannot be loaded, or does not start.
     """
-    guards = await prepare(config)
+    runners = await load_hooks(config)
     async with anyio.create_task_group() as group:
-        gateway = Gateway(config, state_dir, group, guards=guards, role=role)
+        gateway = Gateway(config, state_dir, group, runners=runners, role=role)
         gateway.start()
         try:
             yield gateway

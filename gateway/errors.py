@@ -1,26 +1,30 @@
-"""Errors named by who broke the rule; one table from error to protocol answer."""
+"""Errors, named by who broke the rule, and how they become JSON-RPC errors or error results."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
+# JSON-RPC 2.0, section 5.1 "Error object".
 PARSE_ERROR: Final = -32700
 INVALID_REQUEST: Final = -32600
 METHOD_NOT_FOUND: Final = -32601
 INVALID_PARAMS: Final = -32602
 INTERNAL_ERROR: Final = -32603
+# Of MCP itself.
 HEADER_MISMATCH: Final = -32020
 MISSING_CLIENT_CAPABILITY: Final = -32021
 UNSUPPORTED_PROTOCOL_VERSION: Final = -32022
 URL_ELICITATION_REQUIRED: Final = -32042
 RESOURCE_NOT_FOUND: Final = -32002
 
-# Of an upstream's codes these would make a client renegotiate with *us*.
+UPSTREAM_ERROR_KEY: Final = "typegate/upstreamError"
+"""The member of a result's `_meta` that holds the JSON-RPC error which the result stands for."""
+# From an upstream these would make a client renegotiate its connection with us.
 _RENEGOTIATION: Final = frozenset({HEADER_MISMATCH, UNSUPPORTED_PROTOCOL_VERSION})
 
 
 class GatewayError(Exception):
-    """Root of what the shell raises."""
+    """Root of the errors of this package."""
 
 
 class ConfigError(GatewayError):
@@ -28,8 +32,8 @@ class ConfigError(GatewayError):
 
     Attributes:
         message: What is wrong and what was expected.
-        file: The file it stands in.
-        key: The dotted path of the offending key, if one is to blame.
+        file: The file.
+        key: The dotted path of the key that is wrong, if it is one.
     """
 
     def __init__(self, message: str, *, file: str, key: str | None = None) -> None:
@@ -40,7 +44,7 @@ class ConfigError(GatewayError):
 
 
 class RpcError(GatewayError):
-    """A JSON-RPC error: one that a peer sent, or one that we answer with.
+    """A JSON-RPC error that a peer sent, or that we answer with.
 
     Source: JSON-RPC 2.0, section 5.1 "Error object".
     """
@@ -60,7 +64,7 @@ class RpcError(GatewayError):
 
 
 class UpstreamError(GatewayError):
-    """An upstream could not do what was asked; the text is fit for a model.
+    """An upstream did not answer a request with a result; the text is written for models.
 
     Attributes:
         server: The alias of the upstream.
@@ -72,7 +76,7 @@ class UpstreamError(GatewayError):
 
 
 class UpstreamUnavailable(UpstreamError):
-    """Nothing was sent: the upstream is not connected, or refuses more work."""
+    """Nothing was sent: the upstream is not connected, or takes no more requests."""
 
 
 class UpstreamTimeout(UpstreamError):
@@ -85,6 +89,11 @@ class UpstreamLost(UpstreamError):
 
 class UpstreamProtocolError(UpstreamError):
     """The upstream answered with something that is not MCP."""
+
+    @classmethod
+    def unreadable(cls, server: str, error: Exception) -> UpstreamProtocolError:
+        """The error for an answer that cannot be parsed where somebody has to look inside."""
+        return cls(server, f"Server '{server}' answered with what cannot be read: {error}.")
 
 
 class ConnectionLost(GatewayError):
@@ -100,18 +109,18 @@ class ConnectionLost(GatewayError):
 
 
 class Congested(GatewayError):
-    """A connection takes no more for now; nothing was sent."""
+    """A connection takes no more requests for now; nothing was sent."""
 
 
 class SessionForgotten(GatewayError):
-    """The upstream no longer knows our session; the request was not run.
+    """The upstream no longer has our session; the request was not processed.
 
     Source: MCP 2025-11-25, Streamable HTTP, "Session Management".
     """
 
 
 class HttpStatusError(GatewayError):
-    """An upstream answered with an HTTP status that carries no JSON-RPC answer."""
+    """An upstream answered with an HTTP status and without a JSON-RPC message."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(f"HTTP {status}{': ' + reason if reason else ''}")
@@ -119,14 +128,14 @@ class HttpStatusError(GatewayError):
 
 
 def innermost(error: BaseException) -> BaseException:
-    """The first cause inside the groups that task groups wrap around it."""
+    """Return the first error inside the exception groups that task groups raise."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
 
 
 def error_result(text: str, *, meta: dict[str, Any] | None = None) -> dict[str, Any]:
-    """A `CallToolResult` that tells a model what went wrong."""
+    """Return a `CallToolResult` that tells a model what went wrong."""
     result: dict[str, Any] = {"content": [{"type": "text", "text": text}], "isError": True}
     if meta:
         result["_meta"] = meta
@@ -134,33 +143,34 @@ def error_result(text: str, *, meta: dict[str, Any] | None = None) -> dict[str, 
 
 
 def relay(error: RpcError, *, server: str, verbatim: bool) -> dict[str, Any]:
-    """Turn an upstream's JSON-RPC error to a call into an answer for a caller.
+    """Turn an upstream's JSON-RPC error for a call into an error result.
 
-    Hosts repeat or hide JSON-RPC errors, so only codes that a client acts on travel as
-    such; the others become an error result that keeps code and data in `_meta`.
+    Hosts retry or hide JSON-RPC errors, so only codes that a client acts on are passed on as such; the others become
+    an error result with code and data in `_meta`.
 
     Args:
         error: What the upstream answered.
         server: The upstream's alias.
-        verbatim: The upstream is passed through under its own names.
+        verbatim: The upstream is passed through with its own names.
 
     Raises:
         RpcError: The caller is to see a JSON-RPC error.
     """
+    # From -32020 on the codes of servers are those of MCP itself, with meanings that clients know.
     acted_on = -32099 <= error.code <= -32020 or error.code == URL_ELICITATION_REQUIRED
     if verbatim or acted_on or error.code in _RENEGOTIATION:
         raise protocol_error(error, server=server, verbatim=verbatim)
     return error_result(
         f"{error.message}\n\n(error {error.code} from server '{server}')",
-        meta={"typegate/upstreamError": error.to_object()},
+        meta={UPSTREAM_ERROR_KEY: error.to_object()},
     )
 
 
 def protocol_error(error: RpcError, *, server: str, verbatim: bool) -> RpcError:
-    """The JSON-RPC error by which a caller learns of an upstream's.
+    """Return the JSON-RPC error that a caller gets for an upstream's.
 
-    Code, message and data stay, but for codes that would be taken for ours: of the version and the headers
-    of our own connection, or of a method that we do not know.
+    It is the same, except for codes that would be taken for ours: about the version and the headers of the caller's
+    connection to us, or about a method that we do not have.
     """
     if error.code in _RENEGOTIATION or (error.code == METHOD_NOT_FOUND and not verbatim):
         return RpcError(INTERNAL_ERROR, error.message, {"server": server, "code": error.code, "data": error.data})

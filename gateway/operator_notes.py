@@ -1,4 +1,4 @@
-"""Keeps operators' notes about tools: on disk, and only for as long as each is true."""
+"""Operators' notes about tools: stored on disk, each for as long as it is valid."""
 
 from __future__ import annotations
 
@@ -26,19 +26,25 @@ from registry.schema.text import clean
 log = logging.getLogger(__name__)
 
 FILE_NAME: Final = "notes.json"
+# Notes are written by hand; the file is rewritten whole at every change, and a thousand are about 300 kB.
 MAX_NOTES: Final = 1_000
-_LONGEST_WAIT_S: Final = 3_600.0
+# An hour: notes end by the wall clock, which may be set meanwhile.
+_MAX_WAIT_S: Final = 3_600.0
+# A note that ends "now" by a clock that stands must not become a busy loop.
+_MIN_WAIT_S: Final = 0.05
+# Bytes of a note's id, shown as 16 characters: unguessable, and short enough for a URL.
+_ID_BYTES: Final = 8
 
 
 class NoteRefused(GatewayError):
-    """A note cannot be taken; the text says why."""
+    """A note cannot be added; the text says why."""
 
 
-class Notebook:
-    """All notes. Changes of them are changes of the registry's shape.
+class OperatorNotes:
+    """All notes. Every change is applied to the registry's shape, from where descriptions take it.
 
     Args:
-        on_cleared: Called with each tool whose notes of failures went because a call went well.
+        on_cleared: Called with server and tool whose notes about failures were removed because a call succeeded.
     """
 
     def __init__(
@@ -56,8 +62,8 @@ class Notebook:
         self._path = state_dir / FILE_NAME if state_dir is not None else None
         self._clock = clock
         self._notes: dict[tuple[str, str], tuple[Note, ...]] = self._read()
-        self._stirred = anyio.Event()
-        registry.subscribe(self._note_change)
+        self._changed = anyio.Event()
+        registry.subscribe(self._on_catalog_change)
 
     def rows(self) -> list[dict[str, Any]]:
         """One row for each note, as `/admin/notes` shows it."""
@@ -85,86 +91,87 @@ class Notebook:
             raise NoteRefused(f"a note has 1 to {MAX_NOTE_LENGTH} characters")
         if sum(map(len, self._notes.values())) >= MAX_NOTES:
             raise NoteRefused(f"there are {MAX_NOTES} notes already")
-        upstream = self._upstream(wrapper.server, wrapper.tool)
-        if upstream is None:
+        definition = self._definition(wrapper.server, wrapper.tool)
+        if definition is None:
             raise NoteRefused("its server no longer has the tool")
         until_s = None if lasts_s is None else self._clock() + lasts_s
-        note = Note(
-            id=secrets.token_hex(8), text=text, digest=digest(upstream), of_failure=of_failure, until_s=until_s
-        )  # fmt: skip
+        note_id, valid_for = secrets.token_hex(_ID_BYTES), digest(definition)
+        note = Note(id=note_id, text=text, digest=valid_for, of_failure=of_failure, until_s=until_s)
         key = (wrapper.server, wrapper.tool)
-        self._put({**self._notes, key: (*self._notes.get(key, ()), note)})
+        self._replace({**self._notes, key: (*self._notes.get(key, ()), note)})
         return note.id
 
     def remove(self, note_id: str) -> bool:
-        """Take a note out; tells whether it was there."""
+        """Remove a note; returns whether it existed."""
         return self._keep(lambda server, tool, note: note.id != note_id)
 
     def succeeded(self, wrapper: ToolWrapper) -> None:
-        """A call went well: what was noted of failures of this tool is no longer true."""
+        """Remove the notes about failures of a tool, because a call of it succeeded."""
         if self.clear(wrapper.server, wrapper.tool):
             self._on_cleared(wrapper.server, wrapper.tool)
 
     def clear(self, server: str, tool: str) -> bool:
-        """Take out what was noted of failures of a tool; tells whether there was anything."""
+        """Remove the notes about failures of a tool; returns whether there were any."""
         key = (server, tool)
         if not any(note.of_failure for note in self._notes.get(key, ())):
             return False
         return self._keep(lambda owner, name, note: (owner, name) != key or not note.of_failure)
 
     def entries(self) -> list[dict[str, Any]]:
-        """Every note, as it is written down."""
+        """Every note, as it is stored."""
         return [
             {"server": server, "tool": tool, **asdict(note)}
             for (server, tool), notes in self._notes.items()
             for note in notes
         ]
 
-    def take(self, entries: list[dict[str, Any]]) -> None:
-        """Have these notes from now on, and no others."""
+    def replace_all(self, entries: list[dict[str, Any]]) -> None:
+        """Replace all notes by these."""
         notes = _notes_of(entries)
         if notes != self._notes:
-            self._put(notes)
+            self._replace(notes)
 
     def of(self, server: str) -> dict[str, tuple[Note, ...]]:
         """The notes about the tools of one server."""
         return {tool: notes for (owner, tool), notes in self._notes.items() if owner == server}
 
     async def run(self) -> None:
-        """Drop notes when their time is over or their tool has changed, until cancelled."""
+        """Remove notes that have expired or whose tool has changed, until cancelled."""
         while True:
-            self._stirred = anyio.Event()
-            self._keep(self._holds)
+            self._changed = anyio.Event()  # before the check: what changes during it wakes us again
+            self._keep(self._is_valid)
             ends_s = [n.until_s for notes in self._notes.values() for n in notes if n.until_s is not None]
-            wait_s = min([_LONGEST_WAIT_S, *(end - self._clock() for end in ends_s)])
-            with anyio.move_on_after(max(0.05, wait_s)):
-                await self._stirred.wait()
+            wait_s = min([_MAX_WAIT_S, *(end - self._clock() for end in ends_s)])
+            with anyio.move_on_after(max(_MIN_WAIT_S, wait_s)):
+                await self._changed.wait()
 
-    def _holds(self, server: str, tool: str, note: Note) -> bool:
+    def _is_valid(self, server: str, tool: str, note: Note) -> bool:
         if note.until_s is not None and note.until_s <= self._clock():
             return False
-        upstream = self._upstream(server, tool)
-        return upstream is None or digest(upstream) == note.digest
+        definition = self._definition(server, tool)
+        # A tool whose server is away may come back unchanged.
+        return definition is None or digest(definition) == note.digest
 
-    def _upstream(self, server: str, tool: str) -> dict[str, Any] | None:
+    def _definition(self, server: str, tool: str) -> dict[str, Any] | None:
         listing = self._registry.catalog.servers.get(ServerName(server))
         return next((one for one in listing.tools if one.get("name") == tool), None) if listing is not None else None
 
-    def _note_change(self, change: CatalogChange) -> None:
+    def _on_catalog_change(self, change: CatalogChange) -> None:
         if self._notes:
-            self._stirred.set()
+            self._changed.set()
 
-    def _keep(self, holds: Callable[[str, str, Note], bool]) -> bool:
-        kept = {key: left for key, notes in self._notes.items() if (left := tuple(n for n in notes if holds(*key, n)))}
+    def _keep(self, keeps: Callable[[str, str, Note], bool]) -> bool:
+        kept = {key: left for key, notes in self._notes.items() if (left := tuple(n for n in notes if keeps(*key, n)))}
         if kept == self._notes:
             return False
-        self._put(kept)
+        self._replace(kept)
         return True
 
-    def _put(self, notes: dict[tuple[str, str], tuple[Note, ...]]) -> None:
+    def _replace(self, notes: dict[tuple[str, str], tuple[Note, ...]]) -> None:
+        # Only these servers get a new shape: all others keep the work that is memoised for theirs.
         touched = {server for server, _ in {*notes, *self._notes}}
         self._notes = notes
-        self._stirred.set()
+        self._changed.set()
         self._write()
         shape = self._registry.shape
         servers = {

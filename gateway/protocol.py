@@ -111,3 +111,9 @@ def header_value(value: str) -> str:
     if _PLAIN.fullmatch(value) and not (value.startswith("=?base64?") and value.endswith("?=")):
         return value
     return f"=?base64?{base64.b64encode(value.encode('utf-8', 'replace')).decode()}?="
+
+
+def with_meta(result: dict[str, Any], key: str, value: Any) -> dict[str, Any]:
+    """Return a result with one more member in its `_meta`; the given one stays as it is."""
+    meta = result.get("_meta")
+    return {**result, "_meta": {**(meta if isinstance(meta, dict) else {}), key: value}}

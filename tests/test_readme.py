@@ -12,7 +12,7 @@ from gateway.cli import parser
 from gateway.config.load import parse
 from gateway.config.model import Config
 from gateway.hooks import Call, Metadata
-from gateway.hooks.loading import prepare
+from gateway.hooks.loading import load_hooks
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -88,16 +88,16 @@ async def test_the_hooks_in_the_readme_are_loaded_and_run(tmp_path: Path) -> Non
     (tmp_path / "hooks.py").write_text(code)
     [text] = [one for one in blocks("yaml") if "hooks:" in one]
     config = parse(text, path=tmp_path / "mcp.yaml", environ=VARIABLES)
-    guards = await prepare(config)
+    runners = await load_hooks(config)
     metadata = Metadata(
         kind="tool", wrapper="bank__pay", server="bank", tool="pay", principal="ann", session=None, request_id=1,
         call_id="c", via="wrapper", tags=(), profile="default",
     )  # fmt: skip
-    said = await guards[0].before("before_call", Call(name="pay", args={"note": "n"}, metadata=metadata))
+    said = await runners[0].run("before_call", Call(name="pay", args={"note": "n"}, metadata=metadata))
     assert isinstance(said, Call)
     assert said.args == {"note": "seen"}
-    for guard in guards:
-        await guard.close()
+    for runner in runners:
+        await runner.close()
 
 
 def test_every_path_in_the_readme_exists() -> None:

@@ -18,16 +18,16 @@ from gateway import wire
 from gateway.admin import merging, rows
 from gateway.admin.openapi import document
 from gateway.admin.routes import AdminRoute, Combined, Merge, Operation, route, routes_of
-from gateway.calls.call_stats import Outcomes
-from gateway.calls.profile_views import Views
+from gateway.calls.call_stats import CallStats
+from gateway.calls.profile_views import ProfileViews
 from gateway.config.load import refusal
 from gateway.config.model import NoteRequest, ServerConfig
 from gateway.downstream.http.request import RequestHead, RequestRefused
-from gateway.embeddings.tool_vectors import Meanings
+from gateway.embeddings.tool_vectors import ToolVectors
 from gateway.errors import ConfigError
 from gateway.fleet import Fleet
-from gateway.hooks.active import Hooks
-from gateway.operator_notes import Notebook, NoteRefused
+from gateway.hooks.active import ActiveHooks
+from gateway.operator_notes import NoteRefused, OperatorNotes
 from gateway.reload import Reloader
 from gateway.upstream.private_links import PrivateLinks
 from registry.catalog.store import Registry
@@ -75,12 +75,12 @@ class AdminApi:
         token: str,
         registry: Registry,
         fleet: Fleet,
-        views: Views,
-        call_stats: Outcomes,
-        hooks: Hooks,
-        notes: Notebook,
+        views: ProfileViews,
+        call_stats: CallStats,
+        hooks: ActiveHooks,
+        notes: OperatorNotes,
         private_links: PrivateLinks,
-        tool_vectors: Meanings,
+        tool_vectors: ToolVectors,
         reloader: Reloader,
         draining: Callable[[], bool],
     ) -> None:

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from gateway import wire
-from gateway.calls.profile_views import Views
+from gateway.calls.profile_views import ProfileViews
 from gateway.fleet import Fleet
 from registry.catalog.catalog import Catalog
 from registry.catalog.names import ServerName
@@ -102,7 +102,7 @@ def quarantine_rows(catalog: Catalog) -> list[dict[str, Any]]:
     ]
 
 
-def profile_rows(views: Views) -> list[dict[str, Any]]:
+def profile_rows(views: ProfileViews) -> list[dict[str, Any]]:
     """One row for each profile with its warnings, as `/admin/profiles` shows it."""
     return [
         {
@@ -131,7 +131,7 @@ def profile_rows(views: Views) -> list[dict[str, Any]]:
     ]
 
 
-def budget_rows(views: Views) -> list[dict[str, Any]]:
+def budget_rows(views: ProfileViews) -> list[dict[str, Any]]:
     """One row for each profile: what its list costs and why each wrapper is in it, as `/admin/budget` shows it."""
     rows: list[dict[str, Any]] = []
     for view in map(views.view, views.profiles):

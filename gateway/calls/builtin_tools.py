@@ -1,4 +1,4 @@
-"""What we offer of our own: `invoke_tool`, the generic way to every wrapper, and a prompt that is its manual."""
+"""Tools and a prompt of the gateway itself: `invoke_tool`, the search tools, and a manual of all tools."""
 
 from __future__ import annotations
 
@@ -73,14 +73,14 @@ GET_SERVER_DETAILS: Final[dict[str, Any]] = {
     "annotations": {"readOnlyHint": True, "openWorldHint": False},
 }
 
-NATIVE_TOOLS: Final = (INVOKE_TOOL,)
+BUILTIN_TOOLS: Final = (INVOKE_TOOL,)
 _AS_TEXT: Final = {
     "type": "string",
     "description": (
         "All parameters of the tool, by name, as the text of one JSON object. Null only for a tool without parameters."
     ),
 }
-FINDERS: Final = (FIND_TOOLS, LIST_SERVERS, GET_SERVER_DETAILS)
+SEARCH_TOOLS: Final = (FIND_TOOLS, LIST_SERVERS, GET_SERVER_DETAILS)
 
 GATEWAY_TOOLS: Final[dict[str, Any]] = {
     "name": "gateway_tools",
@@ -89,31 +89,33 @@ GATEWAY_TOOLS: Final[dict[str, Any]] = {
     "arguments": [{"name": "server", "description": "Only the tools of this server.", "required": False}],
 }
 
-NATIVE_PROMPTS: Final = (GATEWAY_TOOLS,)
+BUILTIN_PROMPTS: Final = (GATEWAY_TOOLS,)
+# MCP 2025-11-25 and 2026-07-28, "Completion": at most 100 values in a response.
 _MAX_COMPLETIONS: Final = 100
 
 
 def always_listed(dialect: str) -> tuple[dict[str, Any], ...]:
-    """Our tools that every list has, for a dialect: a strict one knows no object with any members.
+    """The builtin tools that every list has, in a dialect.
 
-    There the arguments of `invoke_tool` are a text, which `unwritten` reads.
+    A strict dialect has no objects with arbitrary members. There the arguments of `invoke_tool` are a JSON text, which
+    `parse_text_arguments` reads.
     """
     if not DIALECTS[dialect].strict:
-        return NATIVE_TOOLS
+        return BUILTIN_TOOLS
     schema = INVOKE_TOOL["inputSchema"]
     properties = {**schema["properties"], "arguments": _AS_TEXT}
     return ({**INVOKE_TOOL, "inputSchema": {**schema, "properties": properties}},)
 
 
-def unwritten(sent: object, dialect: str) -> object:
-    """The arguments of `invoke_tool` as they would be in a dialect that can say them."""
+def parse_text_arguments(sent: object, dialect: str) -> object:
+    """Return the arguments of `invoke_tool` with a JSON text parsed, where the dialect asks for one."""
     text = sent.get("arguments") if isinstance(sent, dict) and DIALECTS[dialect].strict else None
     read = container(text) if isinstance(text, str) else None
     return {**sent, "arguments": read} if isinstance(sent, dict) and isinstance(read, dict) else sent
 
 
 def tool_manual(view: View, arguments: object) -> dict[str, Any]:
-    """The result of `prompts/get` for our own prompt: every tool as it is shown, listed or not."""
+    """The result of `prompts/get` for our own prompt: a manual of all tools in the view, listed or not."""
     server = arguments.get("server") if isinstance(arguments, dict) else None
     chosen = server if isinstance(server, str) and server else None
     shown = [entry.shown for entry in view.entries if chosen in (None, entry.server)]

@@ -1,6 +1,6 @@
-"""How calls end, by tool and kind: what fails again and again is flagged once; repaired calls count apart.
+"""How calls end, by tool: counters, clusters of similar failures, and repairs.
 
-Nothing of what was sent or answered is kept: only names of parameters and kinds of failure.
+No arguments or results are kept, only names of parameters and kinds of failure.
 """
 
 from __future__ import annotations
@@ -23,12 +23,18 @@ from registry.schema.json_paths import show_path
 
 log = logging.getLogger(__name__)
 
+# A day, so that an operator who looks once a day sees every cluster.
 WINDOW_S: Final = 24 * 60 * 60.0
+# One failure is chance and two may be one model that tries again. The third is flagged, unless all come from one
+# session: then it is more likely the caller than the tool.
 FLAG_FAILURES: Final = 3
 FLAG_SESSIONS: Final = 2
+# A cluster with all its failures takes about 10 kB, so this is 40 MB at most, and usually far less.
 MAX_CLUSTERS: Final = 4_096
-MAX_COUNTED: Final = 20_000
-_MAX_REMEMBERED: Final = 64
+# Each counted tool becomes several lines of the metrics, which a monitoring system stores for every scrape.
+MAX_COUNTED_TOOLS: Final = 20_000
+# Of each cluster; more than enough to flag it, and `total` counts on.
+_MAX_RECENT: Final = 64
 _KINDS: Final[tuple[tuple[type[UpstreamError], str], ...]] = (
     (UpstreamUnavailable, "unavailable"),
     (UpstreamTimeout, "timeout"),
@@ -39,45 +45,50 @@ _KINDS: Final[tuple[tuple[type[UpstreamError], str], ...]] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """One class of failure: its kind, and what tells it from others of its kind."""
+    """One class of failure: its kind, and the detail that distinguishes it from others of its kind."""
 
     kind: str
     detail: str = ""
 
     @classmethod
     def of(cls, error: UpstreamError) -> Failure:
-        """The class of what an upstream could not do."""
+        """The class of an upstream's failure."""
         return cls(kind=next((kind for known, kind in _KINDS if isinstance(error, known)), "refused_input"))
 
     @classmethod
     def of_problem(cls, problem: ArgumentProblem) -> Failure:
-        """The class of a wrong argument: which one, and in what way."""
+        """The class of a wrong argument: which one, and what is wrong with it."""
         return cls(kind=f"argument_{problem.kind}", detail=show_path(problem.path))
 
 
 @dataclass(slots=True)
-class _Cluster:
-    """Failures of one class at one tool, of the last 24 hours."""
+class _FailureCluster:
+    """Failures of one class at one tool.
+
+    Attributes:
+        recent: The latest ones: when, and who called.
+    """
 
     wrapper: str
     server: str
     tool: str
     failure: Failure
     total: int = 0
-    recent: deque[tuple[float, str]] = field(default_factory=lambda: deque(maxlen=_MAX_REMEMBERED))
+    recent: deque[tuple[float, str]] = field(default_factory=lambda: deque(maxlen=_MAX_RECENT))
     flagged_at_s: float | None = None
 
 
-class Outcomes:
-    """Counts and clusters; bounded, the least recently seen cluster makes room.
+class CallStats:
+    """Counts calls, failures and repairs; bounded: the least recently used cluster makes room for a new one.
 
     Attributes:
-        calls: How many by server, tool, way and outcome.
-        seconds: What they took together, by server, tool and way.
+        calls: The number of calls by server, tool, route and outcome.
+        seconds: The time that they took together, by server, tool and route.
+
     Args:
-        on_success: Called after each call that went well.
-        on_failure: Takes each failure instead, where another process counts those of several.
-        clock: Seconds that only go forward.
+        on_success: Called with the tool of each call that succeeded.
+        on_failure: Takes each failure instead, where one process keeps the clusters of several.
+        clock: A monotonic clock.
     """
 
     def __init__(
@@ -89,37 +100,37 @@ class Outcomes:
     ) -> None:
         self._on_success = on_success
         self._clock = clock
-        self._clusters: LRUCache[tuple[str, Failure], _Cluster] = LRUCache(MAX_CLUSTERS)
+        self._clusters: LRUCache[tuple[str, Failure], _FailureCluster] = LRUCache(MAX_CLUSTERS)
         self.calls: Counter[tuple[str, str, str, str]] = Counter()
         self.seconds: defaultdict[tuple[str, str, str], float] = defaultdict(float)
-        self._on_failure = on_failure or self.note
+        self._on_failure = on_failure or self.add_failure
         self._repairs: LRUCache[str, Counter[str]] = LRUCache(MAX_CLUSTERS)
 
-    def counted(self, wrapper: ToolWrapper, via: str, outcome: str, seconds: float) -> None:
-        """Count one call that reached a wrapper; of more tools than anybody watches nothing new is counted."""
+    def count_call(self, wrapper: ToolWrapper, via: str, outcome: str, seconds: float) -> None:
+        """Count one call that reached a wrapper; beyond `MAX_COUNTED_TOOLS` those of further tools are not counted."""
         key = (wrapper.server, wrapper.tool, via)
-        if key in self.seconds or len(self.seconds) < MAX_COUNTED:
+        if key in self.seconds or len(self.seconds) < MAX_COUNTED_TOOLS:
             self.calls[(*key, outcome)] += 1
             self.seconds[key] += seconds
 
-    def ended(self, wrapper: ToolWrapper, result: dict[str, Any], caller: Caller) -> None:
-        """Take note of a result."""
+    def record_result(self, wrapper: ToolWrapper, result: dict[str, Any], caller: Caller) -> None:
+        """Record a result: a success, or an error result."""
         if result.get("isError") is True:
-            self.failed(wrapper, Failure(kind="error_result"), caller)
+            self.record_failure(wrapper, Failure(kind="error_result"), caller)
         else:
             self._on_success(wrapper)
 
-    def failed(self, wrapper: ToolWrapper, failure: Failure, caller: Caller) -> None:
-        """Take note of a failure; the third of its class from a second session is told, once."""
+    def record_failure(self, wrapper: ToolWrapper, failure: Failure, caller: Caller) -> None:
+        """Record a failure of a call in this process."""
         who = caller.session_id or f"{caller.principal.name}@{caller.peer}"
         self._on_failure(wrapper.name, wrapper.server, wrapper.tool, failure, who)
 
-    def note(self, wrapper: str, server: str, tool: str, failure: Failure, who: str) -> None:
-        """Take note of a failure of whichever process; see `failed`."""
+    def add_failure(self, wrapper: str, server: str, tool: str, failure: Failure, who: str) -> None:
+        """Record a failure of any process; the third of its class from a second session is logged, once a day."""
         key = (wrapper, failure)
         cluster = self._clusters.get(key)
         if cluster is None:
-            cluster = self._clusters[key] = _Cluster(wrapper, server, tool, failure)
+            cluster = self._clusters[key] = _FailureCluster(wrapper, server, tool, failure)
         now_s = self._clock()
         cluster.total += 1
         cluster.recent.append((now_s, who))
@@ -137,8 +148,8 @@ class Outcomes:
             extra={"server": server, "tool": tool, "wrapper": wrapper},
         )
 
-    def repaired(self, wrapper: ToolWrapper, repairs: Iterable[Repair]) -> None:
-        """Take note of a call that was repaired."""
+    def record_repairs(self, wrapper: ToolWrapper, repairs: Iterable[Repair]) -> None:
+        """Record how one call was repaired."""
         counter = self._repairs.get(wrapper.name)
         if counter is None:
             counter = self._repairs[wrapper.name] = Counter()
@@ -169,12 +180,12 @@ class Outcomes:
         return sorted(rows, key=lambda row: (not row["flagged"], -row["recent"], row["wrapper"]))
 
     def repair_rows(self) -> list[dict[str, Any]]:
-        """One row for each tool of which calls were repaired."""
+        """One row for each tool with repaired calls."""
         return [
             {"wrapper": name, "calls": counter["calls"], "repairs": {k: n for k, n in counter.items() if k != "calls"}}
             for name, counter in sorted(self._repairs.items())
         ]
 
 
-def _recent(cluster: _Cluster, now_s: float) -> list[tuple[float, str]]:
+def _recent(cluster: _FailureCluster, now_s: float) -> list[tuple[float, str]]:
     return [one for one in cluster.recent if now_s - one[0] <= WINDOW_S]

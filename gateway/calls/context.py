@@ -1,17 +1,15 @@
-"""What one call knows about the side that makes it."""
+"""What a call knows about the side that makes it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from gateway.access.principal import Principal
 from gateway.protocol import LOG_LEVELS, MODERN_VERSIONS
 from gateway.upstream.callbacks import Ask, Host, OnParams, Sideband
 from registry.views.view import View
-
-Via = Literal["wrapper", "invoke_tool"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,20 +18,20 @@ class Caller:
 
     Attributes:
         principal: Who it is.
-        view: What it may see and call, pinned for the whole call.
+        view: What it may see and call; the same for the whole call.
         version: The protocol version that it speaks.
-        owner: Equal for requests whose log messages may be read together.
+        owner: Equal for requests that may see each other's log messages.
         request_id: The JSON-RPC id of this request, as it came.
-        session_id: Of its handshake-era session; None in the modern era.
-        host: The same session, as upstreams see it that have a connection for each.
-        capabilities: What it says it can do.
-        log_level: The least severe log message it wants; None for no log at all.
-        on_progress: Takes progress params, when the caller asked for progress.
+        session_id: Of its session, in versions with a handshake; None in modern ones, which have no sessions.
+        host: The same session, as seen by upstreams that get a connection for each.
+        capabilities: Those that it declares.
+        log_level: The least severe level of log messages that it wants; None for no messages.
+        on_progress: Takes progress params, if the caller asked for progress.
         on_log: Takes the params of log messages.
-        ask: Puts a question to it; None where it cannot be asked.
-        found: Hears which tools a search has found; None where a list must not depend on what was asked before.
+        ask: Sends it a request of the upstream's; None where it cannot be asked.
+        found: Takes the names of tools that a search found; None where lists must not depend on earlier requests.
         trace: Its trace context, as HTTP headers.
-        peer: The other end of its connection.
+        peer: The address of the other end of its connection.
     """
 
     principal: Principal
@@ -54,7 +52,7 @@ class Caller:
 
     @property
     def modern(self) -> bool:
-        """Whether it speaks 2026-07-28 or later; otherwise a handshake-era version."""
+        """Whether it speaks 2026-07-28 or later; otherwise a version with a handshake."""
         return self.version in MODERN_VERSIONS
 
     def sideband(self) -> Sideband:

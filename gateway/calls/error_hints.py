@@ -1,11 +1,11 @@
-"""An upstream's complaint, and beside it what the schema knows; the complaint itself stays byte for byte.
+"""Adds a hint to an upstream's complaint about arguments; the complaint itself stays byte for byte.
 
-An upstream may check more than its schema says, and its words are often all that a model gets to see: `'to' was
-not provided` has made models believe that their arguments are lost on the way. Where a complaint names a declared
-parameter as missing, or a key that was sent as unknown, one text is added after it: what is missing, what was
-sent, the near miss, a ready call and the schema. Everything else passes as the very object that came.
+An upstream may check more than its schema says, and its message is often all that a model sees: `'to' was not
+provided` has made models believe that arguments are lost on the way. Where a message names a declared parameter as
+missing, or a key that was sent as unknown, one text is added: what is missing, what was sent, the most similar name,
+a ready call and the schema. Every other result is returned as it is, the same object.
 
-Every look at a text is a look at a bounded window around a known name, so its length costs linear time.
+Only bounded windows around known names are searched, so the time is linear in the length of the text.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from gateway.errors import INVALID_PARAMS
+from gateway.errors import INVALID_PARAMS, UPSTREAM_ERROR_KEY
 from registry.arguments import problems
 from registry.arguments.coercion import fold
 from registry.arguments.diagnosis import ArgumentProblem, NearNames, kind_of
@@ -26,14 +26,28 @@ from registry.dialects.definitions import Lowered
 from registry.schema.json_paths import MAX_SHOWN_KEY, declared
 from registry.schema.text import excerpt
 
-MAX_BODY: Final = 4_096
-"""Longest body that is read as a complaint although it is no error result."""
-MAX_ADVICE: Final = 2_500
-_MAX_READ: Final = 8_192
+# A body that is an error although its result is not: error objects are short, and every good result is looked at.
+MAX_BODY_CHARS: Final = 4_096
+# About 600 tokens: room for the schema of a usual parameter, and less than the list of tools would cost again.
+MAX_HINT_CHARS: Final = 2_500
+# Validators put the complaint first and stack traces after it.
+_MAX_READ_CHARS: Final = 8_192
+# Text items of a result that are read; validators write one.
+_MAX_ITEMS: Final = 4
+# Schemas of generated tools reach hundreds of properties; each name is searched for in the text.
 _MAX_NAMES: Final = 500
+# Keys that a caller sent; no call that a model writes has more.
 _MAX_SENT: Final = 50
+# Of one name in one text: it may be mentioned a few times before the sentence that complains.
 _MAX_OCCURRENCES: Final = 20
-_WINDOW: Final = 90
+# Characters on each side of a name: the longest phrase of the corpus between a name and what is said of it is shorter.
+_WINDOW_CHARS: Final = 90
+# Names that are listed in a hint before "and N more".
+_MAX_LISTED: Final = 20
+# Keys that get a sentence of their own; a call with more wrong keys needs the schema, not sentences.
+_MAX_SENTENCES: Final = 5
+# Less of a schema than this says nothing.
+_MIN_SCHEMA_CHARS: Final = 100
 
 _QUOTES: Final = "'\"`‘’“”"
 _NOUN_WORDS: Final = (
@@ -67,9 +81,10 @@ _AT_PLACE = re.compile(
     r"(?:required|undefined|invalid input[^\n]{0,50})[^\n]{0,12}\n?\s{0,6}(?:→\s)?at\s$", re.IGNORECASE
 )
 _IS_MISSING = re.compile(r"required|missing|undefined", re.IGNORECASE)
-_PLACES: Final = ("path", "loc", "field", "param", "parameter", "property")
-"""Members by which a list of issues tells where: zod, pydantic, and what web services write."""
+# Members that hold the parameter in a list of issues: those of zod, pydantic and common web services.
+_PATH_MEMBERS: Final = ("path", "loc", "field", "param", "parameter", "property")
 _JSON_BEGINS = re.compile(r"\{\s{0,80}[\"}]|\[\s{0,80}\{")
+# Values of such a list that are visited: an issue has about ten, so this is fifty issues.
 _MAX_NODES: Final = 500
 _ONLY_A_KEY = re.compile(r"(?:[^\n'\"]{0,120}: )?'([^'\n]{1,64})'")
 _SAYS_UNKNOWN = re.compile(
@@ -79,35 +94,34 @@ _SAYS_UNKNOWN = re.compile(
 )
 _NO_SUCH_TOOL = re.compile(r"(?:unknown|no such) tool\b|\btool\b[^\n]{0,140}\bnot found", re.IGNORECASE)
 _INVALID_PARAMS = re.compile(r"\s{0,4}(?:MCP error )?-32602\b")
-_UPSTREAM_ERROR: Final = "typegate/upstreamError"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Complaint:
-    """What an upstream found wrong with arguments.
+    """What an upstream says is wrong with arguments.
 
     Attributes:
-        missing: Declared parameters that it did not get, and that were not sent.
-        doubted: Declared parameters that it says it did not get, although they were sent.
+        missing: Declared parameters that it misses, and that were not sent.
+        disputed: Declared parameters that it misses although they were sent.
         unknown: Keys that were sent and that neither it nor the schema knows.
     """
 
     missing: tuple[str, ...] = ()
-    doubted: tuple[str, ...] = ()
+    disputed: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.missing or self.doubted or self.unknown)
+        return bool(self.missing or self.disputed or self.unknown)
 
     def renamed(self, names: Mapping[str, str]) -> Complaint:
-        """Return the same about other names."""
-        missing, doubted, unknown = (
-            tuple(names.get(name, name) for name in found) for found in (self.missing, self.doubted, self.unknown)
+        """Return the same with the names that the caller knows."""
+        missing, disputed, unknown = (
+            tuple(names.get(name, name) for name in found) for found in (self.missing, self.disputed, self.unknown)
         )
-        return Complaint(missing=missing, doubted=doubted, unknown=unknown)
+        return Complaint(missing=missing, disputed=disputed, unknown=unknown)
 
 
-def enrich(
+def with_hint(
     result: dict[str, Any],
     wrapper: ToolWrapper,
     arguments: dict[str, Any],
@@ -115,33 +129,32 @@ def enrich(
     via: Via = "wrapper",
     lowered: Lowered | None = None,
 ) -> dict[str, Any]:
-    """Return the result of a call with a text about its complaint added last, or the same object.
+    """Return a result with a hint added as its last text, or the same object if there is nothing to add.
 
-    Error results are read, among them relayed protocol errors, and bodies of at most 4,096 characters that are a
-    JSON object with an `error`. A protocol error −32602 always gets the shape of a right call, unless it speaks
-    of the tool itself.
+    Error results are read, among them relayed protocol errors, and short bodies that are a JSON object with an
+    `error`. A protocol error −32602 always gets a ready call, unless it is about the tool itself.
 
     Args:
         result: What the caller would get.
         wrapper: The tool.
         arguments: What was sent to the upstream.
-        via: The way the call came.
-        lowered: How the caller was shown the tool, where that is not as it is. The complaint is in the upstream's
-            names, what is added to it in those that the caller knows.
+        via: The route by which the call came.
+        lowered: How the caller was shown the tool, if not as it is. The complaint has the upstream's names, the hint
+            those that the caller knows.
     """
     content = result.get("content")
     if not isinstance(content, list):
         return result
     texts = [one["text"] for one in content if isinstance(one, dict) and isinstance(one.get("text"), str)]
     if result.get("isError") is True:
-        said = "\n".join(text[:_MAX_READ] for text in texts[:4])[:_MAX_READ]
+        message = "\n".join(text[:_MAX_READ_CHARS] for text in texts[:_MAX_ITEMS])[:_MAX_READ_CHARS]
         code, data = _protocol_error(result)
-        complaint = read(f"{said}\n{data}" if data else said, wrapper, arguments)
-        wanted = code == INVALID_PARAMS or _INVALID_PARAMS.match(said) is not None
-        wanted = wanted and not _NO_SUCH_TOOL.search(said)
+        complaint = find_complaint(f"{message}\n{data}" if data else message, wrapper, arguments)
+        wanted = code == INVALID_PARAMS or _INVALID_PARAMS.match(message) is not None
+        wanted = wanted and not _NO_SUCH_TOOL.search(message)
     else:
-        said = "\n".join(_complaints_in(texts))
-        complaint = read(said, wrapper, arguments, slips=False) if said else Complaint()
+        message = "\n".join(_complaints_in(texts))
+        complaint = find_complaint(message, wrapper, arguments, slips=False) if message else Complaint()
         wanted = False
     if not complaint and not wanted:
         return result
@@ -149,20 +162,20 @@ def enrich(
         wrapper = problems.as_shown(wrapper, lowered)
         complaint, arguments = complaint.renamed(lowered.names), problems.renamed(arguments, lowered.names)
     call = problems.ready_call(wrapper, via, as_text=lowered is not None and lowered.nulls)
-    return {**result, "content": [*content, {"type": "text", "text": _advice(complaint, wrapper, arguments, call)}]}
+    return {**result, "content": [*content, {"type": "text", "text": _hint(complaint, wrapper, arguments, call)}]}
 
 
-def read(text: str, wrapper: ToolWrapper, arguments: dict[str, Any], *, slips: bool = True) -> Complaint:
-    """Return what a text says about declared parameters and about keys that were sent.
+def find_complaint(text: str, wrapper: ToolWrapper, arguments: dict[str, Any], *, slips: bool = True) -> Complaint:
+    """Return what a text says about declared parameters and about sent keys.
 
     Args:
         text: The complaint.
         wrapper: The tool.
         arguments: What was sent to the upstream.
-        slips: Also take a key for unknown that differs from an absent parameter only in case and separators,
-            whatever the text says.
+        slips: Whatever the text says, a key counts as unknown if it differs from an absent parameter only in case
+            and separators.
     """
-    text = text[:_MAX_READ]
+    text = text[:_MAX_READ_CHARS]
     names = declared(wrapper.input_schema, wrapper.input_schema)
     known = [name for name in list(names)[:_MAX_NAMES] if name and name in text]
     prose, listed = _issues(text)
@@ -172,7 +185,7 @@ def read(text: str, wrapper: ToolWrapper, arguments: dict[str, Any], *, slips: b
     spellings = {fold(name) for name in names if name not in arguments} if stray and slips else set()
     return Complaint(
         missing=tuple(name for name in found if name not in arguments),
-        doubted=tuple(name for name in found if name in arguments),
+        disputed=tuple(name for name in found if name in arguments),
         unknown=tuple(
             key for key in stray if fold(key) in spellings or (rejects and next(_occurrences(text, key), None))
         ),
@@ -182,7 +195,7 @@ def read(text: str, wrapper: ToolWrapper, arguments: dict[str, Any], *, slips: b
 def _protocol_error(result: dict[str, Any]) -> tuple[int | None, str]:
     """Return the code of a relayed protocol error, and its data as text."""
     meta = result.get("_meta")
-    error = meta.get(_UPSTREAM_ERROR) if isinstance(meta, dict) else None
+    error = meta.get(UPSTREAM_ERROR_KEY) if isinstance(meta, dict) else None
     if not isinstance(error, dict):
         return None, ""
     code, data = error.get("code"), error.get("data")
@@ -190,13 +203,13 @@ def _protocol_error(result: dict[str, Any]) -> tuple[int | None, str]:
         text = "" if data is None else data if isinstance(data, str) else json.dumps(data)
     except (ValueError, RecursionError):
         text = ""
-    return (code if isinstance(code, int) else None), text[:_MAX_READ]
+    return (code if isinstance(code, int) else None), text[:_MAX_READ_CHARS]
 
 
 def _complaints_in(texts: Iterable[str]) -> Iterator[str]:
-    """Yield the messages of bodies that are errors although their results are not."""
+    """Yield the messages of bodies that are errors in results that are not."""
     for text in texts:
-        if len(text) > MAX_BODY or '"error"' not in text or not text.lstrip().startswith("{"):
+        if len(text) > MAX_BODY_CHARS or '"error"' not in text or not text.lstrip().startswith("{"):
             continue
         try:
             body = json.loads(text)
@@ -209,7 +222,7 @@ def _complaints_in(texts: Iterable[str]) -> Iterator[str]:
 
 
 def _occurrences(text: str, name: str) -> Iterator[tuple[int, int]]:
-    """Yield where a name stands alone in a text, quotes left out."""
+    """Yield the start and end of each place where a name is a word of its own in a text, without quotes."""
     start = 0
     for _time in range(_MAX_OCCURRENCES):
         begin = text.find(name, start)
@@ -226,11 +239,11 @@ def _continues(character: str) -> bool:
 
 def _says_missing(text: str, name: str, names: Collection[str]) -> bool:
     if (only := _ONLY_A_KEY.fullmatch(text.strip())) is not None and only[1] == name:
-        return True  # how Python names a missing key
+        return True  # the text of a KeyError in Python
     for begin, end in _occurrences(text, name):
         quoted = begin > 0 and end < len(text) and text[begin - 1] in _QUOTES and text[end] in _QUOTES
-        before = text[max(0, begin - quoted - _WINDOW) : begin - quoted]
-        after = text[end + quoted : end + quoted + _WINDOW]
+        before = text[max(0, begin - quoted - _WINDOW_CHARS) : begin - quoted]
+        after = text[end + quoted : end + quoted + _WINDOW_CHARS]
         if _SAYS_MISSING.match(after) or _CSHARP.search(before) or _AT_PLACE.search(before):
             return True
         if _announced(before, names, quoted) and (quoted or _ENDS_NAME.match(after)):
@@ -239,7 +252,7 @@ def _says_missing(text: str, name: str, names: Collection[str]) -> bool:
 
 
 def _announced(before: str, names: Collection[str], quoted: bool) -> bool:
-    """Tell whether the words in front of a name say that what follows is missing."""
+    """Return whether the words in front of a name say that what follows is missing."""
     clear = quoted or before.rstrip(" ").endswith(":")
     for word in reversed(_SEPARATORS.split(before)):
         plain = word.strip(_QUOTES)
@@ -253,7 +266,7 @@ def _announced(before: str, names: Collection[str], quoted: bool) -> bool:
 
 
 def _issues(text: str) -> tuple[str, set[str]]:
-    """Split what is written in JSON from a text: the text and its sentences, and names listed as missing."""
+    """Take JSON out of a text: return the prose with the JSON's strings, and names that the JSON lists as missing."""
     begun = _JSON_BEGINS.search(text)
     if begun is None:
         return text, set()
@@ -272,26 +285,27 @@ def _issues(text: str) -> tuple[str, set[str]]:
         elif isinstance(node, list):
             pending += [(key, child) for child in node]
         elif isinstance(node, dict):
-            places = [node[word] for word in _PLACES if isinstance(node.get(word), str | list)]
-            if places:
+            paths = [node[word] for word in _PATH_MEMBERS if isinstance(node.get(word), str | list)]
+            if paths:
                 if any(isinstance(word, str) and _IS_MISSING.search(word) for word in node.values()):
-                    steps = places[0] if isinstance(places[0], list) else [places[0]]
+                    steps = paths[0] if isinstance(paths[0], list) else [paths[0]]
                     missing.update(step for step in steps if isinstance(step, str))
             else:
                 pending += [(str(name), child) for name, child in node.items()]
     return "\n".join(sentences), missing
 
 
-def _advice(complaint: Complaint, wrapper: ToolWrapper, arguments: dict[str, Any], call: str) -> str:
+def _hint(complaint: Complaint, wrapper: ToolWrapper, arguments: dict[str, Any], call: str) -> str:
     sentences = ["Added by the gateway:"]
     if complaint.missing:
         sentences.append(f"Missing: {_names(complaint.missing)}.")
     sentences += [
-        f"{excerpt(name, MAX_SHOWN_KEY)} was sent, as {kind_of(arguments[name])}." for name in complaint.doubted[:5]
+        f"{excerpt(name, MAX_SHOWN_KEY)} was sent, as {kind_of(arguments[name])}."
+        for name in complaint.disputed[:_MAX_SENTENCES]
     ]
     absent = [name for name in declared(wrapper.input_schema, wrapper.input_schema) if name not in arguments]
     names_near = NearNames()
-    for key in complaint.unknown[:5]:
+    for key in complaint.unknown[:_MAX_SENTENCES]:
         near = names_near.find(key, absent)
         hint = f"; did you mean {near}?" if near is not None else "."
         sentences.append(f"{excerpt(key, MAX_SHOWN_KEY)} is not a parameter{hint}")
@@ -299,10 +313,12 @@ def _advice(complaint: Complaint, wrapper: ToolWrapper, arguments: dict[str, Any
     sentences.append(f"Call it like: {call}")
     text = " ".join(sentences)
     named = [ArgumentProblem(path=(name,), kind="missing", message="") for name in complaint.missing]
-    room = max(MAX_ADVICE - len(text) - len(" Schema: "), 0)
-    return f"{text} Schema: {problems.schema_text(wrapper, named, arguments, room)}" if room >= 100 else text
+    room = max(MAX_HINT_CHARS - len(text) - len(" Schema: "), 0)
+    return (
+        f"{text} Schema: {problems.schema_text(wrapper, named, arguments, room)}" if room >= _MIN_SCHEMA_CHARS else text
+    )
 
 
 def _names(names: tuple[str, ...]) -> str:
-    shown = ", ".join(excerpt(name, MAX_SHOWN_KEY) for name in names[:20])
-    return shown + (f" and {len(names) - 20} more" if len(names) > 20 else "")
+    shown = ", ".join(excerpt(name, MAX_SHOWN_KEY) for name in names[:_MAX_LISTED])
+    return shown + (f" and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else "")

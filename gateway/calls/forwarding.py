@@ -1,4 +1,4 @@
-"""Send any request on behalf of a caller: on the right connection, with its capabilities, asking it when asked."""
+"""Sends requests to upstreams on behalf of a caller, and asks the caller for input where an upstream wants some."""
 
 from __future__ import annotations
 
@@ -21,21 +21,26 @@ from registry.schema.schemas import canonical
 
 log = logging.getLogger(__name__)
 
+# Rounds of questions in one call: a person answers three or four, so sixteen is an upstream that never has enough.
 MAX_ROUNDS: Final = 16
+# Questions in one round, all of which are put to the host at the same time: a form has as many, a person no more.
 MAX_QUESTIONS: Final = 32
-_OF_A_RETRY: Final = frozenset({"_meta", "inputResponses", "requestState"})
+# Characters of a method name, chosen by an upstream, in an error text.
+_MAX_METHOD_CHARS: Final = 100
+# What a retry adds to the request that it repeats; all else has to be equal.
+_RETRY_MEMBERS: Final = frozenset({"_meta", "inputResponses", "requestState"})
 
 
 class InputRefused(UpstreamError):
-    """The upstream wanted input from the user, and did not get it."""
+    """The upstream wanted input from the user and did not get it."""
 
 
 class StateRefused(RpcError):
-    """A request state was not given out for this request, or to this caller."""
+    """A request state was not issued for this request, or not to this caller."""
 
 
 class Forwarder:
-    """Sends requests upstream, and plays the host's part where eras differ.
+    """Sends requests, and acts as the host where caller and upstream speak versions with different ways to ask.
 
     Sources: MCP 2026-07-28, "Patterns", "Multi Round-Trip Requests"; MCP 2025-11-25, "Elicitation", "Sampling".
     """
@@ -46,7 +51,7 @@ class Forwarder:
         self._signer = signer
 
     def connected(self, server: str) -> bool:
-        """Whether a request could be sent at once."""
+        """Whether a request could be sent without waiting for a connection."""
         link = self._links.get(server)
         return link is not None and link.session is not None
 
@@ -57,9 +62,9 @@ class Forwarder:
         params: dict[str, Any],
         caller: Caller,
         *,
+        asked: dict[str, Any],
         repeatable: bool = False,
         header_map: Mapping[tuple[str, ...], str] | None = None,
-        asked: dict[str, Any] | None = None,
     ) -> Any:
         """Send one request and return its raw result, which is the caller's alone.
 
@@ -68,20 +73,21 @@ class Forwarder:
             method: The method.
             params: Names already those of the upstream; `_meta` still the caller's.
             caller: On whose behalf.
-            repeatable: To run it twice does no harm.
-            header_map: Property paths to the headers they are mirrored in.
-            asked: The caller's own params, where hooks have changed them: a request state is bound to what it asked.
+            asked: The params as the caller sent them. A request state is bound to these: repairs and hooks may make
+                something else of them at the next round.
+            repeatable: Running it twice does no harm.
+            header_map: Property paths to the headers that mirror them.
 
         Raises:
             UpstreamError: There is no result; the text says why.
-            StateRefused: The caller's own fault; nothing was sent.
+            StateRefused: The request state is not this caller's for this request; nothing was sent.
             RpcError: The upstream's own error.
         """
-        link = await self._line(server, caller)
+        link = await self._link_for(server, caller)
         binding: tuple[str, ...] = ()
         if caller.modern and ("requestState" in params or "inputResponses" in params):
-            binding = self._binding(server, method, asked or params, caller)
-            params = self._opened(params, binding)
+            binding = self._binding(server, method, asked, caller)
+            params = self._with_upstream_state(params, binding)
         params = _with_meta(params)
         for _ in range(MAX_ROUNDS):
             sideband = caller.sideband()
@@ -106,36 +112,37 @@ class Forwarder:
             if sideband.refused and isinstance(result, dict) and result.get("isError") is True:
                 result = whole(result, server)
                 content = result.get("content")
-                said = {"type": "text", "text": self._why(link, caller, sideband.refused)}
-                result["content"] = [*(content if isinstance(content, list) else []), said]
+                reason = {"type": "text", "text": self._why(link, caller, sideband.refused)}
+                result["content"] = [*(content if isinstance(content, list) else []), reason]
             if not isinstance(result, dict) or result.get("resultType") != "input_required":
                 return result
             if caller.modern:
                 state = result.get("requestState")
                 if isinstance(state, str):
-                    binding = binding or self._binding(server, method, asked or params, caller)
+                    binding = binding or self._binding(server, method, asked, caller)
                     result["requestState"] = self._signer.sign(state, *binding)
                 return result
-            answers = await self._asked(server, result, caller)
+            answers = await self._collect_input(server, result, caller)
             state = {"requestState": result["requestState"]} if "requestState" in result else {}
             params = {k: v for k, v in params.items() if k not in ("inputResponses", "requestState")}
             params = {**params, "inputResponses": answers, **state}
         raise InputRefused(server, f"Server '{server}' asked for input {MAX_ROUNDS} times and never had enough.")
 
-    async def _line(self, server: str, caller: Caller) -> UpstreamLink:
+    async def _link_for(self, server: str, caller: Caller) -> UpstreamLink:
         link = self._links.get(server)
         if link is None:
             raise UpstreamUnavailable(server, f"Not called: server '{server}' is no longer configured.")
         if not link.config.elicitation or caller.session_id is None or caller.host is None:
             return link
+        # Questions arrive on a connection, so a session that can be asked has one of its own.
         own = await self._private.get(caller.session_id, server, link.config, caller.host)
         return own or link
 
     def _binding(self, server: str, method: str, params: dict[str, Any], caller: Caller) -> tuple[str, ...]:
-        asked = canonical({key: value for key, value in params.items() if key not in _OF_A_RETRY})
+        asked = canonical({key: value for key, value in params.items() if key not in _RETRY_MEMBERS})
         return caller.principal.name, server, method, asked.decode("utf-8", "surrogatepass")
 
-    def _opened(self, params: dict[str, Any], binding: tuple[str, ...]) -> dict[str, Any]:
+    def _with_upstream_state(self, params: dict[str, Any], binding: tuple[str, ...]) -> dict[str, Any]:
         signed = params.get("requestState")
         if signed is None:
             return params
@@ -144,8 +151,8 @@ class Forwarder:
         except BadSignature as error:
             raise StateRefused(INVALID_PARAMS, f"Invalid requestState: {error}") from None
 
-    async def _asked(self, server: str, result: dict[str, Any], caller: Caller) -> dict[str, Any]:
-        """Put every question of a modern upstream to a handshake-era host, all at once."""
+    async def _collect_input(self, server: str, result: dict[str, Any], caller: Caller) -> dict[str, Any]:
+        """Send every question of a modern upstream to a host with a handshake-era version, all at the same time."""
         requests = result.get("inputRequests")
         if requests is None:
             return {}
@@ -166,8 +173,8 @@ class Forwarder:
                         if caller.ask is None or not can_be_asked(caller.capabilities, str(method), asked):
                             raise InputRefused(
                                 server,
-                                f"Server '{server}' asks for input ({str(method)[:100]}) in the middle of this call, "
-                                "which this host does not offer. The call has no result.",
+                                f"Server '{server}' asks for input ({str(method)[:_MAX_METHOD_CHARS]}) in the middle "
+                                "of this call, which this host does not offer. The call has no result.",
                             )
                         group.start_soon(ask, key, str(method), asked if isinstance(asked, dict) else {})
         except TimeoutError:
@@ -198,14 +205,14 @@ class Forwarder:
 
 
 def _capabilities(caller: Caller) -> Mapping[str, Any]:
-    """What a modern upstream is told of a caller: only what we can carry for it."""
+    """The caller's capabilities as a modern upstream gets them: only those that we can translate."""
     if caller.modern:
         return caller.capabilities
     return {name: caller.capabilities[name] for name in QUESTIONS.values() if name in caller.capabilities}
 
 
 def _with_meta(params: dict[str, Any]) -> dict[str, Any]:
-    """Let vendor members and trace context travel; the envelope and the token are each connection's own."""
+    """Keep vendor members and trace context of `_meta`; envelope and progress token belong to each connection."""
     meta = params.get("_meta")
     if meta is None:
         return params

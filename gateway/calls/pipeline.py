@@ -1,29 +1,31 @@
-"""The one path of every call, typed or generic: pin the catalog, resolve, repair, check, send, word what failed."""
+"""The path of every tool call: resolve, repair, check, send through the hooks, and put failures into words."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
 from gateway.calls import error_hints
-from gateway.calls.builtin_tools import INVOKE_TOOL, unwritten
-from gateway.calls.call_stats import Failure, Outcomes
-from gateway.calls.context import Caller, Via
+from gateway.calls.builtin_tools import INVOKE_TOOL, parse_text_arguments
+from gateway.calls.call_stats import CallStats, Failure
+from gateway.calls.context import Caller
 from gateway.calls.forwarding import Forwarder, StateRefused
-from gateway.calls.prompts_and_resources import TaskNames
-from gateway.calls.results import adapt, whole
-from gateway.calls.search_tools import FINDER_NAMES, Finder
-from gateway.calls.unknown_tool import Directions
+from gateway.calls.prompts_and_resources import TaskIds
+from gateway.calls.results import adapt
+from gateway.calls.search_tools import SEARCH_TOOL_NAMES, SearchTools
+from gateway.calls.unknown_tool import UnknownToolErrors
 from gateway.errors import INVALID_PARAMS, RpcError, UpstreamError, error_result, relay
-from gateway.hooks.active import Hooks
-from gateway.hooks.chain import Chains
-from gateway.hooks.invocation import HookRefusal, Passage
+from gateway.hooks.active import ActiveHooks
+from gateway.hooks.hook import CallRoute
+from gateway.hooks.invocation import HookRefusal, Invocation
+from gateway.protocol import with_meta
 from gateway.upstream.link import UpstreamLink
 from registry.arguments import problems
+from registry.arguments.diagnosis import ArgumentProblem
 from registry.arguments.prepare import Prepared, prepare
 from registry.arguments.unwrapping import Addressed, Repair, addressed, report
 from registry.catalog.catalog import ToolWrapper
@@ -36,43 +38,96 @@ from registry.views.profile import Profile
 log = logging.getLogger(__name__)
 
 REPAIRS_KEY: Final = "typegate/repairs"
-"""The member of a result's `_meta` that tells what was read in another way than it was written."""
-_UNSHAPED: Final = ServerShape()
+"""The member of a result's `_meta` that lists how arguments were repaired."""
+_DEFAULT_SHAPE: Final = ServerShape()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Call:
-    """One call on its way: what was asked for, and by whom."""
+@dataclass(slots=True, kw_only=True, eq=False)
+class _ToolCall:
+    """One call on its way; to its invocation it is the request to send.
 
+    Wrapper and prepared arguments are replaced where the upstream has reconnected or a hook has rewritten them.
+
+    Attributes:
+        wrapper: The tool as it is checked against and called.
+        arguments: As the caller sent them.
+        params: The request's params, as they came.
+        via: The route by which the call came.
+        repairs: Of the address, for `invoke_tool`.
+        prepared: The arguments after repair and checks.
+    """
+
+    pipeline: CallPipeline
     wrapper: ToolWrapper
     arguments: Any
     params: dict[str, Any]
     caller: Caller
-    via: Via
+    via: CallRoute
     repairs: tuple[Repair, ...]
+    prepared: Prepared = field(init=False)
+
+    def prepare(self, wrapper: ToolWrapper) -> tuple[ArgumentProblem, ...]:
+        """Repair and check the arguments for a wrapper; returns what is wrong with them."""
+        shape = self.pipeline.registry.shape.servers.get(wrapper.server, _DEFAULT_SHAPE)
+        view, arguments = self.caller.view, self.arguments
+        lowered, entry = view.lowered(wrapper), view.entry(wrapper.name)
+        if entry is not None and entry.lowered is not lowered:
+            # The tool has changed since this view was built: the arguments have the names that were shown then.
+            arguments = restore(arguments, entry.lowered)
+        level = view.profile.repair or shape.repair_of(wrapper.tool)
+        self.wrapper = wrapper
+        self.prepared = prepare(wrapper, arguments, level=level, defaults=shape.defaults, lowered=lowered)
+        return self.prepared.problems
+
+    def revise(self, arguments: dict[str, Any], changed_by: tuple[str, ...]) -> str | None:
+        """Check again what hooks have rewritten, and whatever waited for them while the tool changed."""
+        current = self.pipeline.registry.catalog.exactly(self.wrapper.server, self.wrapper.tool) or self.wrapper
+        if not changed_by and current.digest == self.wrapper.digest:
+            return None
+        self.wrapper, self.prepared = current, replace(self.prepared, arguments=arguments)
+        found = problems.check(current, arguments)
+        if not found:
+            return None
+        lowered = self.caller.view.lowered(current)
+        return problems.explain(current, found, arguments, via=self.via, understood=arguments, lowered=lowered)
+
+    def send(self) -> Awaitable[Any]:
+        """Send the call to its upstream; returns the raw result."""
+        wrapper = self.wrapper
+        # Not a coroutine: it would be one more on the path of every call.
+        return self.pipeline.forwarder.send(
+            wrapper.server,
+            "tools/call",
+            {**self.params, "name": wrapper.tool, "arguments": self.prepared.arguments},
+            self.caller,
+            asked=self.params,
+            repeatable=_repeatable(wrapper),
+            header_map={path: header for header, path in wrapper.headers.items()} if wrapper.headers else None,
+        )
 
 
 class CallPipeline:
-    """Calls wrappers. The catalog is pinned by each call."""
+    """Calls tools. Each call uses the catalog of its caller's view from start to end."""
 
     def __init__(
         self,
+        *,
         registry: Registry,
         links: Mapping[str, UpstreamLink],
         forwarder: Forwarder,
-        tasks: TaskNames,
-        directions: Directions,
-        outcomes: Outcomes,
-        finder: Finder,
-        hooks: Hooks,
+        task_ids: TaskIds,
+        unknown_tool: UnknownToolErrors,
+        call_stats: CallStats,
+        search_tools: SearchTools,
+        hooks: ActiveHooks,
     ) -> None:
-        self._registry = registry
+        self.registry = registry
         self._links = links
-        self._forwarder = forwarder
-        self._tasks = tasks
-        self._directions = directions
-        self._outcomes = outcomes
-        self._finder = finder
+        self.forwarder = forwarder
+        self._task_ids = task_ids
+        self._unknown_tool = unknown_tool
+        self._stats = call_stats
+        self._search_tools = search_tools
         self._hooks = hooks
 
     async def call(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
@@ -80,49 +135,56 @@ class CallPipeline:
 
         Args:
             params: The request's `params`, as they came.
-            caller: Who asks, and how it hears of progress.
+            caller: Who asks, and how it receives progress.
 
         Returns:
             The result object; failures that a model can act on are results with `isError`.
 
         Raises:
-            RpcError: The name is nothing of ours, or the upstream's error is to be seen as such.
+            RpcError: The name is unknown, or the upstream's error is to be seen as such.
         """
-        began_s = time.perf_counter()
-        catalog = caller.view.catalog
+        started_s = time.perf_counter()
+        view = caller.view
         name, arguments = params.get("name"), params.get("arguments")
         if not isinstance(name, str):
             raise RpcError(INVALID_PARAMS, "params.name must be a string")
-        via: Via = "wrapper"
+        via: CallRoute = "wrapper"
         repairs: tuple[Repair, ...] = ()
         if name == INVOKE_TOOL["name"]:
             via = "invoke_tool"
-            arguments = unwritten(arguments, caller.view.profile.dialect)
+            arguments = parse_text_arguments(arguments, view.profile.dialect)
             target = addressed(
-                arguments, catalog, caller.view.servers, repairs_for=partial(self._repairs_for, caller.view.profile)
+                arguments, view.catalog, view.servers, repairs_for=partial(self._repairs_for, view.profile)
             )
             if not isinstance(target, Addressed):
-                return self._directions.misaddressed(caller.view, target, arguments)
+                return self._unknown_tool.for_address(view, target, arguments)
             wrapper, arguments, repairs = target.wrapper, target.arguments, target.repairs
-        elif caller.view.defers and name in FINDER_NAMES:
-            return await self._finder.call(name, arguments, caller)
+        elif view.defers and name in SEARCH_TOOL_NAMES:
+            return await self._search_tools.call(name, arguments, caller)
         else:
-            found = catalog.get(name) or await self._directions.late(caller.view, name)
+            found = view.catalog.get(name) or await self._unknown_tool.wait_for(view, name)
             if found is None:
-                return self._directions.unknown(caller.view, name)
+                return self._unknown_tool.for_name(view, name)
             wrapper = found
+        call = _ToolCall(
+            pipeline=self,
+            wrapper=wrapper,
+            arguments=arguments,
+            params=params,
+            caller=caller,
+            via=via,
+            repairs=repairs,
+        )
         outcome = "error"
         try:
-            call = _Call(
-                wrapper=wrapper, arguments=arguments, params=params, caller=caller, via=via, repairs=repairs
-            )  # fmt: skip
-            chains = self._hooks.chains
-            result = await (self._run(call, None) if chains is None else self._through(chains, call))
+            with self._hooks.tool_call(wrapper, via, caller) as invocation:
+                result = await self._run(call, invocation)
             outcome = "error_result" if result.get("isError") else "ok"
             return result
         finally:
-            took_s = time.perf_counter() - began_s
-            self._outcomes.counted(wrapper, via, outcome, took_s)
+            took_s = time.perf_counter() - started_s
+            self._stats.count_call(wrapper, via, outcome, took_s)
+            # Asked first: building the fields costs more than the test, and most gateways log no single calls.
             if log.isEnabledFor(logging.INFO):
                 log.info(
                     "call",
@@ -133,103 +195,61 @@ class CallPipeline:
                     },
                 )  # fmt: skip
 
-    async def _through(self, chains: Chains, call: _Call) -> dict[str, Any]:
-        passage = chains.tool(call.wrapper, call.via, call.caller)
-        if passage is None:
-            return await self._run(call, None)
-        with passage:
-            return await self._run(call, passage)
-
-    async def _run(self, call: _Call, passage: Passage | None) -> dict[str, Any]:
-        wrapper = call.wrapper
-        link = self._links.get(wrapper.server)
+    async def _run(self, call: _ToolCall, invocation: Invocation) -> dict[str, Any]:
+        link = self._links.get(call.wrapper.server)
         if link is None:
-            return error_result(f"Not called: server '{wrapper.server}' is no longer configured.")
-        prepared = self._prepared(wrapper, call)
-        if prepared.problems:
-            return self._refused(wrapper, prepared, call)
+            return error_result(f"Not called: server '{call.wrapper.server}' is no longer configured.")
+        # Before anything is waited for: wrong arguments are refused even while the upstream is away.
+        if call.prepare(call.wrapper):
+            return self._refused(call)
         try:
-            if link.session is None or link.epoch != wrapper.epoch:
-                await link.wait_ready(link.patience_s)
-                current = self._registry.catalog.exactly(wrapper.server, wrapper.tool)
-                if current is None:
-                    return error_result(
-                        f"Not called: server '{wrapper.server}' no longer has the tool '{wrapper.tool}'."
-                    )
-                if current.digest != wrapper.digest:
-                    prepared = self._prepared(current, call)
-                    if prepared.problems:
-                        return self._refused(current, prepared, call)
-                wrapper = current
-            result: Any = None
-            if passage is not None:
-                wrapper, prepared = await self._hooked(wrapper, prepared, call, passage)
-                result = passage.answer
-            if result is None:
-                result = await self._forwarder.send(
-                    wrapper.server,
-                    "tools/call",
-                    {**call.params, "name": wrapper.tool, "arguments": prepared.arguments},
-                    call.caller,
-                    repeatable=_repeatable(wrapper),
-                    header_map={path: header for header, path in wrapper.headers.items()} if wrapper.headers else None,
-                    asked=call.params if passage is not None else None,
-                )
-            if passage is not None:
-                result = await passage.after(whole(result, wrapper.server) if isinstance(result, dict) else result)
-            result = adapt(result, server=wrapper.server, version=call.caller.version)
+            if link.session is None or link.epoch != call.wrapper.epoch:
+                refusal = await self._resolve_again(call, link)
+                if refusal is not None:
+                    return refusal
+            result = await invocation.send(call.prepared.arguments, call)
+            result = adapt(result, server=call.wrapper.server, version=call.caller.version)
             if result.get("resultType") == "task":
-                result = self._tasks.began(result, wrapper, call.caller.principal.name)
+                result = self._task_ids.started(result, call.wrapper, call.caller.principal.name)
         except (StateRefused, HookRefusal):
-            raise
+            raise  # neither is a failure of the upstream, so neither is counted as one
         except UpstreamError as error:
-            self._outcomes.failed(wrapper, Failure.of(error), call.caller)
-            worded = error_result(str(error))
-            if passage is not None:
-                worded = await passage.after(worded)
-            return worded
+            self._stats.record_failure(call.wrapper, Failure.of(error), call.caller)
+            failed: dict[str, Any] = await invocation.after(error_result(str(error)))
+            return failed
         except RpcError as error:
-            self._outcomes.failed(wrapper, Failure(kind="protocol_error", detail=str(error.code)), call.caller)
-            shape = self._registry.shape.servers.get(wrapper.server, _UNSHAPED)
-            result = None if passage is None else await passage.relayed(error)
-            if result is None:
-                result = relay(error, server=wrapper.server, verbatim=not shape.prefixed)
-        else:
-            if passage is None or passage.answer is None:
-                self._outcomes.ended(wrapper, result, call.caller)
-        lowered = call.caller.view.lowered(wrapper)
-        result = error_hints.enrich(result, wrapper, prepared.arguments, via=call.via, lowered=lowered)
-        return self._reported(result, prepared, call, lowered)
-
-    def _prepared(self, wrapper: ToolWrapper, call: _Call) -> Prepared:
-        shape = self._registry.shape.servers.get(wrapper.server, _UNSHAPED)
-        view, arguments = call.caller.view, call.arguments
-        lowered, entry = view.lowered(wrapper), view.entry(wrapper.name)
-        if entry is not None and entry.lowered is not lowered:
-            # The tool has changed since it was shown: what was sent is in the words of then.
-            arguments = restore(arguments, entry.lowered)
-        level = view.profile.repair or shape.repair_of(wrapper.tool)
-        return prepare(wrapper, arguments, level=level, defaults=shape.defaults, lowered=lowered)
-
-    async def _hooked(
-        self, wrapper: ToolWrapper, prepared: Prepared, call: _Call, passage: Passage
-    ) -> tuple[ToolWrapper, Prepared]:
-        """Ask the hooks; what they have rewritten, or what waited for them over a change, is checked again."""
-        arguments = await passage.before(prepared.arguments)
-        current = self._registry.catalog.exactly(wrapper.server, wrapper.tool) or wrapper
-        if passage.answer is not None or (not passage.changed_by and current.digest == wrapper.digest):
-            return wrapper, prepared
-        prepared = replace(prepared, arguments=arguments)
-        found = problems.check(current, arguments)
-        if found:
-            lowered = call.caller.view.lowered(current)
-            passage.unfit(
-                problems.explain(current, found, arguments, via=call.via, understood=arguments, lowered=lowered)
+            self._stats.record_failure(
+                call.wrapper, Failure(kind="protocol_error", detail=str(error.code)), call.caller
             )
-        return current, prepared
+            shape = self.registry.shape.servers.get(call.wrapper.server, _DEFAULT_SHAPE)
+            result = await invocation.after_error(error)
+            if result is None:
+                result = relay(error, server=call.wrapper.server, verbatim=not shape.prefixed)
+        else:
+            if invocation.answer is None:  # a hook's answer says nothing about the upstream
+                self._stats.record_result(call.wrapper, result, call.caller)
+        lowered = call.caller.view.lowered(call.wrapper)
+        result = error_hints.with_hint(result, call.wrapper, call.prepared.arguments, via=call.via, lowered=lowered)
+        return self._with_repairs(result, call, lowered)
 
-    def _refused(self, wrapper: ToolWrapper, prepared: Prepared, call: _Call) -> dict[str, Any]:
-        view = call.caller.view
+    async def _resolve_again(self, call: _ToolCall, link: UpstreamLink) -> dict[str, Any] | None:
+        """Wait for the connection, and resolve the call on it, once; returns a result if it cannot be sent.
+
+        Raises:
+            UpstreamUnavailable: The upstream is not connected in time.
+        """
+        wrapper = call.wrapper
+        await link.wait_ready(link.patience_s)
+        current = self.registry.catalog.exactly(wrapper.server, wrapper.tool)
+        if current is None:
+            return error_result(f"Not called: server '{wrapper.server}' no longer has the tool '{wrapper.tool}'.")
+        if current.digest != wrapper.digest and call.prepare(current):
+            return self._refused(call)
+        call.wrapper = current
+        return None
+
+    def _refused(self, call: _ToolCall) -> dict[str, Any]:
+        view, wrapper, prepared = call.caller.view, call.wrapper, call.prepared
         lowered, entry = view.lowered(wrapper), view.entry(wrapper.name)
         text = problems.explain(
             wrapper,
@@ -240,22 +260,20 @@ class CallPipeline:
             lowered=lowered,
         )
         for problem in prepared.problems:
-            self._outcomes.failed(wrapper, Failure.of_problem(problem), call.caller)
+            self._stats.record_failure(wrapper, Failure.of_problem(problem), call.caller)
         names = {**(entry.lowered.names if entry is not None else {}), **lowered.names}
-        return error_result(text + self._directions.renamed(wrapper, prepared.understood, names))
+        return error_result(text + self._unknown_tool.renamed_parameters(wrapper, prepared.understood, names))
 
-    def _reported(self, result: dict[str, Any], prepared: Prepared, call: _Call, lowered: Lowered) -> dict[str, Any]:
-        """Add to a result what was repaired on the way to it."""
-        repairs = (*call.repairs, *prepared.repairs)
+    def _with_repairs(self, result: dict[str, Any], call: _ToolCall, lowered: Lowered) -> dict[str, Any]:
+        """Add to a result how its call was repaired."""
+        repairs = (*call.repairs, *call.prepared.repairs)
         if repairs:
-            self._outcomes.repaired(call.wrapper, repairs)
-            meta = result.get("_meta")
-            told = report(repairs, lowered.names)
-            result = {**result, "_meta": {**(meta if isinstance(meta, dict) else {}), REPAIRS_KEY: told}}
+            self._stats.record_repairs(call.wrapper, repairs)
+            result = with_meta(result, REPAIRS_KEY, report(repairs, lowered.names))
         return result
 
     def _repairs_for(self, profile: Profile, server: str) -> bool:
-        level = profile.repair or self._registry.shape.servers.get(ServerName(server), _UNSHAPED).repair
+        level = profile.repair or self.registry.shape.servers.get(ServerName(server), _DEFAULT_SHAPE).repair
         return level != "off"
 
 

@@ -1,10 +1,10 @@
-"""The view of each profile on the present catalog, built when first wanted."""
+"""The view of each profile on the current catalog, built on first use."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gateway.calls.builtin_tools import FINDERS, always_listed
+from gateway.calls.builtin_tools import SEARCH_TOOLS, always_listed
 from registry.catalog.catalog import Catalog
 from registry.catalog.shape import Shape
 from registry.catalog.store import Registry
@@ -12,8 +12,8 @@ from registry.views.profile import DEFAULT, Profile
 from registry.views.view import View, build_view
 
 
-class Views:
-    """One view for each profile, replaced when the catalog or the configuration is."""
+class ProfileViews:
+    """One view for each profile, rebuilt when the catalog, its shape or the profile has changed."""
 
     def __init__(self, registry: Registry, profiles: Mapping[str, Profile]) -> None:
         self._registry = registry
@@ -21,23 +21,23 @@ class Views:
         self.profiles: dict[str, Profile] = {DEFAULT: Profile(), **profiles}
 
     def view(self, profile: str = DEFAULT) -> View:
-        """The view of a profile on the catalog as it is now.
+        """Return the view of a profile on the current catalog.
 
         Raises:
             KeyError: There is no such profile.
         """
-        catalog, shape, asked = self._registry.catalog, self._registry.shape, self.profiles[profile]
+        catalog, shape, wanted = self._registry.catalog, self._registry.shape, self.profiles[profile]
         known = self._views.get(profile)
         previous = known[2] if known is not None else None
-        if known is not None and known[0] is catalog and known[1] is shape and known[2].profile is asked:
+        if known is not None and known[0] is catalog and known[1] is shape and known[2].profile is wanted:
             return known[2]
         view = build_view(
-            catalog, shape, asked, always=always_listed(asked.dialect), finders=FINDERS, previous=previous
+            catalog, shape, wanted, always=always_listed(wanted.dialect), finders=SEARCH_TOOLS, previous=previous
         )  # fmt: skip
         self._views[profile] = (catalog, shape, view)
         return view
 
     def replace(self, profiles: Mapping[str, Profile]) -> None:
-        """Take other profiles; who uses one that is gone finds it gone."""
+        """Use other profiles; requests for one that was removed fail from now on."""
         self.profiles = {DEFAULT: Profile(), **profiles}
         self._views = {name: one for name, one in self._views.items() if name in self.profiles}

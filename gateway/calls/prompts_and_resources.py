@@ -1,9 +1,10 @@
-"""Requests for prompts, resources, completions and tasks: find the owner, ask it, give its answer our names."""
+"""Requests for prompts, resources, completions and tasks: find the owner, ask it, translate names both ways."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final, Literal
+from collections.abc import Awaitable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
 
 from gateway.access.signing import Signer
 from gateway.calls.builtin_tools import GATEWAY_TOOLS, complete_server, tool_manual
@@ -20,26 +21,29 @@ from gateway.errors import (
     UpstreamError,
     protocol_error,
 )
-from gateway.hooks.active import Hooks
-from gateway.hooks.invocation import HookRefusal, Passage
+from gateway.hooks.active import ActiveHooks
+from gateway.hooks.invocation import PASS_THROUGH, HookRefusal, Invocation
 from registry.catalog.catalog import ToolWrapper
 from registry.catalog.names import ServerName
 from registry.catalog.store import Registry
 
-# An unlisted URI is looked for at so many servers at most.
+# An unlisted URI may match templates of many servers, which are asked one after the other: eight round trips
+# are about as long as a caller waits for a resource.
 _MAX_OWNERS: Final = 8
 _NOT_FOUND: Final = frozenset({RESOURCE_NOT_FOUND, INVALID_PARAMS})
 TASKS: Final = "io.modelcontextprotocol/tasks"
 _RELATED_TASK: Final = "io.modelcontextprotocol/related-task"
 
 
-class OfferingCalls:
-    """Answers everything that is asked of upstreams beside calls of tools."""
+class PromptsAndResources:
+    """Answers requests for prompts, resources, completions and tasks."""
 
-    def __init__(self, registry: Registry, forwarder: Forwarder, tasks: TaskNames, hooks: Hooks) -> None:
+    def __init__(
+        self, *, registry: Registry, forwarder: Forwarder, task_ids: TaskIds, hooks: ActiveHooks
+    ) -> None:  # fmt: skip
         self._registry = registry
         self._forwarder = forwarder
-        self._tasks = tasks
+        self._task_ids = task_ids
         self._hooks = hooks
 
     async def get_prompt(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
@@ -48,31 +52,38 @@ class OfferingCalls:
         Raises:
             RpcError: There is no such prompt, or its server did not render it.
         """
-        name = _text(params, "name")
+        name = _required_text(params, "name")
         if name == GATEWAY_TOOLS["name"]:
             return tool_manual(caller.view, params.get("arguments"))
         prompt = caller.view.catalog.offerings.prompt(name)
         if prompt is None:
             raise RpcError(INVALID_PARAMS, f"Unknown prompt: {name[:200]}")
         sent = {**params, "name": prompt.original}
-        return await self._hooked("prompt", prompt.server, name, "prompts/get", sent, caller)
+        with self._hooks.prompt_or_resource("prompt", prompt.server, name, prompt.original, caller) as invocation:
+            return await self._ask(
+                prompt.server, "prompts/get", sent, caller,
+                invocation=invocation, arguments=params.get("arguments"),
+            )  # fmt: skip
 
     async def read_resource(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-        """Answer `resources/read`; an unlisted URI is asked for wherever it may be known.
+        """Answer `resources/read`; an unlisted URI is asked of every server that may have it.
 
         Raises:
             RpcError: There is no such resource, or its server did not read it.
         """
-        uri = _text(params, "uri")
+        uri = _required_text(params, "uri")
         refused: RpcError | None = None
         owners = caller.view.catalog.offerings.owners(uri)
         if len(owners) > 1:
-            # Nobody waits for a server that may only perhaps know it.
+            # A server that is away may not even know the URI, so it is not waited for.
             owners = tuple(one for one in owners if self._forwarder.connected(one[0]))[:_MAX_OWNERS]
         for server, original in owners:
             try:
-                sent = {**params, "uri": original}
-                result = await self._hooked("resource", server, uri, "resources/read", sent, caller)
+                with self._hooks.prompt_or_resource("resource", server, uri, original, caller) as invocation:
+                    result = await self._ask(
+                        server, "resources/read", {**params, "uri": original}, caller,
+                        invocation=invocation, arguments={"uri": original},
+                    )  # fmt: skip
             except HookRefusal:
                 raise
             except RpcError as error:
@@ -80,7 +91,7 @@ class OfferingCalls:
                     raise
                 refused = refused or error
             else:
-                return _under(result, original, uri)
+                return _with_uri(result, original, uri)
         code = INVALID_PARAMS if caller.modern else RESOURCE_NOT_FOUND
         raise refused or RpcError(code, "Resource not found", {"uri": uri})
 
@@ -108,13 +119,13 @@ class OfferingCalls:
             server, ref = owners[0][0], {**ref, "uri": owners[0][1]}
         else:
             raise RpcError(INVALID_PARAMS, "params.ref must be a ref/prompt with a name or a ref/resource with a uri")
-        return await self._send(server, "completion/complete", {**params, "ref": ref}, caller)
+        return await self._ask(server, "completion/complete", {**params, "ref": ref}, caller)
 
     async def task(self, method: str, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
         """Answer `tasks/get`, `tasks/update` and `tasks/cancel` through the server that has the task.
 
         Raises:
-            RpcError: No server has tasks, this caller does not say that it knows of them or has no such task, or
+            RpcError: No server has tasks, this caller does not declare them or has no such task, or
                 its server's own error.
         """
         if not any(_knows_tasks(one.capabilities) for one in caller.view.catalog.servers.values()):
@@ -122,88 +133,102 @@ class OfferingCalls:
         if not _knows_tasks(caller.capabilities):
             needed: dict[str, Any] = {"requiredCapabilities": {"extensions": {TASKS: {}}}}
             raise RpcError(MISSING_CLIENT_CAPABILITY, f"{method} is for clients that declare {TASKS}", needed)
-        exposed = _text(params, "taskId")
-        server, original = self._tasks.owner(exposed, caller.principal.name)
-        result = await self._send(server, method, {**params, "taskId": original}, caller)
-        passage = self._hooks.task(server, original, caller) if "result" in result else None
-        if passage is not None:
-            with passage:
-                passage.resume()
-                result = {**result, "result": await passage.after(result["result"])}
-        return self._tasks.expose(result, server, caller.principal.name)
+        exposed = _required_text(params, "taskId")
+        server, original = self._task_ids.owner(exposed, caller.principal.name)
+        result = await self._ask(server, method, {**params, "taskId": original}, caller)
+        if "result" in result:
+            with self._hooks.task_result(server, original, caller) as invocation:
+                result = {**result, "result": await invocation.after_earlier_call(result["result"])}
+        return self._task_ids.expose(result, server, caller.principal.name)
 
-    async def _hooked(
-        self, kind: Literal["prompt", "resource"], server: str, name: str, method: str,
-        params: dict[str, Any], caller: Caller,
-    ) -> dict[str, Any]:  # fmt: skip
-        """Send a request through its hooks, if it has any."""
-        original = str(params["name" if kind == "prompt" else "uri"])
-        chains = self._hooks.chains
-        passage = chains.offering(kind, server, name, original, caller) if chains is not None else None
-        if passage is None:
-            return await self._send(server, method, params, caller)
-        with passage:
-            asked = params
-            given = params.get("arguments") if kind == "prompt" else {"uri": original}
-            made = await passage.before(given)
-            if passage.changed_by:
-                params = {**params, "arguments": made} if kind == "prompt" else {**params, "uri": made.get("uri")}
-                strings = made.values() if kind == "prompt" else [made.get("uri")]
-                if not all(isinstance(one, str) for one in strings):
-                    passage.unfit("All of them have to be text.")
-            if passage.answer is not None:
-                result = await passage.after(passage.answer)
-                if result.get("isError"):
-                    raise RpcError(INTERNAL_ERROR, str(result["content"][0]["text"]))
-                return adapt_other(result, server=server, version=caller.version)
-            try:
-                return await self._send(server, method, params, caller, passage, asked)
-            except HookRefusal:
-                raise
-            except RpcError as error:
-                await passage.relayed(error)
-                raise
-
-    async def _send(
+    async def _ask(
         self, server: str, method: str, params: dict[str, Any], caller: Caller,
-        passage: Passage | None = None, asked: dict[str, Any] | None = None,
+        *, invocation: Invocation = PASS_THROUGH, arguments: Any = None,
     ) -> dict[str, Any]:  # fmt: skip
-        shape = self._registry.shape.servers.get(ServerName(server))
+        """Send a request through its hooks.
+
+        Raises:
+            RpcError: There is no result: the upstream's own error, or why it could not answer.
+        """
         try:
-            result = await self._forwarder.send(
-                server, method, params, caller, repeatable=not method.startswith("tasks/"), asked=asked
-            )
-            if passage is not None:
-                result = await passage.after(result)
+            request = _Request(forwarder=self._forwarder, server=server, method=method, params=params, caller=caller)
+            result = await invocation.send(arguments, request)
+            if invocation.answer is not None and result.get("isError"):
+                raise RpcError(INTERNAL_ERROR, str(result["content"][0]["text"]))
             return adapt_other(result, server=server, version=caller.version)
         except HookRefusal:
             raise
         except UpstreamError as error:
-            raise RpcError(INTERNAL_ERROR, str(error), {"server": server}) from None
+            failure = RpcError(INTERNAL_ERROR, str(error), {"server": server})
         except RpcError as error:
-            raise protocol_error(error, server=server, verbatim=shape is not None and not shape.prefixed) from None
+            shape = self._registry.shape.servers.get(ServerName(server))
+            failure = protocol_error(error, server=server, verbatim=shape is not None and not shape.prefixed)
+        # Hooks see the error as the caller would; one that changes it raises its own.
+        await invocation.after_error(failure)
+        raise failure
 
 
-class TaskNames:
-    """The ids of tasks as callers see them: each names its server and holds for its caller only.
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Request:
+    """A request for a prompt or a resource, in its upstream's names, ready to be sent.
+
+    Attributes:
+        changed: The params as hooks have left them, if they have changed them.
+    """
+
+    forwarder: Forwarder
+    server: str
+    method: str
+    params: dict[str, Any]
+    caller: Caller
+    changed: dict[str, Any] | None = None
+
+    def revise(self, arguments: dict[str, Any], changed_by: tuple[str, ...]) -> str | None:
+        """Take the arguments of a prompt, or the URI of a resource, from the hooks; all of them are text."""
+        if not changed_by:
+            return None
+        is_prompt = self.method == "prompts/get"
+        texts = arguments if is_prompt else {"uri": arguments.get("uri")}
+        self.changed = {**self.params, "arguments": texts} if is_prompt else {**self.params, **texts}
+        fit = all(isinstance(text, str) for text in texts.values())
+        return None if fit else "All of them have to be text."
+
+    def send(self) -> Awaitable[Any]:
+        """Send it; returns the raw result."""
+        return self.forwarder.send(
+            self.server,
+            self.method,
+            self.changed or self.params,
+            self.caller,
+            asked=self.params,
+            # Reading twice does no harm; a task would get its input or its cancellation twice.
+            repeatable=not self.method.startswith("tasks/"),
+        )
+
+
+class TaskIds:
+    """The ids of tasks as callers see them: each names its server and is valid for its caller only.
 
     Source: MCP extension io.modelcontextprotocol/tasks, 2026-07-28, "Security": an id is all it takes to
     read a task, and an upstream knows every caller of ours by the same credential.
     """
 
-    def __init__(self, signer: Signer, hooks: Hooks) -> None:
+    def __init__(self, signer: Signer, hooks: ActiveHooks) -> None:
         self._signer = signer
         self._hooks = hooks
 
-    def began(self, result: dict[str, Any], wrapper: ToolWrapper, principal: str) -> dict[str, Any]:
-        """Give a task that a call has begun its id for this caller; hooks will want to know whose it is."""
-        if self._hooks.chains is not None and isinstance(result.get("taskId"), str):
-            self._hooks.began(result["taskId"], wrapper)
+    def started(self, result: dict[str, Any], wrapper: ToolWrapper, principal: str) -> dict[str, Any]:
+        """Give a task that a call has started its id for this caller; its result will pass the tool's hooks."""
+        if isinstance(result.get("taskId"), str):
+            self._hooks.remember_task(result["taskId"], wrapper)
         return self.expose(result, wrapper.server, principal)
 
     def announced(self, params: dict[str, Any], server: str, principal: str) -> dict[str, Any]:
-        """Give a task in a notification its id; where there are hooks its result is to be asked for, past them."""
-        if self._hooks.chains is not None and "result" in params:
+        """Give a task in a notification its id.
+
+        Where there are hooks its result is left out: it has to be requested, and then passes them.
+        """
+        if self._hooks.runners and "result" in params:
             params = {key: value for key, value in params.items() if key != "result"}
         return self.expose(params, server, principal)
 
@@ -241,15 +266,15 @@ def _knows_tasks(capabilities: Mapping[str, Any]) -> bool:
     return isinstance(extensions, dict) and TASKS in extensions
 
 
-def _text(params: dict[str, Any], member: str) -> str:
+def _required_text(params: dict[str, Any], member: str) -> str:
     value = params.get(member)
     if not isinstance(value, str):
         raise RpcError(INVALID_PARAMS, f"params.{member} must be a string")
     return value
 
 
-def _under(result: dict[str, Any], original: str, uri: str) -> dict[str, Any]:
-    """Let contents of a renamed resource stand under the URI that was asked for."""
+def _with_uri(result: dict[str, Any], original: str, uri: str) -> dict[str, Any]:
+    """Give the contents of a renamed resource the URI that was asked for."""
     contents = result.get("contents")
     if original == uri or not isinstance(contents, list):
         return result

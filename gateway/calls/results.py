@@ -1,4 +1,4 @@
-"""The way back: a raw upstream result becomes what this caller's version can read, and nothing less."""
+"""Adapts a raw upstream result to the caller's protocol version, losing nothing that the version can express."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from gateway import wire
 from gateway.errors import UpstreamProtocolError, error_result
 from gateway.protocol import MODERN_VERSIONS, SERVER_INFO_KEY
 
+# From the changelogs of the protocol versions; they compare as text.
 _STRUCTURED_SINCE = "2025-06-18"
 _LINKS_SINCE = "2025-06-18"
 _AUDIO_SINCE = "2025-03-26"
@@ -17,9 +18,9 @@ _MODERN_ONLY = ("resultType", "ttlMs", "cacheScope")
 def adapt(answer: Any, *, server: str, version: str) -> dict[str, Any]:
     """Adapt a result of `tools/call`; `answer` is the caller's alone and may be changed.
 
-    What a version cannot express is said in its own words: `structuredContent` that is no object goes before
-    2026-07-28, any of it before 2025-06-18, and its text form stays; a `resource_link` becomes text before
-    2025-06-18, and `audio` an embedded resource before 2025-03-26. Unknown members and items stay.
+    What a version cannot express is replaced: `structuredContent` is removed before 2025-06-18, and before 2026-07-28
+    if it is no object, and its text form stays; a `resource_link` becomes text before 2025-06-18, and `audio` an
+    embedded resource before 2025-03-26. Unknown members and items stay.
 
     Sources: MCP 2026-07-28, "Tools", "Tool Result" and "Base protocol", "Result types"; the changelogs of
     2025-03-26 and 2025-06-18.
@@ -27,12 +28,9 @@ def adapt(answer: Any, *, server: str, version: str) -> dict[str, Any]:
     Raises:
         UpstreamProtocolError: It is no result of a tool call.
     """
-    if not isinstance(answer, dict):
-        raise UpstreamProtocolError(server, f"Server '{server}' answered with something that is no result.")
-    result: dict[str, Any] = answer
+    result = _as_object(answer, server)
     modern = version in MODERN_VERSIONS
     kind = result.get("resultType", "complete")
-    _unstamp(result)
     if not modern and kind != "complete":
         return error_result(
             f"Server '{server}' answered with a result of the kind {kind!r}, which this connection's protocol "
@@ -56,15 +54,13 @@ def adapt(answer: Any, *, server: str, version: str) -> dict[str, Any]:
     return result
 
 
-def adapt_other(result: Any, *, server: str, version: str) -> dict[str, Any]:
-    """Adapt the result of any other request; `result` is the caller's alone and may be changed.
+def adapt_other(answer: Any, *, server: str, version: str) -> dict[str, Any]:
+    """Adapt the result of any other request; `answer` is the caller's alone and may be changed.
 
     Raises:
         UpstreamProtocolError: It is no result.
     """
-    if not isinstance(result, dict):
-        raise UpstreamProtocolError(server, f"Server '{server}' answered with something that is no result.")
-    _unstamp(result)
+    result = _as_object(answer, server)
     if version in MODERN_VERSIONS:
         result.setdefault("resultType", "complete")
         return result
@@ -100,7 +96,7 @@ def _fill_content(result: dict[str, Any], server: str) -> None:
 
 
 def whole(result: dict[str, Any], server: str) -> dict[str, Any]:
-    """The result with nothing left unparsed.
+    """Return a result with everything in it parsed.
 
     Raises:
         UpstreamProtocolError: It is nested too deeply.
@@ -108,11 +104,11 @@ def whole(result: dict[str, Any], server: str) -> dict[str, Any]:
     try:
         return wire.whole(result)
     except wire.MalformedJson as error:
-        raise _unreadable(server, error) from None
+        raise UpstreamProtocolError.unreadable(server, error) from None
 
 
 def _passes_unread(result: dict[str, Any], version: str) -> bool:
-    """Whether nobody on the way needs to see inside what is large: it is no error, and no item has to be changed."""
+    """Whether its large members can stay unparsed: it is no error, and no item has to be replaced."""
     return result.get("isError") is not True and version >= _LINKS_SINCE
 
 
@@ -120,11 +116,7 @@ def _has_text(content: Any, server: str) -> bool:
     try:
         return wire.has_item(content, "text")
     except wire.MalformedJson as error:
-        raise _unreadable(server, error) from None
-
-
-def _unreadable(server: str, error: Exception) -> UpstreamProtocolError:
-    return UpstreamProtocolError(server, f"Server '{server}' answered with what cannot be read: {error}.")
+        raise UpstreamProtocolError.unreadable(server, error) from None
 
 
 def _is_list(value: Any) -> bool:
@@ -136,24 +128,32 @@ def _is_object(value: Any) -> bool:
 
 
 def _older_item(item: Any, version: str) -> Any:
-    """A content item in the words of a version before 2025-06-18."""
+    """Return a content item as a version before 2025-06-18 can express it."""
     if not isinstance(item, dict):
         return item
     kind = item.get("type")
     if kind == "resource_link":
         name, uri = item.get("name") or item.get("uri"), item.get("uri")
-        said: dict[str, Any] = {"type": "text", "text": f"[{name}]({uri})"}
+        older: dict[str, Any] = {"type": "text", "text": f"[{name}]({uri})"}
     elif kind == "audio" and version < _AUDIO_SINCE:
         resource = {"uri": "audio:content", "mimeType": item.get("mimeType"), "blob": item.get("data")}
-        said = {"type": "resource", "resource": resource}
+        older = {"type": "resource", "resource": resource}
     else:
         return item
-    return {**said, **{name: item[name] for name in ("annotations", "_meta") if name in item}}
+    return {**older, **{name: item[name] for name in ("annotations", "_meta") if name in item}}
 
 
-def _unstamp(result: dict[str, Any]) -> None:
-    meta = result.get("_meta")
+def _as_object(answer: Any, server: str) -> dict[str, Any]:
+    """Return an answer as the result object that it has to be, without the upstream's `serverInfo`.
+
+    Raises:
+        UpstreamProtocolError: It is no object.
+    """
+    if not isinstance(answer, dict):
+        raise UpstreamProtocolError(server, f"Server '{server}' answered with something that is no result.")
+    meta = answer.get("_meta")
     if isinstance(meta, dict) and SERVER_INFO_KEY in meta:
-        del meta[SERVER_INFO_KEY]
+        del meta[SERVER_INFO_KEY]  # the caller's server is this gateway, which adds its own
         if not meta:
-            del result["_meta"]
+            del answer["_meta"]
+    return answer

@@ -1,4 +1,4 @@
-"""Our tools for what a list leaves out: search, the servers, and one server's details."""
+"""The builtin tools that find what a list leaves out: search, the list of servers, one server's details."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import anyio.to_thread
 from gateway import wire
 from gateway.calls.builtin_tools import FIND_TOOLS, GET_SERVER_DETAILS, LIST_SERVERS
 from gateway.calls.context import Caller
-from gateway.embeddings.tool_vectors import Meanings
+from gateway.embeddings.tool_vectors import ToolVectors
 from gateway.errors import error_result
 from gateway.upstream.link import UpstreamLink
 from registry.catalog.names import ServerName
@@ -22,41 +22,47 @@ from registry.search.fusion import blended
 from registry.search.index import Hit, SearchIndex
 from registry.views.view import Entry, View
 
-FINDER_NAMES: Final = frozenset({FIND_TOOLS["name"], LIST_SERVERS["name"], GET_SERVER_DETAILS["name"]})
+SEARCH_TOOL_NAMES: Final = frozenset({FIND_TOOLS["name"], LIST_SERVERS["name"], GET_SERVER_DETAILS["name"]})
+# Five tools with their schemas are what a model reads with attention; the right one is nearly always among them.
 DEFAULT_LIMIT: Final = 5
+# As the schema of `find_tools` says: more would be the list that the search is there to replace.
 MAX_LIMIT: Final = 50
+# About 10,000 tokens: hosts cut or refuse larger results of a tool.
 MAX_ANSWER_BYTES: Final = 40_000
-_MAX_LINE: Final = 160
-_INLINE_TOOLS: Final = 50
-_UNSHAPED: Final = ServerShape()
+# One line for each tool in the details of a server: its first sentence or two.
+_MAX_LINE_CHARS: Final = 160
+# Indexing so many takes a few milliseconds, as much as moving the work to a thread and back under load.
+_MAX_INDEXED_INLINE: Final = 50
+_DEFAULT_SHAPE: Final = ServerShape()
 
 
-class Finder:
+class SearchTools:
     """Answers `find_tools`, `list_servers` and `get_server_details` from the caller's view."""
 
     def __init__(
         self,
+        *,
         registry: Registry,
         links: Mapping[str, UpstreamLink],
         synonyms: Mapping[str, Sequence[str]],
-        meanings: Meanings,
+        tool_vectors: ToolVectors,
     ) -> None:
         self._registry = registry
         self._links = links
         self._synonyms = synonyms
-        self._meanings = meanings
+        self._tool_vectors = tool_vectors
         self._indexes: dict[str, tuple[View, SearchIndex]] = {}
 
     def replace(self, synonyms: Mapping[str, Sequence[str]]) -> None:
-        """Take other synonyms."""
+        """Use other synonyms."""
         self._synonyms = synonyms
         self._indexes.clear()
 
     async def call(self, name: str, arguments: object, caller: Caller) -> dict[str, Any]:
-        """Answer one call of ours; what is found is also told to the caller's session, if it has one."""
+        """Answer a call of one of these tools; tools that are found are added to the list of the caller's session."""
         given = arguments if isinstance(arguments, dict) else {}
         if name == LIST_SERVERS["name"]:
-            return _answer(
+            return _result(
                 {"servers": [self._server_line(server, caller.view) for server in sorted(caller.view.servers)]}
             )
         if name == GET_SERVER_DETAILS["name"]:
@@ -68,15 +74,19 @@ class Finder:
         limit = DEFAULT_LIMIT if limit is None else limit
         if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= MAX_LIMIT:
             return error_result(f"Not searched: `limit` is a whole number from 1 to {MAX_LIMIT}.")
-        found = _within_room(await self._hits(query, limit, caller.view), caller.view)
+        found = _fitting(await self._hits(query, limit, caller.view), caller.view)
         if caller.found is not None:
             caller.found([entry.wrapper.name for entry in found])
-        return _answer({"tools": [_tool(entry) for entry in found]}, nothing="No tool fits; try other words.")
+        return _result({"tools": [_tool(entry) for entry in found]}, nothing="No tool fits; try other words.")
 
     async def _hits(self, query: str, limit: int, view: View) -> list[Hit]:
         index = await self._index(view)
-        near = await self._meanings.nearness(view, query)
-        return index.search(query, limit) if near is None else blended(index.search(query, len(near)), near, limit)
+        similarities = await self._tool_vectors.similarities(view, query)
+        return (
+            index.search(query, limit)
+            if similarities is None
+            else blended(index.search(query, len(similarities)), similarities, limit)
+        )
 
     async def _index(self, view: View) -> SearchIndex:
         known = self._indexes.get(view.profile.name)
@@ -89,8 +99,8 @@ class Finder:
             synonyms=self._synonyms,
             aliases={server: name for server, name in names.items() if name},
         )
-        # Reading a thousand definitions is work: the loop has others to serve.
-        index = build() if len(view.entries) <= _INLINE_TOOLS else await anyio.to_thread.run_sync(build)
+        # Indexing a thousand definitions takes a fifth of a second, in which the event loop has to serve others.
+        index = build() if len(view.entries) <= _MAX_INDEXED_INLINE else await anyio.to_thread.run_sync(build)
         self._indexes[view.profile.name] = (view, index)
         return index
 
@@ -116,24 +126,25 @@ class Finder:
             "supplement": shape.supplement,
             "siblings": [one for one in shape.siblings if one in view.servers],
             "toolNames": {
-                entry.wrapper.name: excerpt(str(entry.shown.get("description", "")), _MAX_LINE)
+                entry.wrapper.name: excerpt(str(entry.shown.get("description", "")), _MAX_LINE_CHARS)
                 for entry in view.entries
                 if entry.wrapper.server == server
             },
         }
-        return _answer({key: value for key, value in details.items() if value not in (None, [], "")})
+        return _result({key: value for key, value in details.items() if value not in (None, [], "")})
 
     def _shape(self, server: str) -> ServerShape:
-        return self._registry.shape.servers.get(ServerName(server), _UNSHAPED)
+        return self._registry.shape.servers.get(ServerName(server), _DEFAULT_SHAPE)
 
 
-def _within_room(hits: list[Hit], view: View) -> list[Entry]:
+def _fitting(hits: list[Hit], view: View) -> list[Entry]:
     found: list[Entry] = []
-    room = MAX_ANSWER_BYTES
+    left_bytes = MAX_ANSWER_BYTES
     for hit in hits:
         entry = view.entry(hit.name)
-        room -= len(wire.dumps(_tool(entry))) if entry is not None else 0
-        if entry is None or (room < 0 and found):
+        left_bytes -= len(wire.dumps(_tool(entry))) if entry is not None else 0
+        # The best match is shown whatever its size: an empty answer would say that there is none.
+        if entry is None or (left_bytes < 0 and found):
             break
         found.append(entry)
     return found
@@ -144,7 +155,7 @@ def _tool(entry: Entry) -> dict[str, Any]:
     return {member: entry.shown[member] for member in kept if member in entry.shown}
 
 
-def _answer(found: dict[str, Any], *, nothing: str = "") -> dict[str, Any]:
+def _result(found: dict[str, Any], *, nothing: str = "") -> dict[str, Any]:
     empty = nothing if nothing and not any(found.values()) else ""
     text = empty or wire.dumps(found).decode()
     return {"content": [{"type": "text", "text": text}], "structuredContent": found}

@@ -1,4 +1,4 @@
-"""Words for names that lead nowhere: what there is instead, and what became of what was there."""
+"""Answers to calls of tools that do not exist: similar names, and what became of removed or renamed ones."""
 
 from __future__ import annotations
 
@@ -17,17 +17,29 @@ from registry.catalog.shape import ServerShape
 from registry.catalog.store import Registry
 from registry.views.view import View
 
-_NEAR: Final = 3
+# Suggestions for a misspelt name: a model picks among three; more would be the list that it already has.
+_MAX_SUGGESTIONS: Final = 3
+# Tools named for a server that has none of a similar name; beyond that a list request is the better answer.
+_MAX_LISTED: Final = 20
+# Of a name that the caller sent: longer than any tool name that providers allow, short enough for an error text.
+_MAX_NAME_CHARS: Final = 200
+# Wrapper names share the alias as their prefix, so a similarity of 0.5 is already a plausible slip.
+_MIN_SIMILARITY: Final = 0.5
 
 
-class Directions:
-    """Answers calls that reach no tool; remembers for a while what has changed."""
+class UnknownToolErrors:
+    """Answers calls that reach no tool.
+
+    Args:
+        retired: Whether an alias once was a server's.
+        successor: The alias that such a server has now, if it was renamed.
+    """
 
     def __init__(
         self,
+        *,
         registry: Registry,
         links: Mapping[str, UpstreamLink],
-        *,
         retired: Callable[[str], bool],
         successor: Callable[[str], str | None],
     ) -> None:
@@ -38,8 +50,8 @@ class Directions:
         self.drift = Drift()
         registry.subscribe(self.drift.note)
 
-    async def late(self, view: View, name: str) -> ToolWrapper | None:
-        """A wrapper whose server is only now connecting: wait for it, bounded."""
+    async def wait_for(self, view: View, name: str) -> ToolWrapper | None:
+        """Return a wrapper whose server is still connecting for the first time; waits for that, bounded."""
         alias, found, _ = name.partition(SEPARATOR)
         link = self._links.get(alias) if found and alias in view.servers else None
         if link is None or link.session is not None or alias in self._registry.catalog.servers:
@@ -52,22 +64,22 @@ class Directions:
         shape = self._registry.shape.servers.get(ServerName(alias), ServerShape())
         return wrapper if wrapper is not None and view.profile.permits(wrapper, shape) else None
 
-    def unknown(self, view: View, name: str) -> dict[str, Any]:
+    def for_name(self, view: View, name: str) -> dict[str, Any]:
         """Answer a call of a name that no wrapper has.
 
         Raises:
-            RpcError: The name is nothing of ours.
+            RpcError: No server of ours has, or had, such a tool.
         """
         alias, found, tool = name.partition(SEPARATOR)
         if found and alias in view.servers:
             return self._no_such_tool(view, alias, tool)
-        if found and (gone := self._gone(view, alias, tool)) is not None:
+        if found and (gone := self._removed_server(view, alias, tool)) is not None:
             return gone
-        near = difflib.get_close_matches(name, [wrapper.name for wrapper in view.catalog.wrappers], n=_NEAR)
+        near = difflib.get_close_matches(name, [wrapper.name for wrapper in view.catalog.wrappers], n=_MAX_SUGGESTIONS)
         hint = f"; did you mean {', '.join(near)}?" if near else ""
-        raise RpcError(INVALID_PARAMS, f"Unknown tool: {name[:200]}{hint}")
+        raise RpcError(INVALID_PARAMS, f"Unknown tool: {name[:_MAX_NAME_CHARS]}{hint}")
 
-    def misaddressed(self, view: View, call: Misaddressed, sent: object) -> dict[str, Any]:
+    def for_address(self, view: View, call: Misaddressed, sent: object) -> dict[str, Any]:
         """Answer a call of `invoke_tool` that reaches no tool."""
         if call.server is None or call.tool is None or call.wrapper is not None:
             known = f" {_servers(view)}" if "server" in call.faults else ""
@@ -75,19 +87,19 @@ class Directions:
             return error_result(problems.explain_address(call, sent, lowered) + known)
         if call.known_server:
             return self._no_such_tool(view, call.server, call.tool)
-        gone = self._gone(view, call.server, call.tool)
+        gone = self._removed_server(view, call.server, call.tool)
         if gone is not None:
             return gone
         near = difflib.get_close_matches(call.server, list(view.servers), n=1)
         hint = f" Did you mean '{near[0]}'?" if near else ""
-        return error_result(f"Not called: there is no server '{call.server[:200]}'.{hint} {_servers(view)}")
+        return error_result(f"Not called: there is no server '{call.server[:_MAX_NAME_CHARS]}'.{hint} {_servers(view)}")
 
-    def renamed(self, wrapper: ToolWrapper, arguments: object, names: Mapping[str, str]) -> str:
-        """Say which of the parameters that were sent have another name by now; nothing where none has.
+    def renamed_parameters(self, wrapper: ToolWrapper, arguments: object, names: Mapping[str, str]) -> str:
+        """Return a sentence about sent parameters that were renamed since; empty if there are none.
 
         Args:
-            wrapper: The tool as it is today.
-            arguments: What was sent, in its own names.
+            wrapper: The tool as it is now.
+            arguments: What was sent, in the tool's own names.
             names: Other names for some parameters, as the caller was shown them.
         """
         sent = arguments if isinstance(arguments, dict) else {}
@@ -97,16 +109,16 @@ class Directions:
         ]
         return f"\n\nThis tool has changed: {', '.join(renamed)}." if renamed else ""
 
-    def _gone(self, view: View, alias: str, tool: str) -> dict[str, Any] | None:
-        """Say what became of a server that was here under this alias; None if there was none."""
+    def _removed_server(self, view: View, alias: str, tool: str) -> dict[str, Any] | None:
+        """Answer for a server that was removed or renamed; None if no server ever had this alias."""
         if not self._retired(alias):
             return None
-        today = self._successor(alias)
-        if today is None or today not in view.servers:
+        successor = self._successor(alias)
+        if successor is None or successor not in view.servers:
             return error_result(f"Not called: server '{alias}' was removed. {_servers(view)}")
-        renamed = view.catalog.find(today, tool)
-        what = f"Call {renamed.name} instead." if renamed else f"Its tools are named {today}__… now."
-        return error_result(f"Not called: server '{alias}' is now called '{today}'. {what}")
+        renamed = view.catalog.find(successor, tool)
+        what = f"Call {renamed.name} instead." if renamed else f"Its tools are named {successor}__… now."
+        return error_result(f"Not called: server '{alias}' is now called '{successor}'. {what}")
 
     def _no_such_tool(self, view: View, server: str, tool: str) -> dict[str, Any]:
         link, catalog = self._links[server], view.catalog
@@ -116,15 +128,16 @@ class Directions:
         removed = self.drift.removed(tool) or self.drift.removed(f"{server}{SEPARATOR}{tool}")
         if removed is not None and removed.wrapper.server == server:
             heir = f" Call {removed.successor} instead." if removed.successor else ""
-            gone = removed.wrapper.tool[:200]
+            gone = removed.wrapper.tool[:_MAX_NAME_CHARS]
             return error_result(f"Not called: server '{server}' no longer has the tool '{gone}'.{heir}")
         wrappers = catalog.of(server)
         names = {fold(wrapper.tool): wrapper.name for wrapper in wrappers}
-        near = difflib.get_close_matches(fold(tool), list(names), n=_NEAR, cutoff=0.5)
-        listed = [names[key] for key in near] or [wrapper.name for wrapper in wrappers[:20]]
+        near = difflib.get_close_matches(fold(tool), list(names), n=_MAX_SUGGESTIONS, cutoff=_MIN_SIMILARITY)
+        listed = [names[key] for key in near] or [wrapper.name for wrapper in wrappers[:_MAX_LISTED]]
         what = "Near" if near else "It has"
+        names_shown = ", ".join(listed) or "no tools"
         return error_result(
-            f"Not called: server '{server}' has no tool '{tool[:200]}'. {what}: {', '.join(listed) or 'no tools'}."
+            f"Not called: server '{server}' has no tool '{tool[:_MAX_NAME_CHARS]}'. {what}: {names_shown}."
         )
 
 

@@ -1,4 +1,4 @@
-"""Who watches which resource or task: one subscription upstream for any number of callers."""
+"""Subscriptions of callers to resources and tasks: one upstream subscription for any number of callers."""
 
 from __future__ import annotations
 
@@ -13,24 +13,25 @@ from gateway.upstream.link import UpstreamLink
 
 log = logging.getLogger(__name__)
 
+# How long an acknowledgement waits for the upstream's: a round trip to a slow server; updates come in any case.
 SETTLE_S: Final = 3.0
 
-Listener = Callable[[dict[str, Any]], None]
+OnUpdate = Callable[[dict[str, Any]], None]
 _Key = tuple[str, WatchedKind, str]
 
 
-class Subscriptions:
-    """Joins callers to what their upstreams tell; a listener is synchronous and quick."""
+class UpstreamSubscriptions:
+    """Shares upstream subscriptions among callers; an `OnUpdate` is synchronous and quick."""
 
     def __init__(self, links: Mapping[str, UpstreamLink]) -> None:
         self._links = links
-        self._listeners: dict[_Key, dict[object, Listener]] = {}
+        self._listeners: dict[_Key, dict[object, OnUpdate]] = {}
 
-    def add(self, server: str, kind: WatchedKind, key: str, listener: Listener) -> Callable[[], None]:
-        """Watch something of a server; returns what ends that."""
+    def add(self, server: str, kind: WatchedKind, key: str, on_update: OnUpdate) -> Callable[[], None]:
+        """Subscribe to something of a server; returns a function that ends the subscription."""
         listeners = self._listeners.setdefault((server, kind, key), {})
         token = object()
-        listeners[token] = listener
+        listeners[token] = on_update
         link = self._links.get(server)
         if len(listeners) == 1 and link is not None:
             link.wanted.put(kind, key)
@@ -47,22 +48,22 @@ class Subscriptions:
         return remove
 
     async def settled(self, server: str) -> None:
-        """Wait, bounded, until a connected upstream knows what is watched of it."""
+        """Wait, bounded, until a connected upstream has acknowledged all subscriptions."""
         link = self._links.get(server)
         if link is not None and link.session is not None:
             with anyio.move_on_after(SETTLE_S):
                 await link.wanted.settled()
 
     def note(self, server: str, kind: WatchedKind, key: str, params: dict[str, Any]) -> None:
-        """Tell everyone who watches it."""
+        """Pass the params of an update on to all subscribers."""
         for listener in list(self._listeners.get((server, kind, key), {}).values()):
             try:
                 listener(params)
             except Exception:  # boundary: one listener spoils nothing for the others
-                log.exception("a listener of updates failed")
+                log.exception("a subscriber of updates failed")
 
     def restore(self, server: str, link: UpstreamLink) -> None:
-        """Watch on a new link what is still watched of a server that was configured anew."""
+        """Subscribe on the new link of a reconfigured server to everything that callers are still subscribed to."""
         for owner, kind, key in self._listeners:
             if owner == server:
                 link.wanted.put(kind, key)

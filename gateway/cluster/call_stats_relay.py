@@ -9,10 +9,10 @@ from typing import Any, Final
 import anyio
 
 from gateway import wire
-from gateway.calls.call_stats import Failure, Outcomes
+from gateway.calls.call_stats import CallStats, Failure
 from gateway.cluster.assignment import FIRST
 from gateway.cluster.peers import PeerLost, Peers
-from gateway.operator_notes import Notebook
+from gateway.operator_notes import OperatorNotes
 
 log = logging.getLogger(__name__)
 
@@ -67,9 +67,9 @@ class CallStatsRelay:
         self._changed.set()
 
 
-def take(document: dict[str, Any], call_stats: Outcomes, notes: Notebook) -> bool:
+def take(document: dict[str, Any], call_stats: CallStats, notes: OperatorNotes) -> bool:
     """Count what another worker relays; returns whether notes have changed."""
     for wrapper, server, tool, kind, detail, who in document["failures"]:
-        call_stats.note(wrapper, server, tool, Failure(kind=kind, detail=detail), who)
+        call_stats.add_failure(wrapper, server, tool, Failure(kind=kind, detail=detail), who)
     changed = [notes.clear(server, tool) for server, tool in document["cleared"]]
     return any(changed)

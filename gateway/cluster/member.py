@@ -14,7 +14,7 @@ import anyio
 import anyio.to_thread
 
 from gateway import wire
-from gateway.calls.call_stats import Outcomes
+from gateway.calls.call_stats import CallStats
 from gateway.cluster import call_stats_relay, shared_state
 from gateway.cluster.administration import FLUSH, OWN, PASSED_ON, PROCESS, Administration
 from gateway.cluster.peers import Reply
@@ -25,7 +25,7 @@ from gateway.downstream.http.asgi import AsgiHandler, Receive, Scope, Send, send
 from gateway.downstream.http.protocol import Handler, HttpProtocol
 from gateway.downstream.http.request import RequestHead, RequestRefused
 from gateway.errors import ConfigError
-from gateway.operator_notes import Notebook
+from gateway.operator_notes import OperatorNotes
 from gateway.reload import Reloader
 
 log = logging.getLogger(__name__)
@@ -51,8 +51,8 @@ class Member:
         endpoint: Handler,
         administration: Administration,
         state: SharedState,
-        call_stats: Outcomes,
-        notes: Notebook,
+        call_stats: CallStats,
+        notes: OperatorNotes,
     ) -> None:
         """Take part.
 

@@ -19,7 +19,7 @@ from gateway.config.model import Config, ServerConfig
 from gateway.config.plan import Steps
 from gateway.errors import ConfigError
 from gateway.fleet import Fleet
-from gateway.operator_notes import Notebook
+from gateway.operator_notes import OperatorNotes
 from gateway.reload import Reloader
 
 log = logging.getLogger(__name__)
@@ -39,7 +39,14 @@ class SharedState:
     """One worker's copy of the document."""
 
     def __init__(
-        self, running: Reconfigurable, fleet: Fleet, notes: Notebook, reloader: Reloader, peers: Peers, *, joined: bool
+        self,
+        running: Reconfigurable,
+        fleet: Fleet,
+        notes: OperatorNotes,
+        reloader: Reloader,
+        peers: Peers,
+        *,
+        joined: bool,
     ) -> None:
         """Hold what this worker started with.
 
@@ -127,7 +134,7 @@ class SharedState:
                 except ConfigError as error:
                     log.error("the configuration of the other workers is not used here: %s", error)
             self._converge(document)
-            self._notes.take(document["notes"])
+            self._notes.replace_all(document["notes"])
 
     def _converge(self, document: dict[str, Any]) -> None:
         """Serve the servers that the document names, and no others."""

@@ -9,7 +9,7 @@ from typing import Final
 
 import anyio
 
-from gateway.calls.profile_views import Views
+from gateway.calls.profile_views import ProfileViews
 from registry.catalog.catalog import ListKind
 from registry.catalog.store import Registry
 from registry.views.profile import DEFAULT
@@ -34,7 +34,7 @@ class _Ear:
 class Announcer:
     """Tells every listener once for each burst of changes which lists of its profile differ from those it knows."""
 
-    def __init__(self, registry: Registry, views: Views) -> None:
+    def __init__(self, registry: Registry, views: ProfileViews) -> None:
         self._views = views
         self._changed = anyio.Event()
         self._ears: dict[int, _Ear] = {}
@@ -80,7 +80,7 @@ class Announcer:
                 log.exception("a listener of changes failed")
 
 
-def _lists(views: Views, profile: str) -> Mapping[ListKind, object]:
+def _lists(views: ProfileViews, profile: str) -> Mapping[ListKind, object]:
     """What tells two states of each list apart; nothing for a profile that is gone."""
     if profile not in views.profiles:
         return {}

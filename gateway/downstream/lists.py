@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any, Final, Literal
 
 from gateway import __version__, wire
-from gateway.calls.builtin_tools import GATEWAY_TOOLS, NATIVE_PROMPTS
+from gateway.calls.builtin_tools import BUILTIN_PROMPTS, GATEWAY_TOOLS
 from gateway.protocol import SERVER_INFO_KEY
 from registry.catalog.catalog import handshake_definition
 from registry.intake.prompts_and_resources import OfferingKind
@@ -85,7 +85,7 @@ class ListViews:
 def _items(view: View, kind: ListedKind, found: frozenset[str]) -> Iterable[dict[str, Any]]:
     if kind != "tools":
         if kind == "prompts":
-            yield from NATIVE_PROMPTS
+            yield from BUILTIN_PROMPTS
         yield from (one.definition for one in view.catalog.offerings.of(kind) if one.key != GATEWAY_TOOLS["name"])
         return
     yield from view.own

@@ -14,8 +14,8 @@ from gateway import wire
 from gateway.access.principal import Principal
 from gateway.calls.context import Caller
 from gateway.calls.pipeline import CallPipeline
-from gateway.calls.profile_views import Views
-from gateway.calls.prompts_and_resources import OfferingCalls
+from gateway.calls.profile_views import ProfileViews
+from gateway.calls.prompts_and_resources import PromptsAndResources
 from gateway.downstream.capabilities import merged
 from gateway.downstream.changes import Announcer
 from gateway.downstream.instructions import instructions
@@ -89,9 +89,9 @@ class McpServer:
 
     def __init__(
         self,
-        views: Views,
+        views: ProfileViews,
         pipeline: CallPipeline,
-        offerings: OfferingCalls,
+        offerings: PromptsAndResources,
         listening: Listening,
         announcer: Announcer,
         *,

@@ -9,9 +9,9 @@ import anyio
 
 from gateway import wire
 from gateway.access.principal import Principal
-from gateway.calls.profile_views import Views
-from gateway.calls.prompts_and_resources import TaskNames
-from gateway.calls.upstream_subscriptions import Subscriptions
+from gateway.calls.profile_views import ProfileViews
+from gateway.calls.prompts_and_resources import TaskIds
+from gateway.calls.upstream_subscriptions import UpstreamSubscriptions
 from gateway.downstream.changes import Announcer
 from gateway.downstream.lists import SERVER_INFO
 from gateway.downstream.sessions import Emit, Session
@@ -29,9 +29,9 @@ class Listening:
 
     def __init__(
         self,
-        views: Views,
-        subscriptions: Subscriptions,
-        tasks: TaskNames,
+        views: ProfileViews,
+        subscriptions: UpstreamSubscriptions,
+        tasks: TaskIds,
         announcer: Announcer,
         *,
         pending: Callable[[], bool],
@@ -47,7 +47,7 @@ class Listening:
     async def listen(
         self, request_id: str | int | float, params: dict[str, Any], principal: Principal, profile: str, emit: Emit
     ) -> bytes:
-        """Serve `subscriptions/listen` (MCP 2026-07-28, "Subscriptions") until it is cancelled or we close.
+        """Serve `subscriptions/listen` (MCP 2026-07-28, "UpstreamSubscriptions") until it is cancelled or we close.
 
         Raises:
             RpcError: The request is unsound, or too many streams are open.
@@ -100,7 +100,7 @@ class Listening:
         return wire.dumps({"resultType": "complete", "_meta": {**meta, SERVER_INFO_KEY: SERVER_INFO}})
 
     async def subscribe(self, session: Session, params: dict[str, Any]) -> bytes:
-        """Answer `resources/subscribe` (MCP 2025-11-25, "Resources", "Subscriptions").
+        """Answer `resources/subscribe` (MCP 2025-11-25, "Resources", "UpstreamSubscriptions").
 
         Raises:
             RpcError: No server may know the URI, or the session watches too many.

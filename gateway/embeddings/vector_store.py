@@ -1,4 +1,4 @@
-"""Vectors on disk, by digest of the text and name of the model: what was embedded once never is again."""
+"""Vectors on disk, by name of the model and digest of the text, so that no text is embedded twice."""
 
 from __future__ import annotations
 
@@ -14,16 +14,19 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FILE_NAME: Final = "vectors.sqlite"
+# About 160 MB at 1.5 kB for each vector: the tools of a large installation over many versions.
 MAX_ROWS: Final = 100_000
-_WAIT_S: Final = 5.0
+# For the lock of another gateway that writes; a batch of theirs takes milliseconds.
+_LOCK_TIMEOUT_S: Final = 5.0
 _TABLE: Final = "create table if not exists vectors (model text, digest text, vector blob, primary key (model, digest))"
-_AT_ONCE: Final = 500
+# Parameters of one statement: SQLite allows 999 where it was built with its old default.
+_BATCH_SIZE: Final = 500
 
 
 class VectorStore:
-    """One file in the state directory, shared by every gateway that has it; without a directory nothing is kept.
+    """One file in the state directory, shared by every gateway that uses it; without a directory nothing is stored.
 
-    A file that cannot be read or written costs a warning and the time to embed again.
+    If the file cannot be read or written there is a warning, and texts are embedded again.
     """
 
     def __init__(self, state_dir: Path | None, model: str, size_bytes: int) -> None:
@@ -32,12 +35,12 @@ class VectorStore:
         self._size_bytes = size_bytes
 
     def read(self, digests: Iterable[str]) -> dict[str, bytes]:
-        """Return what is stored of these."""
+        """Return those of these vectors that are stored."""
         wanted, found = list(digests), dict[str, bytes]()
 
         def select(base: sqlite3.Connection) -> None:
-            for start in range(0, len(wanted), _AT_ONCE):
-                some = wanted[start : start + _AT_ONCE]
+            for start in range(0, len(wanted), _BATCH_SIZE):
+                some = wanted[start : start + _BATCH_SIZE]
                 marks = ",".join("?" * len(some))
                 asked = f"select digest, vector from vectors where model = ? and digest in ({marks})"
                 found.update(base.execute(asked, (self._model, *some)))
@@ -46,7 +49,7 @@ class VectorStore:
         return {digest: vector for digest, vector in found.items() if len(vector) == self._size_bytes}
 
     def write(self, vectors: Mapping[str, bytes]) -> None:
-        """Store these; beyond 100,000 the oldest go."""
+        """Store vectors; beyond `MAX_ROWS` the oldest are deleted."""
 
         def insert(base: sqlite3.Connection) -> None:
             rows = [(self._model, digest, vector) for digest, vector in vectors.items()]
@@ -62,13 +65,13 @@ class VectorStore:
         import sqlite3  # late: most gateways have no vectors, and a host waits for what is imported
 
         try:
-            with closing(sqlite3.connect(self._path, timeout=_WAIT_S)) as base, base:
+            with closing(sqlite3.connect(self._path, timeout=_LOCK_TIMEOUT_S)) as base, base:
                 self._path.chmod(0o600)
                 base.execute(_TABLE)
                 act(base)
         except (sqlite3.Error, OSError) as error:
             log.warning("the stored vectors are not used: %s", error)
             if isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.OperationalError):
-                # It is damaged, and holds nothing that cannot be made again.
+                # The file is damaged. It is only a cache, so it is deleted and built again.
                 with suppress(OSError):
                     self._path.unlink()

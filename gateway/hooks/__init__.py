@@ -1,11 +1,20 @@
-"""Hooks around every call of a tool, every prompt and every resource.
+"""Hooks around every tool call, prompt and resource.
 
-`hook` is what an author of hooks needs, and its manual. A configured hook is guarded by a `guard`: its time-out,
-its breaker, its counters, copies in, checked values out; `driving` bounds a coroutine, `threads` a blocking
-function, `queue` an audit. `chain` orders the guards that concern a wrapper; a `Passage` is the way of one call
-through them. `loading` makes guards from the configuration; `formats` are shapes that hooks were written for.
-Carriers of hooks written elsewhere: `webhook`, `cpex`. Hooks of our own: `redact`, `size_guard`, `cache`,
-`audit_log`, `rate_limit`.
+`hook` is the public interface for authors of hooks, and its manual. The rest of the room is the machinery:
+
+    loading       configuration -> started `HookRunner`s; unchanged hooks are kept over a reload
+    active        the hooks that run now; gives each call its `Invocation`
+    chain         which hooks concern a tool, prompt or resource, and in which order
+    invocation    one call on its way through its hooks; `PASS_THROUGH` for a call without any
+    runner        one hook with its time-out, circuit breakers, counters and checks of what it returns
+    timeout       awaits a foreign coroutine, bounded in time
+    threads       daemon threads for blocking hooks
+    audit_queue   events for audit hooks, delivered later and in order
+    payloads      JSON values into and out of hooks: copied, checked, bounded
+    settings      checks of the `config` object of a hook
+    formats       argument formats that hooks of other gateways were written for
+    builtin/      hooks that ship with the gateway
+    carriers/     hooks that run elsewhere: webhooks, ContextForge plugins
 """
 
 from gateway.hooks.hook import After, Answer, Before, Block, Call, Hook, Metadata, Result

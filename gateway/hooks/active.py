@@ -2,116 +2,129 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import anyio
 from anyio.abc import TaskGroup
 from cachetools import LRUCache
 
-from gateway.hooks.chain import Chains
-from gateway.hooks.invocation import Passage
-from gateway.hooks.runner import Guard
+from gateway.hooks.chain import HookChain, HookChains
+from gateway.hooks.hook import CallRoute, Kind
+from gateway.hooks.invocation import PASS_THROUGH, HookCaller, HookInvocation, Invocation
+from gateway.hooks.runner import CLOSE_S, HookRunner
+from gateway.hooks.timeout import GRACE_S
 from registry.catalog.catalog import ToolWrapper
 from registry.catalog.names import WrapperName
 from registry.catalog.store import Registry
 
-if TYPE_CHECKING:
-    from gateway.calls.context import Caller
-
-log = logging.getLogger(__name__)
-
-_CLOSE_S: Final = 3.0
+# All hooks close at the same time, each within its own limits; half a second more is for the logging of failures.
+_CLOSE_ALL_S: Final = CLOSE_S + GRACE_S + 0.5
+# Tasks whose tool is remembered, about 200 bytes each. The result of a forgotten one passes all hooks of its server.
 _MAX_TASKS: Final = 20_000
 
 
-class Hooks:
-    """The one place where the present chains are found.
+class ActiveHooks:
+    """Gives each call its invocation, and owns the life of every hook.
 
     Attributes:
-        chains: None where no hook is configured, so that calls pay for one look at it.
+        runners: The hooks, in the order of the configuration; empty if none is configured.
     """
 
-    def __init__(self, registry: Registry, guards: Iterable[Guard] = ()) -> None:
+    def __init__(self, registry: Registry, runners: Iterable[HookRunner] = ()) -> None:
         self._registry = registry
         self._group: TaskGroup | None = None
-        self._ending: list[Guard] = []
-        self._tasks: LRUCache[tuple[str, str], WrapperName] = LRUCache(_MAX_TASKS)
-        self.guards: tuple[Guard, ...] = tuple(guards)
-        self.chains = Chains(self.guards, registry) if self.guards else None
+        self._retiring: list[HookRunner] = []
+        self._tools_of_tasks: LRUCache[tuple[str, str], WrapperName] = LRUCache(_MAX_TASKS)
+        self.runners: tuple[HookRunner, ...] = tuple(runners)
+        self._chains = HookChains(self.runners, registry)
 
     async def run(self) -> None:
-        """Tell audit hooks what happens, until cancelled; then close every hook."""
+        """Deliver events to audit hooks until cancelled; then close every hook."""
         try:
             async with anyio.create_task_group() as group:
                 self._group = group
-                for guard in self.guards:
-                    self._begin(guard)
+                for runner in self.runners:
+                    self._start_queue(runner)
                 await anyio.sleep_forever()
         finally:
             self._group = None
-            with anyio.move_on_after(_CLOSE_S, shield=True):
+            with anyio.move_on_after(_CLOSE_ALL_S, shield=True):
                 async with anyio.create_task_group() as closing:
-                    for guard in {*self.guards, *self._ending}:
-                        closing.start_soon(guard.close)
+                    for runner in {*self.runners, *self._retiring}:
+                        closing.start_soon(runner.close)
 
-    def replace(self, guards: Iterable[Guard]) -> None:
-        """Let calls from now on go through these; those that are running end with what they began with."""
-        before, self.guards = self.guards, tuple(guards)
-        retired = self.chains
-        self.chains = Chains(self.guards, self._registry) if self.guards else None
-        for guard in self.guards:
-            if guard not in before:
-                self._begin(guard)
-        gone = [guard for guard in before if guard not in self.guards]
-        self._ending += gone
-        if retired is not None:
-            retired.retire(partial(self._end, gone))
+    def replace(self, runners: Iterable[HookRunner]) -> None:
+        """Use these hooks for calls from now on; calls in flight end with those they began with."""
+        before, self.runners = self.runners, tuple(runners)
+        retired, self._chains = self._chains, HookChains(self.runners, self._registry)
+        for runner in self.runners:
+            if runner not in before:
+                self._start_queue(runner)
+        removed = [runner for runner in before if runner not in self.runners]
+        self._retiring += removed
+        retired.retire(partial(self._close_soon, removed))
 
-    def began(self, task_id: str, wrapper: ToolWrapper) -> None:
-        """Remember of which tool a task is, by the id that its upstream gave it."""
-        self._tasks[wrapper.server, task_id] = wrapper.name
+    def tool_call(self, wrapper: ToolWrapper, via: CallRoute, caller: HookCaller) -> Invocation:
+        """The invocation of one tool call."""
+        # Tested here, too: most gateways have no hooks, and then a call pays for this one comparison.
+        return self._invocation(self._chains.for_wrapper(wrapper), caller, via) if self.runners else PASS_THROUGH
 
-    def task(self, server: str, task_id: str, caller: Caller) -> Passage | None:
-        """The way of a task's result through its hooks; None where it has none."""
-        if self.chains is None:
-            return None
-        name = self._tasks.get((server, task_id))
-        return self.chains.task(server, self._registry.catalog.get(name) if name is not None else None, caller)
+    def prompt_or_resource(
+        self, kind: Kind, server: str, name: str, original: str, caller: HookCaller
+    ) -> Invocation:  # fmt: skip
+        """The invocation of one request for a prompt or a resource."""
+        return self._invocation(self._chains.for_prompt_or_resource(kind, server, name, original), caller)
+
+    def task_result(self, server: str, task_id: str, caller: HookCaller) -> Invocation:
+        """The invocation for a task's result, by the id that its upstream gave it."""
+        name = self._tools_of_tasks.get((server, task_id))
+        wrapper = self._registry.catalog.get(name) if name is not None else None
+        if wrapper is None:
+            return self._invocation(self._chains.for_unknown_tool(server), caller)
+        return self._invocation(self._chains.for_wrapper(wrapper), caller)
+
+    def remember_task(self, task_id: str, wrapper: ToolWrapper) -> None:
+        """Remember which tool started a task, by the id that its upstream gave it."""
+        if self.runners:
+            self._tools_of_tasks[wrapper.server, task_id] = wrapper.name
 
     def rows(self) -> list[dict[str, Any]]:
         """One row for each hook, in the order in which they run before a call."""
-        return [guard.row() for guard in (self.chains.guards if self.chains is not None else ())]
+        return [runner.row() for runner in self._chains.runners]
 
     def wrapper_rows(self) -> list[dict[str, Any]]:
-        """One row for each wrapper that a hook concerns: who runs before and after a call, in order."""
-        chains = self.chains
-        if chains is None:
-            return []
-        catalog, offerings = self._registry.catalog, self._registry.catalog.offerings
-        found = [chains.chain_of(one) for one in catalog.wrappers]
-        found += [chains.chain("prompt", one.server, one.key, one.original) for one in offerings.prompts]
-        found += [chains.chain("resource", one.server, one.key, one.original) for one in offerings.resources]
+        """One row for each tool, prompt and resource with hooks: which run before and after it, in order."""
+        catalog, chains = self._registry.catalog, self._chains
+        offerings = catalog.offerings
+        found = [chains.for_wrapper(one) for one in catalog.wrappers]
+        for prompt in offerings.prompts:
+            found.append(chains.for_prompt_or_resource("prompt", prompt.server, prompt.key, prompt.original))
+        for item in offerings.resources:
+            found.append(chains.for_prompt_or_resource("resource", item.server, item.key, item.original))
         return [
-            {"kind": one.subject.kind, "name": one.subject.name, "server": one.subject.server, **one.order()}
+            {"kind": one.target.kind, "name": one.target.name, "server": one.target.server, **one.order()}
             for one in found
             if one
         ]
 
-    def _begin(self, guard: Guard) -> None:
-        if guard.queue is not None and self._group is not None:
-            self._group.start_soon(guard.queue.run)
+    def _invocation(self, chain: HookChain, caller: HookCaller, via: CallRoute = "wrapper") -> Invocation:
+        chain = chain.for_principal(caller.principal.name)
+        return HookInvocation(chain, caller, via, self._chains) if chain else PASS_THROUGH
 
-    def _end(self, guards: list[Guard]) -> None:
-        if self._group is not None:
-            for guard in guards:
-                self._group.start_soon(self._closed, guard)
+    def _start_queue(self, runner: HookRunner) -> None:
+        if runner.queue is not None and self._group is not None:
+            self._group.start_soon(runner.queue.run)
 
-    async def _closed(self, guard: Guard) -> None:
-        if guard.queue is not None:
-            guard.queue.close()
-            await guard.queue.ended.wait()
-        self._ending.remove(guard)
-        await guard.close()
+    def _close_soon(self, runners: list[HookRunner]) -> None:
+        if self._group is not None:  # otherwise `run` has ended, which closes them
+            for runner in runners:
+                self._group.start_soon(self._close, runner)
+
+    async def _close(self, runner: HookRunner) -> None:
+        if runner.queue is not None:
+            runner.queue.close()
+            await runner.queue.ended.wait()
+        self._retiring.remove(runner)
+        await runner.close()

@@ -1,36 +1,32 @@
-"""Which hooks run for what, and in which order; worked out once for each catalog and wrapper."""
+"""Which hooks run for a tool, prompt or resource, and in which order; computed once for each catalog."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from gateway.hooks.audit_queue import AuditQueue
-from gateway.hooks.hook import Kind, Via
-from gateway.hooks.invocation import Passage
-from gateway.hooks.runner import Guard
+from gateway.hooks.hook import Kind
+from gateway.hooks.runner import HookRunner
 from registry.catalog.catalog import ToolWrapper
 from registry.catalog.names import ServerName
 from registry.catalog.shape import ServerShape
 from registry.catalog.store import Registry
 
-if TYPE_CHECKING:
-    from gateway.calls.context import Caller
-
-_UNSHAPED: Final = ServerShape()
-_MAX_KNOWN: Final = 20_000
+_DEFAULT_SHAPE: Final = ServerShape()
+# URIs that match a resource template are unlimited, and callers choose them. 20,000 chains take a few megabytes.
+_MAX_CACHED: Final = 20_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
-    """What is called: a tool, a prompt or a resource.
+class HookTarget:
+    """The tool, prompt or resource that hooks are run for.
 
     Attributes:
         name: As callers know it.
         original: As its upstream knows it.
-        definition: Of a tool, as its upstream gave it.
+        definition: Of a tool, as its upstream sent it.
     """
 
     kind: Kind
@@ -42,166 +38,158 @@ class Subject:
     read_only: bool = False
     definition: Mapping[str, Any] | None = None
 
+    @property
+    def phases(self) -> tuple[str, str]:
+        """The phases before and after it."""
+        stem = "call" if self.kind == "tool" else self.kind
+        return f"before_{stem}", f"after_{stem}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chain:
-    """The hooks of one wrapper, prompt or resource.
+class HookChain:
+    """The hooks of one target; false if there are none.
 
     Attributes:
-        subject: What they are the hooks of.
-        turns: Those that run in turn, by priority; after a call in reverse.
-        together: Those that run together, after the others.
-        audits: Those that are told.
-        personal: Whether any of them asks who calls.
+        sequential: Those that run one after the other, by priority; after a call in reverse.
+        concurrent: Those that run at the same time, after the sequential ones.
+        audits: Those that only receive events.
+        per_principal: Whether any of them has a condition on the principal.
     """
 
-    subject: Subject
-    turns: tuple[Guard, ...] = ()
-    together: tuple[Guard, ...] = ()
-    audits: tuple[AuditQueue, ...] = ()
-    personal: bool = False
+    target: HookTarget
+    sequential: tuple[HookRunner, ...] = ()
+    concurrent: tuple[HookRunner, ...] = ()
+    audits: tuple[HookRunner, ...] = ()
+    per_principal: bool = False
 
     def __bool__(self) -> bool:
-        return bool(self.turns or self.together or self.audits)
+        return bool(self.sequential or self.concurrent or self.audits)
 
-    def only(self, principal: str) -> Chain:
-        """What of it concerns a principal."""
-        if not self.personal:
+    @classmethod
+    def of(cls, target: HookTarget, runners: Iterable[HookRunner]) -> HookChain:
+        """Sort hooks, given by priority, by their modes."""
+        runners = tuple(runners)
+        return cls(
+            target=target,
+            sequential=tuple(one for one in runners if one.mode in ("transform", "validate")),
+            concurrent=tuple(one for one in runners if one.mode == "concurrent"),
+            audits=tuple(one for one in runners if one.mode == "audit"),
+            per_principal=any(one.entry.conditions.principals is not None for one in runners),
+        )
+
+    def for_principal(self, principal: str) -> HookChain:
+        """The part of it that concerns one principal."""
+        if not self.per_principal:
             return self
-
-        def concerned(guards: Iterable[Guard]) -> tuple[Guard, ...]:
-            return tuple(one for one in guards if _one_of(principal, one.terms.principals))
-
-        return Chain(
-            subject=self.subject,
-            turns=concerned(self.turns),
-            together=concerned(self.together),
-            audits=tuple(one for one in self.audits if _one_of(principal, one.guard.terms.principals)),
+        runners = (*self.sequential, *self.concurrent, *self.audits)
+        return HookChain.of(
+            self.target, (one for one in runners if _matches(one.entry.conditions.principals, principal))
         )
 
     def order(self) -> dict[str, list[str]]:
-        """The names of those that run before, and after, in order; audit hooks are told last."""
-        stem = "call" if self.subject.kind == "tool" else self.subject.kind
-        last = (*self.together, *(queue.guard for queue in self.audits))
+        """The names of the hooks that run before and after, in order; audit hooks come last."""
+        before, after = self.target.phases
+        last = (*self.concurrent, *self.audits)
         return {
-            "before": [one.name for one in (*self.turns, *last) if one.runs(f"before_{stem}")],
-            "after": [one.name for one in (*reversed(self.turns), *last) if one.runs(f"after_{stem}")],
+            "before": [one.name for one in (*self.sequential, *last) if one.runs(before)],
+            "after": [one.name for one in (*reversed(self.sequential), *last) if one.runs(after)],
         }
 
 
-class Chains:
-    """The chains of one configuration; a call keeps the one that it began with."""
+class HookChains:
+    """The chains of one configuration; a call keeps the chain that it began with."""
 
-    def __init__(self, guards: Iterable[Guard], registry: Registry) -> None:
-        self.guards = tuple(sorted(guards, key=lambda guard: guard.terms.priority))
+    def __init__(self, runners: Iterable[HookRunner], registry: Registry) -> None:
+        # The sort is stable: hooks of one priority run in the order of the configuration.
+        self.runners = tuple(sorted(runners, key=lambda runner: runner.entry.priority))
         self._registry = registry
-        self._wrappers: dict[str, tuple[ToolWrapper, Chain]] = {}
-        self._offerings: dict[tuple[Kind, str, str], Chain] = {}
-        self._basis: object = None
-        self._passages = 0
-        self._retired: Callable[[], None] | None = None
+        self._by_wrapper: dict[str, tuple[ToolWrapper, HookChain]] = {}
+        self._by_key: dict[tuple[Kind, str, str], HookChain] = {}
+        self._catalog: object = None
+        self._in_flight = 0
+        self._on_idle: Callable[[], None] | None = None
 
-    def tool(self, wrapper: ToolWrapper, via: Via, caller: Caller) -> Passage | None:
-        """The way of a tool call through its hooks; None where it has none."""
-        return self._passage(self.chain_of(wrapper), caller, via)
-
-    def offering(self, kind: Kind, server: str, name: str, original: str, caller: Caller) -> Passage | None:
-        """The way of a prompt or a resource through its hooks; None where it has none."""
-        return self._passage(self.chain(kind, server, name, original), caller)
-
-    def task(self, server: str, wrapper: ToolWrapper | None, caller: Caller) -> Passage | None:
-        """The way of a task's result; of one whose tool is not known any more, through all hooks of its server."""
-        if wrapper is not None:
-            return self.tool(wrapper, "wrapper", caller)
-        subject = Subject(kind="tool", server=server, name="", original="", tags=self._tags(server))
-        return self._passage(self._chain(subject, whatever=True), caller)
-
-    def chain_of(self, wrapper: ToolWrapper) -> Chain:
+    def for_wrapper(self, wrapper: ToolWrapper) -> HookChain:
         """The hooks that concern a wrapper."""
-        self._refreshed()
-        known = self._wrappers.get(wrapper.name)
+        self._drop_outdated()
+        known = self._by_wrapper.get(wrapper.name)
+        # A call may have pinned an older catalog, whose wrapper of this name has another definition.
         if known is not None and known[0] is wrapper:
             return known[1]
         hints = wrapper.definition.get("annotations")
-        subject = Subject(
-            kind="tool",
-            server=wrapper.server,
-            name=wrapper.name,
-            original=wrapper.tool,
-            tags=self._tags(wrapper.server),
-            digest=wrapper.digest,
-            read_only=isinstance(hints, dict) and hints.get("readOnlyHint") is True,
-            definition=wrapper.definition,
+        chain = self._chain(
+            HookTarget(
+                kind="tool",
+                server=wrapper.server,
+                name=wrapper.name,
+                original=wrapper.tool,
+                tags=self._tags(wrapper.server),
+                digest=wrapper.digest,
+                read_only=isinstance(hints, dict) and hints.get("readOnlyHint") is True,
+                definition=wrapper.definition,
+            )
         )
-        chain = self._chain(subject)
-        self._wrappers[wrapper.name] = wrapper, chain
+        self._by_wrapper[wrapper.name] = wrapper, chain
         return chain
 
-    def chain(self, kind: Kind, server: str, name: str, original: str) -> Chain:
+    def for_prompt_or_resource(self, kind: Kind, server: str, name: str, original: str) -> HookChain:
         """The hooks that concern a prompt or a resource."""
-        self._refreshed()
+        self._drop_outdated()
         key = (kind, server, name)
-        chain = self._offerings.get(key)
+        chain = self._by_key.get(key)
         if chain is None:
-            subject = Subject(kind=kind, server=server, name=name, original=original, tags=self._tags(server))
-            chain = self._offerings[key] = self._chain(subject)
+            target = HookTarget(kind=kind, server=server, name=name, original=original, tags=self._tags(server))
+            chain = self._by_key[key] = self._chain(target)
         return chain
 
-    def _refreshed(self) -> None:
+    def for_unknown_tool(self, server: str) -> HookChain:
+        """The hooks that may concern a tool of a server: all of them, whatever names their conditions have."""
+        target = HookTarget(kind="tool", server=server, name="", original="", tags=self._tags(server))
+        return self._chain(target, any_name=True)
+
+    def _drop_outdated(self) -> None:
         catalog = self._registry.catalog
-        if catalog is not self._basis or len(self._offerings) >= _MAX_KNOWN:
-            self._wrappers.clear()
-            self._offerings.clear()
-            self._basis = catalog
+        if catalog is not self._catalog or len(self._by_key) >= _MAX_CACHED:
+            self._by_wrapper.clear()
+            self._by_key.clear()
+            self._catalog = catalog
 
     def _tags(self, server: str) -> tuple[str, ...]:
-        return self._registry.shape.servers.get(ServerName(server), _UNSHAPED).tags
+        return self._registry.shape.servers.get(ServerName(server), _DEFAULT_SHAPE).tags
 
-    def _chain(self, subject: Subject, *, whatever: bool = False) -> Chain:
-        stem = "call" if subject.kind == "tool" else subject.kind
-        names = (subject.name, subject.original)
-        found = [
-            guard
-            for guard in self.guards
-            if (guard.runs(f"before_{stem}") or guard.runs(f"after_{stem}"))
-            and _one_of(subject.server, guard.terms.servers)
-            and (whatever or any(_one_of(name, guard.terms.wrappers) for name in names))
-            and (guard.terms.tags is None or any(_one_of(tag, guard.terms.tags) for tag in subject.tags))
-        ]
-        return Chain(
-            subject=subject,
-            turns=tuple(one for one in found if one.terms.mode in ("transform", "validate")),
-            together=tuple(one for one in found if one.terms.mode == "concurrent"),
-            audits=tuple(one.queue for one in found if one.queue is not None),
-            personal=any(one.terms.principals is not None for one in found),
-        )
+    def _chain(self, target: HookTarget, *, any_name: bool = False) -> HookChain:
+        def concerned(runner: HookRunner) -> bool:
+            conditions = runner.entry.conditions
+            return (
+                any(runner.runs(phase) for phase in target.phases)
+                and _matches(conditions.servers, target.server)
+                and (any_name or _matches(conditions.wrappers, target.name, target.original))
+                and _matches(conditions.tags, *target.tags)
+            )
 
-    def _passage(self, chain: Chain, caller: Caller, via: Via = "wrapper") -> Passage | None:
-        if chain.personal:
-            chain = chain.only(caller.principal.name)
-        return Passage(chain, caller, via, self) if chain else None
+        return HookChain.of(target, filter(concerned, self.runners))
 
-    # the calls that run
+    # Hooks that a reload has removed are closed only after the last call that still uses them.
 
-    def entered(self) -> None:
-        """One more call is on its way."""
-        self._passages += 1
+    def enter(self) -> None:
+        """Count one more call in flight."""
+        self._in_flight += 1
 
-    def left(self) -> None:
-        """One call is over."""
-        self._passages -= 1
-        self._rest()
+    def leave(self) -> None:
+        """Count one call in flight less."""
+        self._in_flight -= 1
+        self._check_idle()
 
-    def retire(self, rested: Callable[[], None]) -> None:
-        """Take no more calls; hear of the end of the last one, perhaps at once."""
-        self._retired = rested
-        self._rest()
+    def retire(self, on_idle: Callable[[], None]) -> None:
+        """Call `on_idle` once no call is in flight any more, perhaps at once; no call enters after this."""
+        self._on_idle = on_idle
+        self._check_idle()
 
-    def _rest(self) -> None:
-        if self._retired is not None and self._passages == 0:
-            rested, self._retired = self._retired, None
-            rested()
+    def _check_idle(self) -> None:
+        if self._on_idle is not None and self._in_flight == 0:
+            on_idle, self._on_idle = self._on_idle, None
+            on_idle()
 
 
-def _one_of(name: str, patterns: tuple[str, ...] | None) -> bool:
-    return patterns is None or any(fnmatchcase(name, pattern) for pattern in patterns)
+def _matches(patterns: list[str] | None, *names: str) -> bool:
+    return patterns is None or any(fnmatchcase(name, pattern) for name in names for pattern in patterns)

@@ -1,7 +1,7 @@
-"""Shapes of a call's arguments that hooks were written for, and the way back. Pure; native is no shape at all.
+"""Argument formats that hooks of other gateways expect: conversion to them, and back. Pure functions.
 
-`native`, `nested` and `metadata` give every argument object back as it was. `flatMetadata` puts the metadata among
-the arguments under the key `metadata`, so it refuses arguments that have one.
+`native`, `nested` and `metadata` return every argument object as it was. `flatMetadata` puts the metadata among the
+arguments under the key `metadata`, so it refuses arguments with such a key.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ARGUMENTS: Final = "arguments"
 
 def described(metadata: Metadata) -> dict[str, Any]:
     """The metadata as JSON, its keys in camelCase."""
-    told: dict[str, Any] = {
+    row: dict[str, Any] = {
         "kind": metadata.kind,
         "wrapper": metadata.wrapper,
         "server": metadata.server,
@@ -33,14 +33,14 @@ def described(metadata: Metadata) -> dict[str, Any]:
         "digest": metadata.digest,
         "readOnly": metadata.read_only,
     }
-    return told if metadata.blocked_by is None else {**told, "blockedBy": metadata.blocked_by}
+    return row if metadata.blocked_by is None else {**row, "blockedBy": metadata.blocked_by}
 
 
 def encode(shape: Format, args: dict[str, Any], metadata: Metadata) -> dict[str, Any]:
-    """Return the arguments in a shape.
+    """Return arguments in a format.
 
     Raises:
-        BadPayload: They have an argument that the shape has no room for.
+        BadPayload: The format cannot express one of them.
     """
     if shape == "nested":
         return {"server": metadata.server, "tool_name": metadata.tool, ARGUMENTS: args}
@@ -54,10 +54,10 @@ def encode(shape: Format, args: dict[str, Any], metadata: Metadata) -> dict[str,
 
 
 def decode(shape: Format, shaped: Any) -> dict[str, Any]:
-    """Return the arguments that stand in a shape.
+    """Return the arguments from a value in a format.
 
     Raises:
-        BadPayload: It is not of that shape.
+        BadPayload: The value is not in that format.
     """
     found = shaped
     if shape in ("nested", "metadata"):

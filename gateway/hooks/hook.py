@@ -1,4 +1,4 @@
-"""`Hook`: what may look at a call, change it, answer it or block it. Its docstrings are the manual."""
+"""The interface for authors of hooks: `Hook` and what it receives and returns. These docstrings are the manual."""
 
 from __future__ import annotations
 
@@ -9,32 +9,33 @@ from typing import Any, ClassVar, Literal
 from gateway.hooks.payloads import copied
 
 Kind = Literal["tool", "prompt", "resource"]
-Via = Literal["wrapper", "invoke_tool"]
+CallRoute = Literal["wrapper", "invoke_tool"]
 Mode = Literal["transform", "validate", "audit", "concurrent"]
+# The first of the codes that JSON-RPC 2.0 leaves to servers.
 BLOCK_CODE = -32000
-"""The JSON-RPC code of a block that says none."""
+"""The JSON-RPC code of a block that does not set one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metadata:
-    """What is known of a call beside its arguments; nothing of it ever stands among them.
+    """What is known about a call apart from its arguments; it is never mixed with them.
 
     Attributes:
-        kind: Whether a tool is called, a prompt got or a resource read.
+        kind: Whether a tool is called, a prompt fetched or a resource read.
         wrapper: The name that callers know: `server__tool`, a prompt's exposed name, a resource's exposed URI.
         server: The alias of the upstream.
-        tool: The name that the upstream knows: of the tool, of the prompt, or the URI.
+        tool: The name that the upstream knows: of the tool or prompt, or the URI.
         principal: Who calls.
-        session: The caller's handshake-era session; None in the modern era, which has none.
-        request_id: The JSON-RPC id that the caller gave; not unique beyond its connection.
-        call_id: Ours, unique to this call.
-        via: `wrapper` or `invoke_tool`: the route a call came by.
-        tags: Of the server.
-        profile: The caller's.
-        digest: Of the tool's definition; another one after it has changed.
-        read_only: The tool says that it changes nothing (`readOnlyHint`).
-        elapsed_ms: For audit hooks after a call: what it took, hooks included.
-        blocked_by: For audit hooks after a blocked call: who blocked it.
+        session: The caller's session id; None in modern protocol versions, which have no sessions.
+        request_id: The JSON-RPC id of the request; unique only within its connection.
+        call_id: The gateway's own id, unique to this call.
+        via: The route of the call: `wrapper` or `invoke_tool`.
+        tags: The tags of the server.
+        profile: The caller's profile.
+        digest: A digest of the tool's definition; it changes with the definition.
+        read_only: The tool declares that it changes nothing (`readOnlyHint`).
+        elapsed_ms: For audit hooks after a call: how long it took, hooks included.
+        blocked_by: For audit hooks after a blocked call: the hook that blocked it.
     """
 
     kind: Kind
@@ -45,7 +46,7 @@ class Metadata:
     session: str | None
     request_id: str | int | float | None
     call_id: str
-    via: Via
+    via: CallRoute
     tags: tuple[str, ...]
     profile: str
     digest: str = ""
@@ -55,10 +56,10 @@ class Metadata:
 
 
 class Call:
-    """One call on its way to an upstream; nothing of it can be set.
+    """One call on its way to an upstream; its attributes cannot be set.
 
-    The arguments are this hook's own copy, made when it first looks at them: what it does to them in place changes
-    nothing, for anybody.
+    The arguments are a copy for this hook alone, made on first access: changing them in place has no effect unless
+    the call is returned.
     """
 
     __slots__ = ("_args", "_definition", "_memo", "_metadata", "_name", "_own")
@@ -81,12 +82,12 @@ class Call:
 
     @property
     def name(self) -> str:
-        """What is called, as the upstream names it; through `invoke_tool` it is the inner name."""
+        """The name of the tool, prompt or resource at its upstream, on both routes."""
         return self._name
 
     @property
     def args(self) -> dict[str, Any]:
-        """The arguments: repaired, with defaults, checked; `{}` where the caller sent none.
+        """The arguments, repaired, with defaults and checked; `{}` if the caller sent none.
 
         For a prompt its arguments, for a resource `{"uri": …}`.
         """
@@ -96,31 +97,31 @@ class Call:
 
     @property
     def metadata(self) -> Metadata:
-        """Everything else."""
+        """What else is known about the call."""
         if not isinstance(self._metadata, Metadata):
             self._metadata = self._metadata()
         return self._metadata
 
     @property
     def memo(self) -> dict[str, Any]:
-        """This hook's own notes on this call: what it puts in before, it finds there after. Nobody else sees it."""
+        """A dictionary of this hook for this call: what it stores before the call, it finds there after it."""
         if self._memo is None:
             self._memo = {}
         return self._memo
 
     @property
     def definition(self) -> dict[str, Any]:
-        """The tool's definition, a copy; `{}` for prompts and resources."""
+        """A copy of the tool's definition; `{}` for prompts and resources."""
         return copied(dict(self._definition or {}))
 
     def with_args(self, args: dict[str, Any]) -> Call:
-        """This call with other arguments: what a transforming hook returns."""
+        """Return this call with other arguments, for a transforming hook to return."""
         return Call(
             name=self._name, args=args, metadata=self._metadata, memo=self.memo, definition=self._definition
         )  # fmt: skip
 
     def handed_back(self) -> Any:
-        """The arguments as the hook has left them, whatever they are; for the gateway, which copies and checks."""
+        """The arguments as the hook left them, unchecked; for the gateway."""
         return self._args if self._own is None else self._own
 
     def __repr__(self) -> str:
@@ -128,9 +129,9 @@ class Call:
 
 
 class Result:
-    """What an upstream answered, whole: every content item, `structuredContent`, `isError`, `_meta`.
+    """The complete result of an upstream: every content item, `structuredContent`, `isError`, `_meta`.
 
-    Of a tool it has `content`, of a prompt `messages`, of a resource `contents`.
+    A tool's has `content`, a prompt's `messages`, a resource's `contents`.
     """
 
     __slots__ = ("_own", "_value")
@@ -141,33 +142,33 @@ class Result:
 
     @property
     def value(self) -> dict[str, Any]:
-        """The result object; this hook's own copy, made when it first looks at it."""
+        """The result object; a copy for this hook alone, made on first access."""
         if self._own is None:
             self._own = copied(self._value)
         return self._own
 
     @property
     def content(self) -> list[Any]:
-        """All items: of a tool's content, a prompt's messages, a resource's contents."""
+        """All items of a tool's content, a prompt's messages or a resource's contents."""
         found = next((self.value[key] for key in ("content", "messages", "contents") if key in self.value), None)
         return found if isinstance(found, list) else []
 
     @property
     def structured_content(self) -> Any:
-        """The structured form; None where there is none."""
+        """The structured form; None if there is none."""
         return self.value.get("structuredContent")
 
     @property
     def is_error(self) -> bool:
-        """Whether the tool says that it failed."""
+        """Whether the tool reports that it failed."""
         return self._value.get("isError") is True
 
     def with_value(self, value: dict[str, Any]) -> Result:
-        """Another result: what a transforming hook returns."""
+        """Return a result with another value, for a transforming hook to return."""
         return Result(value)
 
     def handed_back(self) -> Any:
-        """The result as the hook has left it, whatever it is; for the gateway, which copies and checks."""
+        """The result as the hook left it, unchecked; for the gateway."""
         return self._value if self._own is None else self._own
 
 
@@ -177,8 +178,8 @@ class Block:
 
     Attributes:
         reason: A short text for the caller.
-        description: More of it.
-        code: The JSON-RPC code where blocks are answered as protocol errors (`blockAs: error`).
+        description: Further details.
+        code: The JSON-RPC code if blocks are answered as protocol errors (`blockAs: error`).
     """
 
     reason: str
@@ -188,13 +189,13 @@ class Block:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """Returned before a call to answer it in the upstream's place; hooks that come later do not see the call."""
+    """Returned before a call to answer it in place of the upstream; later hooks do not see the call."""
 
     value: dict[str, Any]
 
 
 class HookFailed(Exception):
-    """A hook did not do its work; the text completes a sentence that begins with its name."""
+    """A hook failed; the text completes a sentence that begins with its name."""
 
 
 Before = Call | Block | Answer | None
@@ -202,49 +203,50 @@ After = Result | Block | None
 
 
 class Hook:
-    """Looks at calls. Override the phases that you want; a phase that is not overridden costs nothing.
+    """Base class of hooks. Override the phases that you need; a phase that is not overridden costs nothing.
 
-    One object serves every call, for as long as its entry in the configuration stays as it is.
+    One object serves all calls until its entry in the configuration changes.
 
     **When.** A call is routed, allowed, repaired, given its defaults and checked; then the `before` phase runs.
     If a hook has changed the arguments they are checked against the schema again. After the upstream has answered,
-    the `after` phase runs, in reverse order; then the gateway adds its advice. A call through `invoke_tool` runs
-    once, under the inner name. Hooks do not see bad arguments: those are refused first.
+    the `after` phase runs, in reverse order; then the gateway adds hints to error results. A call through
+    `invoke_tool` runs once, as a call of the tool that it names. Hooks do not see arguments that are refused.
 
-    **What may be returned.** Nothing, to leave everything as it is; `call.with_args(...)` or
+    **What may be returned.** `None`, to leave everything as it is; `call.with_args(...)` or
     `result.with_value(...)`, to change it; a `Block`, to stop it; before a call also an `Answer`. Anything else,
     an exception and a time-out are failures of the hook: the call fails, unless the entry says `onError: ignore`.
 
-    **Modes**, as `mode` here or in the configuration says:
+    **Modes**, set by `mode` here or in the configuration:
 
-    - `transform` may do all of it. Transforming and validating hooks run one after the other, by priority.
-    - `validate` may block, and not change anything.
-    - `concurrent` is `validate`, all such hooks together, after those that run in turn.
-    - `audit` gets copies, later, one at a time and in order; nothing waits for it and nothing that it does has an
-      effect. It hears of the arguments as they were sent and of the result as it was answered, of blocked calls too
-      (`metadata.blocked_by`). What does not fit into its queue is counted as dropped, and said in the log.
+    - `transform` may change, answer and block calls. Hooks of this mode and the next run one after the other, by
+      priority.
+    - `validate` may only block.
+    - `concurrent` is `validate` for hooks that all run at the same time, after the sequential ones.
+    - `audit` receives copies, later, one at a time and in order; no call waits for it, and what it returns has no
+      effect. It sees the arguments as they were sent and the result as it was answered, blocked calls included
+      (`metadata.blocked_by`). Events that do not fit into its queue are counted as dropped, and logged.
 
     **`async def` or `def`.** An `async def` phase runs on the event loop and must not block it. A plain `def` phase
-    runs in a thread of its own, of which each hook has eight; while all of them hang, further calls wait for one, no
-    longer than their time-out.
+    runs in a thread; each hook has up to eight. While all of them are busy, further calls wait for one, no longer than
+    their time-out.
 
-    A hook that fails five times in a row for one principal is passed over for some seconds, for its calls: with
-    `onError: ignore` they pass, with `fail` they fail at once, and both are counted.
+    A hook that fails five times in a row for one principal is skipped for some seconds for calls of that principal:
+    with `onError: ignore` they go on, with `fail` they fail at once; both are counted.
     """
 
     mode: ClassVar[Mode] = "transform"
-    """The mode where the configuration does not say one."""
+    """The mode if the configuration sets none."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
-        """Take the `config` object of the entry.
+        """Store the `config` object of the entry.
 
         Raises:
-            ValueError: The configuration cannot be used; the text says what was expected.
+            ValueError: The configuration is invalid; the text says what was expected.
         """
         self.config = config
 
     def offers(self, phase: str) -> bool:
-        """Whether it has something to say in a phase: by default, whether that method is overridden."""
+        """Whether it runs in a phase; by default, whether that method is overridden."""
         return getattr(type(self), phase, None) is not getattr(Hook, phase)
 
     async def start(self) -> None:
@@ -262,7 +264,7 @@ class Hook:
         return None
 
     def before_prompt(self, call: Call) -> Before | Awaitable[Before]:
-        """Called before a prompt is asked for."""
+        """Called before a prompt is fetched."""
         return None
 
     def after_prompt(self, call: Call, result: Result) -> After | Awaitable[After]:
@@ -286,4 +288,4 @@ PHASES: Mapping[str, str] = {
     "beforeResource": "before_resource",
     "afterResource": "after_resource",
 }
-"""Phases as the configuration spells them, and the methods they are."""
+"""The phases as the configuration spells them, and their methods."""

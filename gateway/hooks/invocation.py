@@ -1,290 +1,355 @@
-"""The way of one call through its hooks: what they make of its arguments and of its result."""
+"""One call on its way through its hooks: they see its arguments, then its result, and may change either."""
 
 from __future__ import annotations
 
 import itertools
 import secrets
 import time
+from collections.abc import Awaitable, Iterable
 from dataclasses import replace
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol, Self
 
 import anyio
 
-from gateway.errors import INTERNAL_ERROR, RpcError, error_result
-from gateway.hooks.hook import After, Answer, Before, Block, Call, HookFailed, Metadata, Result, Via
-from gateway.hooks.runner import Guard
-
-if TYPE_CHECKING:
-    from gateway.calls.context import Caller
-    from gateway.hooks.chain import Chain, Chains
+from gateway import wire
+from gateway.access.principal import Principal
+from gateway.errors import INTERNAL_ERROR, UPSTREAM_ERROR_KEY, RpcError, UpstreamProtocolError, error_result
+from gateway.hooks.chain import HookChain, HookChains
+from gateway.hooks.hook import Answer, Block, Call, CallRoute, HookFailed, Metadata, Result
+from gateway.hooks.runner import HookReturn, HookRunner
+from registry.views.view import View
 
 BLOCKED_KEY: Final = "typegate/blockedBy"
 """The member of a result's `_meta` that names the hook which blocked the call."""
-_IDS: Final = itertools.count(1)
-_RUN: Final = secrets.token_hex(8)
-_WORDS: Final = {"tool": "The tool was {}called.", "prompt": "The prompt was {}got.", "resource": "It was {}read."}
-_UPSTREAM_ERROR: Final = "typegate/upstreamError"
+# Call ids are unique over restarts and processes (64 random bits) and cheap to make (a counter).
+_CALL_IDS: Final = itertools.count(1)
+_PROCESS_ID: Final = secrets.token_hex(8)
+_HAPPENED: Final = {
+    "tool": "The tool was {}called.",
+    "prompt": "The prompt was {}fetched.",
+    "resource": "It was {}read.",
+}
 _UNFINISHED: Final = frozenset({"task", "input_required"})
+# An upstream's own error text may be long; in an audit event it only has to be recognised.
+_MAX_ERROR_CHARS: Final = 500
 
 
 class HookRefusal(RpcError):
-    """A hook blocked, and the caller is to see a JSON-RPC error."""
+    """A hook blocked, and the caller is answered with a JSON-RPC error."""
 
 
-class Passage:
-    """One call of one wrapper, prompt or resource. Enter it, ask `before`, then `after`; nothing runs twice.
+class HookCaller(Protocol):
+    """What hooks are told about the side that calls."""
+
+    @property
+    def principal(self) -> Principal: ...
+    @property
+    def view(self) -> View: ...
+    @property
+    def session_id(self) -> str | None: ...
+    @property
+    def request_id(self) -> str | int | float | None: ...
+
+
+class HookedRequest(Protocol):
+    """A request that is ready to be sent, as an invocation sees it."""
+
+    def revise(self, arguments: dict[str, Any], changed_by: tuple[str, ...]) -> str | None:
+        """Take the arguments as the hooks left them; return what is wrong with them now, or None."""
+
+    def send(self) -> Awaitable[Any]:
+        """Send it; returns the upstream's raw result."""
+
+
+class Invocation:
+    """The invocation of a call without hooks: nothing is looked at, nothing is changed.
+
+    It has no state, so all such calls share `PASS_THROUGH`. `HookInvocation` overrides everything.
 
     Attributes:
         answer: What the caller gets in place of the upstream's answer: a block, or a hook's own answer.
-        blocked_by: The hook that has blocked it.
-        changed_by: The hooks that have rewritten the arguments.
     """
 
-    __slots__ = ("_about", "_args", "_began_s", "_begun", "_caller", "_calls", "_chain", "_known", "_over", "_owner",
-                 "_reached", "_stem", "_via", "answer", "blocked_by", "changed_by")  # fmt: skip
+    __slots__ = ()
 
-    def __init__(self, chain: Chain, caller: Caller, via: Via, owner: Chains) -> None:
-        self._chain = chain
-        self._about = chain.subject
-        self._caller = caller
-        self._via: Via = via
-        self._owner = owner
-        self._stem = "call" if chain.subject.kind == "tool" else chain.subject.kind
-        self._known: Metadata | None = None
-        self._reached = 0
-        self._begun = self._over = False
-        self._began_s = 0.0
-        self._args: dict[str, Any] = {}
-        self._calls: dict[Guard, Call] = {}
-        self.answer: dict[str, Any] | None = None
-        self.blocked_by: str | None = None
-        self.changed_by: tuple[str, ...] = ()
+    answer: dict[str, Any] | None = None
 
-    def __enter__(self) -> Passage:
-        self._owner.entered()
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._begun and not self._over and self._chain.audits:
-            self._tell(error_result(f"No answer: {'the call was given up' if error is None else kind_of(error)}."))
-        self._owner.left()
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        return None
 
-    async def before(self, arguments: Any) -> dict[str, Any]:
-        """Return the arguments as the hooks leave them; the very same object if none has changed them.
+    def send(self, arguments: Any, request: HookedRequest) -> Awaitable[Any]:
+        """Run the hooks before, send the request, run the hooks after; returns the result as they leave it.
 
         Raises:
-            HookRefusal: A hook blocked, and says so by a protocol error.
+            HookRefusal: A hook blocked, and is configured to answer with a protocol error.
         """
-        phase = f"before_{self._stem}"
-        self._begun = True
-        self._began_s = time.perf_counter()
-        args: dict[str, Any] = arguments if isinstance(arguments, dict) else {}  # null and nothing are the same
-        self._args = args
-        for guard in self._chain.turns:
-            self._reached += 1
-            if not guard.runs(phase):
-                continue
-            try:
-                said = await guard.before(phase, self._call(args, guard))
-            except HookFailed as failure:
-                if guard.terms.ignores:
-                    guard.counts["ignored"] += 1
-                    continue
-                return self._failed(guard, failure, "not ")
-            if isinstance(said, Call):
-                self._args = args = said.handed_back()  # the guard's, and nobody else's
-                self.changed_by = (*self.changed_by, guard.name)
-            elif isinstance(said, Answer):
-                self._reached -= 1
-                self.answer = said.value
-                return args
-            elif isinstance(said, Block):
-                return self._blocked(guard, said, "not ")
-        if self._chain.together:
-            for guard, verdict in await self._all(phase, args, None):
-                if isinstance(verdict, HookFailed):
-                    return self._failed(guard, verdict, "not ")
-                if isinstance(verdict, Block):
-                    return self._blocked(guard, verdict, "not ")
-        for queue in self._chain.audits:
-            if queue.guard.runs(phase):
-                queue.tell(phase, self._metadata(), args, None)
-        return args
-
-    def resume(self) -> None:
-        """Go on after a call of which nothing is known any more but that it was made."""
-        self._begun = True
-        self._began_s = time.perf_counter()
-        self._reached = len(self._chain.turns)
+        # A plain function: the caller awaits the request itself, with no coroutine in between.
+        return request.send()
 
     async def after(self, result: Any) -> Any:
-        """Return a result as the hooks leave it; what is no result, or not yet one, passes as it is.
+        """Return a result as the hooks leave it; what is no result, or not yet one, is returned as it is.
 
         Raises:
-            HookRefusal: A hook blocked, and says so by a protocol error.
+            HookRefusal: As `send`.
         """
-        if self._over or not self._begun or not _is_result(result):
-            return result
-        self._over = True
-        unfinished = result.get("resultType") in _UNFINISHED
-        if self.blocked_by is None and not unfinished:
-            result = await self._shown(result)
-        self._tell(result)
         return result
 
-    async def relayed(self, error: RpcError) -> dict[str, Any] | None:
-        """Show the hooks a protocol error of the upstream; a result, if one of them would not have it so.
+    async def after_earlier_call(self, result: Any) -> Any:
+        """As `after`, for the result of a task: of the call that started it nothing else is known any more."""
+        return result
+
+    async def after_error(self, error: RpcError) -> dict[str, Any] | None:
+        """Show the hooks an upstream's protocol error; returns a result if one of them has changed it.
 
         Raises:
-            HookRefusal: A hook blocked, and says so by a protocol error.
+            HookRefusal: As `send`.
         """
-        meta = {_UPSTREAM_ERROR: error.to_object()}
-        form = error_result(error.message, meta=meta)
-        if self._about.kind != "tool":
-            form = {"messages": [], "contents": [], "isError": True, "_meta": meta}
-        shown = await self.after(form)
-        if shown == form or self._about.kind == "tool":
-            return None if shown == form else shown
-        kept = shown.get("_meta", {}).get(_UPSTREAM_ERROR)
+        return None
+
+
+PASS_THROUGH: Final = Invocation()
+
+
+class HookInvocation(Invocation):
+    """One call of a target that has hooks. Enter it, then use `send`; no hook runs twice for one phase."""
+
+    __slots__ = ("_after_phase", "_args", "_before_phase", "_before_ran", "_blocked_by", "_caller", "_calls", "_chain",
+                 "_chains", "_changed_by", "_finished", "_metadata", "_reached", "_started_s", "_target", "_via",
+                 "answer")  # fmt: skip
+
+    def __init__(self, chain: HookChain, caller: HookCaller, via: CallRoute, chains: HookChains) -> None:
+        self._chain = chain
+        self._target = chain.target
+        self._before_phase, self._after_phase = chain.target.phases
+        self._caller = caller
+        self._via: CallRoute = via
+        self._chains = chains
+        self._metadata: Metadata | None = None
+        # How many sequential hooks the call has come to: only those see its result.
+        self._reached = 0
+        self._before_ran = self._finished = False
+        self._started_s = 0.0
+        self._args: dict[str, Any] = {}
+        self._calls: dict[HookRunner, Call] = {}
+        self._blocked_by: str | None = None
+        self._changed_by: tuple[str, ...] = ()
+        self.answer: dict[str, Any] | None = None
+
+    def __enter__(self) -> Self:
+        self._chains.enter()
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        # A call that was sent and has no result, because it was cancelled or failed, is still audited.
+        if self._before_ran and not self._finished and self._chain.audits:
+            self._audit(error_result(f"No answer: {'the call was given up' if error is None else _in_words(error)}."))
+        self._chains.leave()
+
+    async def send(self, arguments: Any, request: HookedRequest) -> Any:
+        """Run the hooks before, send the request, run the hooks after; see `Invocation.send`."""
+        await self._before(arguments)
+        if self.answer is None and (problem := request.revise(self._args, self._changed_by)) is not None:
+            self._reject(problem)
+        result = self.answer
+        if result is None:
+            result = await request.send()
+            if isinstance(result, dict):
+                try:
+                    result = wire.whole(result)  # hooks look at everything, so nothing may stay unparsed
+                except wire.MalformedJson as error:
+                    raise UpstreamProtocolError.unreadable(self._target.server, error) from None
+        return await self.after(result)
+
+    async def after(self, result: Any) -> Any:
+        """Run the hooks after; see `Invocation.after`."""
+        if self._finished or not self._before_ran or not _is_result(result):
+            return result
+        self._finished = True
+        if self._blocked_by is None and result.get("resultType") not in _UNFINISHED:
+            result = await self._after(result)
+        self._audit(result)
+        return result
+
+    async def after_earlier_call(self, result: Any) -> Any:
+        """Run the hooks after; see `Invocation.after_earlier_call`."""
+        self._start()
+        self._reached = len(self._chain.sequential)
+        return await self.after(result)
+
+    async def after_error(self, error: RpcError) -> dict[str, Any] | None:
+        """Run the hooks after; see `Invocation.after_error`."""
+        meta = {UPSTREAM_ERROR_KEY: error.to_object()}
+        shown = error_result(error.message, meta=meta)
+        if self._target.kind != "tool":
+            shown = {"messages": [], "contents": [], "isError": True, "_meta": meta}
+        result: dict[str, Any] = await self.after(shown)
+        if result == shown:
+            return None
+        if self._target.kind == "tool":
+            return result
+        # Prompts and resources have no error results: what the hooks left becomes a protocol error again.
+        kept = result.get("_meta", {}).get(UPSTREAM_ERROR_KEY)
         if isinstance(kept, dict) and isinstance(kept.get("message"), str):
             raise HookRefusal(error.code, kept["message"], kept.get("data"))
         raise HookRefusal(error.code, "A hook has left nothing of what the server answered.")
 
-    def unfit(self, text: str) -> None:
-        """Answer a call whose arguments have become wrong since they were checked; the call is not made."""
-        names = ", ".join(self.changed_by)
-        why = (
-            f"the arguments were changed by hook {names}, and do not fit any more" if names else "the tool has changed"
-        )
-        self.blocked_by = names or "gateway"
-        self.answer = error_result(f"Not called: {why}.\n\n{text}")
+    def _start(self) -> None:
+        self._before_ran = True
+        self._started_s = time.perf_counter()
 
-    async def _shown(self, result: dict[str, Any]) -> dict[str, Any]:
-        phase = f"after_{self._stem}"
-        for guard in reversed(self._chain.turns[: self._reached]):
-            if not guard.runs(phase):
+    async def _before(self, arguments: Any) -> None:
+        self._start()
+        self._args = arguments if isinstance(arguments, dict) else {}  # null and absent arguments are the same
+        await self._run_sequential(self._before_phase, self._chain.sequential, None)
+        if self.answer is None:
+            await self._run_concurrent(self._before_phase, None)
+        if self.answer is None:
+            for runner in self._chain.audits:
+                runner.enqueue(self._before_phase, self._describe(), self._args, None)
+
+    async def _after(self, result: dict[str, Any]) -> dict[str, Any]:
+        reached = self._chain.sequential[: self._reached]
+        result = await self._run_sequential(self._after_phase, reversed(reached), result) or result
+        if self.answer is None:
+            await self._run_concurrent(self._after_phase, result)
+        return self.answer if self._blocked_by is not None and self.answer is not None else result
+
+    async def _run_sequential(
+        self, phase: str, runners: Iterable[HookRunner], result: dict[str, Any] | None
+    ) -> dict[str, Any] | None:
+        """Run hooks one after the other until one blocks or answers; return the result as they leave it.
+
+        Args:
+            phase: Which phase.
+            runners: The hooks in order.
+            result: The result so far; None before the call.
+        """
+        for runner in runners:
+            if result is None:
+                self._reached += 1
+            if not runner.runs(phase):
                 continue
-            try:
-                said = await guard.after(phase, self._call(self._args, guard), Result(result))
-            except HookFailed as failure:
-                if guard.terms.ignores:
-                    guard.counts["ignored"] += 1
-                    continue
-                self._failed(guard, failure, "")
+            returned = await self._run(runner, phase, result)
+            if isinstance(returned, Call):
+                self._args = returned.handed_back()  # the runner's own copy, which no hook holds
+                self._changed_by = (*self._changed_by, runner.name)
+            elif isinstance(returned, Result):
+                result = returned.handed_back()
+            elif isinstance(returned, Answer):
+                self._reached -= 1  # a hook does not see the result that it gave itself
+                self.answer = returned.value
                 break
-            if isinstance(said, Result):
-                result = said.handed_back()
-            elif isinstance(said, Block):
-                self._blocked(guard, said, "")
+            elif returned is not None:
+                self._refuse(runner, returned, phase)
                 break
-        if self._chain.together and self.answer is None:
-            for guard, verdict in await self._all(phase, self._args, result):
-                if isinstance(verdict, HookFailed):
-                    self._failed(guard, verdict, "")
-                    break
-                if isinstance(verdict, Block):
-                    self._blocked(guard, verdict, "")
-                    break
-        return self.answer if self.blocked_by is not None and self.answer is not None else result
+        return result
 
-    async def _all(
-        self, phase: str, args: dict[str, Any], result: dict[str, Any] | None
-    ) -> list[tuple[Guard, Before | After | HookFailed]]:
-        """What those that run together say, in their order; failures that are ignored are left out."""
-        said: dict[int, Before | After | HookFailed] = {}
+    async def _run_concurrent(self, phase: str, result: dict[str, Any] | None) -> None:
+        """Run the concurrent hooks; the first of them in order of priority that blocked or failed is reported."""
+        runners = [runner for runner in self._chain.concurrent if runner.runs(phase)]
+        if not runners:
+            return
+        returned: dict[HookRunner, HookReturn | HookFailed] = {}
 
-        async def one(place: int, guard: Guard) -> None:
-            try:
-                if result is None:
-                    said[place] = await guard.before(phase, self._call(args, guard))
-                else:
-                    said[place] = await guard.after(phase, self._call(args, guard), Result(result))
-            except HookFailed as failure:
-                if guard.terms.ignores:
-                    guard.counts["ignored"] += 1
-                else:
-                    said[place] = failure
+        async def run(runner: HookRunner) -> None:
+            returned[runner] = await self._run(runner, phase, result)
 
-        guards = [guard for guard in self._chain.together if guard.runs(phase)]
         async with anyio.create_task_group() as group:
-            for place, guard in enumerate(guards):
-                group.start_soon(one, place, guard)
-        return [(guards[place], said[place]) for place in sorted(said)]
+            for runner in runners:
+                group.start_soon(run, runner)
+        for runner in runners:
+            if isinstance(verdict := returned[runner], Block | HookFailed):
+                self._refuse(runner, verdict, phase)
+                return
 
-    def _call(self, args: dict[str, Any], guard: Guard) -> Call:
-        about = self._about
-        before = self._calls.get(guard)
-        memo = before.memo if before is not None else None
-        call = self._calls[guard] = Call(
-            name=about.original, args=args, metadata=self._metadata, memo=memo, definition=about.definition
-        )  # fmt: skip
-        return call
+    async def _run(self, runner: HookRunner, phase: str, result: dict[str, Any] | None) -> HookReturn | HookFailed:
+        """Return what one hook returns, or its failure if that is not to be ignored."""
+        earlier = self._calls.get(runner)
+        call = self._calls[runner] = Call(
+            name=self._target.original,
+            args=self._args,
+            metadata=self._describe,
+            memo=earlier.memo if earlier is not None else None,
+            definition=self._target.definition,
+        )
+        try:
+            return await runner.run(phase, call, None if result is None else Result(result))
+        except HookFailed as failure:
+            if not runner.ignores_errors:
+                return failure
+            runner.counts["ignored"] += 1
+            return None
 
-    def _metadata(self) -> Metadata:
-        """What is told of the call beside its arguments, made when somebody wants to know."""
-        if self._known is None:
-            about, caller = self._about, self._caller
-            self._known = Metadata(
-                kind=about.kind,
-                wrapper=about.name,
-                server=about.server,
-                tool=about.original,
+    def _describe(self) -> Metadata:
+        """The call's metadata, built when somebody first asks for it."""
+        if self._metadata is None:
+            target, caller = self._target, self._caller
+            self._metadata = Metadata(
+                kind=target.kind,
+                wrapper=target.name,
+                server=target.server,
+                tool=target.original,
                 principal=caller.principal.name,
                 session=caller.session_id,
                 request_id=caller.request_id,
-                call_id=f"{_RUN}-{next(_IDS):x}",
+                call_id=f"{_PROCESS_ID}-{next(_CALL_IDS):x}",
                 via=self._via,
-                tags=about.tags,
+                tags=target.tags,
                 profile=caller.view.profile.name,
-                digest=about.digest,
-                read_only=about.read_only,
+                digest=target.digest,
+                read_only=target.read_only,
             )
-        return self._known
+        return self._metadata
 
-    def _failed(self, guard: Guard, failure: HookFailed, negation: str) -> dict[str, Any]:
-        happened = _WORDS[self._about.kind].format(negation)
-        return self._refused(guard, f"Hook '{guard.name}' {failure}. {happened}", INTERNAL_ERROR, as_error=False)
+    def _refuse(self, runner: HookRunner, verdict: Block | HookFailed, phase: str) -> None:
+        """Answer the call with a block or a failure.
 
-    def _blocked(self, guard: Guard, block: Block, negation: str) -> dict[str, Any]:
-        happened = _WORDS[self._about.kind].format(negation)
-        what = "Blocked" if negation else "Its result is withheld"
-        more = f"\n{block.description}" if block.description else ""
-        text = f"{what} by hook '{guard.name}': {block.reason}{more}\n\n{happened}"
-        return self._refused(guard, text, block.code, as_error=guard.terms.block_as == "error", block=block)
+        Raises:
+            HookRefusal: The answer is to be a protocol error; prompts and resources have no other.
+        """
+        before = phase == self._before_phase
+        happened = _HAPPENED[self._target.kind].format("not " if before else "")
+        details: dict[str, Any] = {"hook": runner.name, "code": INTERNAL_ERROR}
+        as_error = self._target.kind != "tool"
+        if isinstance(verdict, Block):
+            what = "Blocked" if before else "Its result is withheld"
+            more = f"\n{verdict.description}" if verdict.description else ""
+            text = f"{what} by hook '{runner.name}': {verdict.reason}{more}\n\n{happened}"
+            details |= {"code": verdict.code, "reason": verdict.reason, "description": verdict.description}
+            as_error = as_error or runner.entry.block_as == "error"
+        else:
+            text = f"Hook '{runner.name}' {verdict}. {happened}"
+        self._blocked_by = runner.name
+        self.answer = error_result(text, meta={BLOCKED_KEY: details})
+        if as_error:
+            # The error leaves through everything above: nobody would run `after`, which tells the audit hooks.
+            self._finished = True
+            self._audit(self.answer)
+            raise HookRefusal(details["code"], text, details)
 
-    def _refused(
-        self, guard: Guard, text: str, code: int, *, as_error: bool, block: Block | None = None
-    ) -> dict[str, Any]:
-        told: dict[str, Any] = {"hook": guard.name, "code": code}
-        if block is not None:
-            told |= {"reason": block.reason, "description": block.description}
-        self.blocked_by = guard.name
-        self.answer = error_result(text, meta={BLOCKED_KEY: told})
-        if as_error or self._about.kind != "tool":
-            self._over = True
-            self._tell(self.answer)
-            raise HookRefusal(code, text, told)
-        return self._args
+    def _reject(self, problem: str) -> None:
+        """Answer a call whose arguments no longer fit; it is not sent."""
+        names = ", ".join(self._changed_by)
+        why = f"the arguments were changed by hook {names}, and do not fit any more"
+        self._blocked_by = names or "gateway"
+        self.answer = error_result(f"Not called: {why if names else 'the tool has changed'}.\n\n{problem}")
 
-    def _tell(self, result: dict[str, Any]) -> None:
+    def _audit(self, result: dict[str, Any]) -> None:
         if not self._chain.audits:
             return
-        self._over = True
-        phase = f"after_{self._stem}"
-        elapsed_ms = round((time.perf_counter() - self._began_s) * 1000, 3)
-        metadata = replace(self._metadata(), elapsed_ms=elapsed_ms, blocked_by=self.blocked_by)
-        for queue in self._chain.audits:
-            if queue.guard.runs(phase):
-                queue.tell(phase, metadata, self._args, result)
+        self._finished = True
+        elapsed_ms = round((time.perf_counter() - self._started_s) * 1000, 3)
+        metadata = replace(self._describe(), elapsed_ms=elapsed_ms, blocked_by=self._blocked_by)
+        for runner in self._chain.audits:
+            runner.enqueue(self._after_phase, metadata, self._args, result)
 
 
-def kind_of(error: BaseException) -> str:
-    """What ended a call, in words."""
+def _in_words(error: BaseException) -> str:
     if isinstance(error, RpcError):
-        return error.message[:500]
+        return error.message[:_MAX_ERROR_CHARS]
     return "it was cancelled" if isinstance(error, anyio.get_cancelled_exc_class()) else "it failed"
 
 

@@ -1,19 +1,20 @@
-"""JSON values on their way into a hook and out of it: copied, plain, bounded."""
+"""JSON values on their way into hooks and out of them: copied, checked, bounded."""
 
 from __future__ import annotations
 
 from typing import Any, Final, TypeVar
 
 from gateway import wire
+from gateway.lines import MAX_LINE_BYTES
 
-MAX_BYTES: Final = 8 * 1024 * 1024
-"""Largest payload that a hook may hand back: as much as an upstream may answer."""
+# As much as an upstream may answer, so that a hook can return any result that it was given.
+MAX_PAYLOAD_BYTES: Final = MAX_LINE_BYTES
 
 T = TypeVar("T")
 
 
 class BadPayload(ValueError):
-    """What a hook handed back is no JSON, or too much of it; the text says which."""
+    """A hook returned something that is no JSON, or too large; the text completes a sentence with its name."""
 
 
 def copied(value: T) -> T:
@@ -26,10 +27,10 @@ def copied(value: T) -> T:
     return value
 
 
-def plain(value: Any, limit: int = MAX_BYTES) -> tuple[Any, int]:
-    """Return a hook's value as plain JSON that nobody else holds, and its size in bytes.
+def plain(value: Any, limit: int = MAX_PAYLOAD_BYTES) -> tuple[Any, int]:
+    """Return a hook's value as plain JSON that shares nothing with it, and its size in bytes.
 
-    Too large a value is told from the lengths of its parts, before anything of its size is built.
+    A value that is too large is refused by the lengths of its parts, before it is serialised.
 
     Raises:
         BadPayload: It is no JSON value, or larger than the limit.

@@ -1,4 +1,4 @@
-"""One configured hook with what stands around it: its time-out, its breaker, its counters, copies and checks."""
+"""Runs one configured hook: time-out, circuit breakers, counters, and checks of what it returns."""
 
 from __future__ import annotations
 
@@ -7,75 +7,86 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from random import random
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from cachetools import LRUCache
 
+from gateway.config.hooks import HookConfig
 from gateway.hooks.audit_queue import AuditQueue
-from gateway.hooks.formats import Format, decode, encode
-from gateway.hooks.hook import BLOCK_CODE, PHASES, After, Answer, Before, Block, Call, Hook, HookFailed, Mode, Result
+from gateway.hooks.formats import decode, encode
+from gateway.hooks.hook import (
+    BLOCK_CODE,
+    PHASES,
+    After,
+    Answer,
+    Before,
+    Block,
+    Call,
+    Hook,
+    HookFailed,
+    Metadata,
+    Mode,
+    Result,
+)
 from gateway.hooks.payloads import BadPayload, plain
-from gateway.hooks.threads import Busy, Threads
-from gateway.hooks.timeout import Driven, Interfered, Late
+from gateway.hooks.threads import DaemonThreads, ThreadsBusy
+from gateway.hooks.timeout import BaseExceptionRaised, TimedOut, TimedRun
 from gateway.upstream.breaker import Breaker
 
 log = logging.getLogger(__name__)
 
+HookReturn = Before | After
+# Closing usually means closing a file or a connection. `Hook.close` promises these two seconds.
+CLOSE_S: Final = 2.0
+# One for each phase and principal whose calls failed lately: principals are API keys, of which few have hundreds.
 MAX_BREAKERS: Final = 1_024
-MAX_REASON: Final = 2_000
-_LISTS: Final = {"tool": "content", "prompt": "messages", "resource": "contents"}
-_PASSED_OVER: Final = "is passed over for now, because it has failed again and again"
+# A model reads the reason of a block: this is about a page.
+MAX_REASON_CHARS: Final = 2_000
+COUNTED: Final = (
+    "runs", "changed", "answered", "blocked", "failed", "late", "ignored", "skipped", "dropped",
+)  # fmt: skip
+"""The counters that every hook has."""
+_LIST_MEMBER: Final = {"tool": "content", "prompt": "messages", "resource": "contents"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
-    """What the configuration says of one hook, beside the hook itself."""
+class HookRunner:
+    """Runs one hook. Whatever the hook does, the outcome is a checked value that only we hold, or `HookFailed`.
 
-    name: str
-    mode: Mode = "transform"
-    phases: frozenset[str] = frozenset(PHASES.values())
-    priority: int = 100
-    timeout_s: float = 5.0
-    ignores: bool = False
-    block_as: Literal["result", "error"] = "result"
-    shape: Format = "native"
-    wrappers: tuple[str, ...] | None = None
-    servers: tuple[str, ...] | None = None
-    tags: tuple[str, ...] | None = None
-    principals: tuple[str, ...] | None = None
+    Attributes:
+        entry: The hook's entry in the configuration.
+        mode: The mode that the entry sets, or the hook's own.
+        queue: Of an audit hook, the events that it has not received yet.
+        source: What the hook was made from; see `loading`.
+    """
 
-
-class Guard:
-    """Runs one hook. Whatever that does, the outcome is a checked value of nobody else's, or `HookFailed`."""
-
-    def __init__(self, hook: Hook, terms: Terms, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, hook: Hook, entry: HookConfig, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.hook = hook
-        self.terms = terms
+        self.entry = entry
+        self.mode: Mode = entry.mode or hook.mode
+        self.ignores_errors = entry.on_error == "ignore"
         self.counts: Counter[str] = Counter()
         self.seconds = 0.0
         self.last_error: str | None = None
-        self.queue = AuditQueue(self) if terms.mode == "audit" else None
+        self.queue = AuditQueue(entry.name, self.counts, self.run) if self.mode == "audit" else None
+        self.source: object = None
         # One for each phase, since a hook that is fine after every call may fail before each; and for each
         # principal, since one whose calls make it fail must not shut it for all others.
         self._breakers: LRUCache[tuple[str, str], Breaker] = LRUCache(MAX_BREAKERS)
-        self._troubled = False
-        self.origin: object = None
         self._clock = clock
-        self._threads: Threads | None = None
+        self._threads: DaemonThreads | None = None
         self._methods: Mapping[str, tuple[Callable[..., Any], bool]] = {
             phase: (method, inspect.iscoroutinefunction(method))
-            for phase in PHASES.values()
-            if phase in terms.phases and hook.offers(phase) and callable(method := getattr(hook, phase, None))
+            for phase in (PHASES[spelled] for spelled in PHASES if spelled in (entry.phases or PHASES))
+            if hook.offers(phase) and callable(method := getattr(hook, phase, None))
         }
         if any(not is_coroutine for _, is_coroutine in self._methods.values()):
-            self._threads = Threads(terms.name)
+            self._threads = DaemonThreads(entry.name)
 
     @property
     def name(self) -> str:
         """As the configuration names it."""
-        return self.terms.name
+        return self.entry.name
 
     @property
     def phases(self) -> tuple[str, ...]:
@@ -88,124 +99,120 @@ class Guard:
 
     @property
     def open(self) -> bool:
-        """Whether it is passed over for now."""
+        """Whether a circuit breaker is open, so that it is skipped for some calls."""
         now_s = self._clock()
         return any(not breaker.admits(now_s) for breaker in list(self._breakers.values()))
 
-    async def before(self, phase: str, call: Call) -> Before:
-        """What it says to a call that is about to be made; a rewritten one comes back in the native shape.
+    async def run(self, phase: str, call: Call, result: Result | None = None) -> HookReturn:
+        """Run one phase and return what the hook returned, checked; rewritten arguments in the native format.
+
+        Args:
+            phase: One that it `runs`.
+            call: The call.
+            result: Its result; None in a phase before the call.
 
         Raises:
-            HookFailed: It failed, or is passed over.
+            HookFailed: It failed, or its circuit breaker is open.
         """
-        return await self._run(phase, call, None)  # type: ignore[return-value] # `_checked` knows the phase
-
-    async def after(self, phase: str, call: Call, result: Result) -> After:
-        """What it says to a result.
-
-        Raises:
-            HookFailed: It failed, or is passed over.
-        """
-        return await self._run(phase, call, result)  # type: ignore[return-value] # `_checked` knows the phase
-
-    async def _run(self, phase: str, call: Call, result: Result | None) -> Call | Result | Answer | Block | None:
         now_s = self._clock()
-        breaker = self._breakers.get((phase, call.metadata.principal)) if self._troubled else None
+        # Metadata is built on demand: while nothing has failed lately, nobody needs the principal.
+        breaker = self._breakers.get((phase, call.metadata.principal)) if self._breakers else None
         if breaker is not None:
             if not breaker.admits(now_s):
                 self.counts["skipped"] += 1
-                raise HookFailed(_PASSED_OVER)
+                raise HookFailed("is passed over for now, because it has failed again and again")
             self._breakers[phase, call.metadata.principal] = breaker.probing(now_s)
-        terms = self.terms
+        payload_format, timeout_s = self.entry.payload_format, self.entry.timeout
         self.counts["runs"] += 1
         try:
-            given = call
-            if terms.shape != "native":
-                given = call.with_args(encode(terms.shape, call.args, call.metadata))
+            shown = call
+            if payload_format != "native":
+                shown = call.with_args(encode(payload_format, call.args, call.metadata))
             method, is_coroutine = self._methods[phase]
-            if not is_coroutine:
-                said = await Driven(self._threaded(method, given, result), terms.timeout_s)
-            else:
-                said = await Driven(method(given) if result is None else method(given, result), terms.timeout_s)
-            checked = None if said is None else self._checked(said, call, result)
-        except Late:
+            given = (shown,) if result is None else (shown, result)
+            coroutine = method(*given) if is_coroutine else self._run_in_thread(method, *given)
+            returned = await TimedRun(coroutine, timeout_s)
+            checked = None if returned is None else self._checked(returned, call, result)
+        except TimedOut:
             self.counts["late"] += 1
-            raise self._failure(phase, call, f"did not answer within {terms.timeout_s:g} s") from None
-        except Interfered as error:
+            raise self._failure(phase, call, f"did not answer within {timeout_s:g} s") from None
+        except BaseExceptionRaised as error:
             raise self._failure(phase, call, f"raised {error}") from None
-        except Busy:
+        except ThreadsBusy:
             raise self._failure(phase, call, "has no thread left: earlier calls of it hang") from None
         except BadPayload as error:
             raise self._failure(phase, call, str(error)) from None
         except Exception as error:  # noqa: BLE001 - boundary: a hook may raise what it likes
-            raise self._failure(phase, call, f"raised {type(error).__name__}{place_of(error)}") from None
+            raise self._failure(phase, call, f"raised {type(error).__name__}{where_raised(error)}") from None
         finally:
             self.seconds += self._clock() - now_s
         if breaker is not None:
             self._breakers.pop((phase, call.metadata.principal), None)
-            self._troubled = bool(self._breakers)
         return checked
 
-    async def _threaded(self, method: Callable[..., Any], call: Call, result: Result | None) -> Any:
-        assert self._threads is not None
-        said = (
-            await self._threads.run(method, call) if result is None else await self._threads.run(method, call, result)
-        )
-        if isinstance(said, Awaitable):
-            if inspect.iscoroutine(said):
-                said.close()
-            raise BadPayload("handed back something to await; expected `async def`")
-        return said
+    def enqueue(self, phase: str, metadata: Metadata, args: dict[str, Any], result: dict[str, Any] | None) -> None:
+        """Queue an event for an audit hook, if it runs in this phase."""
+        if self.queue is not None and phase in self._methods:
+            self.queue.put(phase, metadata, args, result)
 
-    def _checked(self, said: Any, call: Call, result: Result | None) -> Call | Result | Answer | Block | None:
-        if isinstance(said, Block):
+    async def _run_in_thread(self, method: Callable[..., Any], *given: Call | Result) -> Any:
+        assert self._threads is not None
+        returned = await self._threads.run(method, *given)
+        if isinstance(returned, Awaitable):
+            if inspect.iscoroutine(returned):
+                returned.close()  # otherwise Python warns that it was never awaited
+            raise BadPayload("handed back something to await; expected `async def`")
+        return returned
+
+    def _checked(self, returned: Any, call: Call, result: Result | None) -> HookReturn:
+        if isinstance(returned, Block):
             self.counts["blocked"] += 1
-            return _block(said)
-        if self.terms.mode != "transform":
-            raise BadPayload(f"handed back a {type(said).__name__}, which its mode {self.terms.mode} does not allow")
-        if isinstance(said, Call) and result is None:
-            args, _ = plain(said.handed_back())
-            args = decode(self.terms.shape, args)
+            return _checked_block(returned)
+        kind = type(returned).__name__
+        if self.mode != "transform":
+            raise BadPayload(f"handed back a {kind}, which its mode {self.mode} does not allow")
+        if isinstance(returned, Call) and result is None:
+            args = decode(self.entry.payload_format, plain(returned.handed_back())[0])
             self.counts["changed"] += 1
             return call.with_args(args)
-        if isinstance(said, Result) and result is not None:
-            value = _result(said.handed_back(), call)
+        if isinstance(returned, Result) and result is not None:
+            value = _checked_result(returned.handed_back(), call)
             self.counts["changed"] += 1
             return Result(value)
-        if isinstance(said, Answer) and result is None:
-            value = _result(said.value, call)
+        if isinstance(returned, Answer) and result is None:
+            value = _checked_result(returned.value, call)
             self.counts["answered"] += 1
             return Answer(value=value)
-        raise BadPayload(f"handed back a {type(said).__name__}, which is none of what it may")
+        raise BadPayload(f"handed back a {kind}, which is none of what it may")
 
     def _failure(self, phase: str, call: Call, text: str) -> HookFailed:
         now_s, key = self._clock(), (phase, call.metadata.principal)
+        # Read again: other calls may have failed while this one ran.
         breaker = self._breakers.get(key, Breaker())
         self.counts["failed"] += 1
         self.last_error = text
         self._breakers[key] = breaker.failed(now_s, random())
-        self._troubled = True
-        if breaker.admits(now_s):
+        if breaker.admits(now_s):  # what fails while the breaker is open was logged when it opened
             log.warning("hook %s %s", self.name, text)
         return HookFailed(text)
 
     async def close(self) -> None:
-        """Let its threads end, then the hook itself; what that raises is logged."""
+        """Let its threads end, then close the hook; what that raises is logged."""
         if self._threads is not None:
             self._threads.close()
         try:
-            await Driven(self.hook.close(), 2.0)
-        except (Exception, Late, Interfered) as error:  # noqa: BLE001 - boundary: as above
+            await TimedRun(self.hook.close(), CLOSE_S)
+        except (Exception, TimedOut, BaseExceptionRaised) as error:  # noqa: BLE001 - boundary: as above
             log.warning("hook %s did not close: %s", self.name, type(error).__name__)
 
     def row(self) -> dict[str, Any]:
         """Its state, as `/admin/hooks` shows it."""
         return {
             "name": self.name,
-            "mode": self.terms.mode,
+            "mode": self.mode,
             "phases": [spelled for spelled, phase in PHASES.items() if phase in self._methods],
-            "priority": self.terms.priority,
-            "onError": "ignore" if self.terms.ignores else "fail",
+            "priority": self.entry.priority,
+            "onError": self.entry.on_error,
             "breaker": "open" if self.open else "closed",
             "lastError": self.last_error,
             "seconds": round(self.seconds, 6),
@@ -213,36 +220,30 @@ class Guard:
         }
 
 
-COUNTED: Final = (
-    "runs", "changed", "answered", "blocked", "failed", "late", "ignored", "skipped", "dropped",
-)  # fmt: skip
-"""What is counted of each hook."""
-
-
-def _block(said: Block) -> Block:
-    if not isinstance(said.reason, str) or not isinstance(said.description, str):
+def _checked_block(block: Block) -> Block:
+    if not isinstance(block.reason, str) or not isinstance(block.description, str):
         raise BadPayload("blocked without a text for its reason")
-    code = said.code if isinstance(said.code, int) and not isinstance(said.code, bool) else BLOCK_CODE
-    return Block(reason=said.reason[:MAX_REASON], description=said.description[:MAX_REASON], code=code)
+    code = block.code if isinstance(block.code, int) and not isinstance(block.code, bool) else BLOCK_CODE
+    return Block(reason=block.reason[:MAX_REASON_CHARS], description=block.description[:MAX_REASON_CHARS], code=code)
 
 
-def _result(value: Any, call: Call) -> dict[str, Any]:
-    found, _ = plain(value)
-    wanted = _LISTS[call.metadata.kind]
-    if not isinstance(found, dict):
+def _checked_result(value: Any, call: Call) -> dict[str, Any]:
+    result, _ = plain(value)
+    member = _LIST_MEMBER[call.metadata.kind]
+    if not isinstance(result, dict):
         raise BadPayload("handed back a result that is no object")
-    if found.get("resultType", "complete") != "complete":
-        return found
-    structured = call.metadata.kind == "tool" and "structuredContent" in found and wanted not in found
-    if not structured and not isinstance(found.get(wanted), list):
-        raise BadPayload(f"handed back a result without a list of `{wanted}`")
-    if not isinstance(found.get("isError", False), bool):
+    if result.get("resultType", "complete") != "complete":
+        return result
+    only_structured = call.metadata.kind == "tool" and "structuredContent" in result and member not in result
+    if not only_structured and not isinstance(result.get(member), list):
+        raise BadPayload(f"handed back a result without a list of `{member}`")
+    if not isinstance(result.get("isError", False), bool):
         raise BadPayload("handed back a result whose `isError` is neither true nor false")
-    return found
+    return result
 
 
-def place_of(error: BaseException) -> str:
-    """Where it was raised; its text may hold what was called with."""
+def where_raised(error: BaseException) -> str:
+    """File and line where it was raised. Its text is left out: it may hold arguments or results."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

@@ -1,8 +1,8 @@
-"""Drive a coroutine of somebody else's to its end or to its time-out, whatever it does with its cancellation.
+"""Await a foreign coroutine no longer than a time-out, whatever it does when it is cancelled.
 
-A cancel scope around each hook would cost eight microseconds, and could not leave a coroutine that swallows its
-cancellation. Here its first step is free, the timer is set only if it waits, and what does not end soon after it
-was cancelled is left where it is.
+A cancel scope around each hook would cost eight microseconds, and could not abandon a coroutine that swallows its
+cancellation. Here a coroutine that never suspends costs nothing more, the timer is set only once it suspends, and
+one that does not end soon after it was cancelled is abandoned.
 """
 
 from __future__ import annotations
@@ -13,101 +13,105 @@ from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
 
+# What a cancelled coroutine gets to close its files and connections: closing takes milliseconds, and its caller waits.
 GRACE_S: Final = 0.5
-"""For closing what it holds, a coroutine that is cancelled gets so long."""
+# An anyio scope that is over cancels in every turn of the loop. A coroutine that awaits in a few `finally` blocks needs
+# one turn for each; one that survives a hundred swallows cancellations.
 MAX_CANCELLATIONS: Final = 100
-"""A coroutine that lives through more of them is left: a scope that is over cancels in every turn of the loop."""
 
 
-class Late(Exception):
-    """The time-out passed first."""
+class TimedOut(Exception):
+    """The time-out passed first. Not `TimeoutError`: the coroutine may raise that itself."""
 
 
-class Interfered(Exception):
-    """The coroutine raised what only its caller may: a cancellation, an exit, an interrupt."""
+class BaseExceptionRaised(Exception):
+    """The coroutine raised a `BaseException` that is no `Exception`: a cancellation, an exit, an interrupt."""
 
 
-class Driven(Awaitable[T]):
-    """The outcome of a coroutine, awaited in this task and no longer than the time-out.
+class TimedRun(Awaitable[T]):
+    """Awaits a coroutine in the current task, no longer than the time-out.
 
     Raises:
-        Late: The time-out passed; the coroutine was cancelled.
-        Interfered: It raised a `BaseException` that is no `Exception`.
+        TimedOut: The time-out passed; the coroutine was cancelled, and abandoned if it did not end.
+        BaseExceptionRaised: It raised a `BaseException` that is no `Exception`.
         CancelledError: The task itself is cancelled.
     """
 
-    __slots__ = ("_coroutine", "_ours", "_task", "_timeout_s")
+    __slots__ = ("_cancelled_by_us", "_coroutine", "_task", "_timeout_s")
 
     def __init__(self, coroutine: Coroutine[Any, Any, T], timeout_s: float) -> None:
         self._coroutine = coroutine
         self._timeout_s = timeout_s
         self._task: asyncio.Task[Any] | None = None
-        self._ours = False
+        self._cancelled_by_us = False
 
     def __await__(self) -> Generator[Any, Any, T]:
         try:
-            waited = self._coroutine.send(None)
+            waits_for = self._coroutine.send(None)
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return] # what it returned, of which the iterator knows no type
         except Exception:
             raise
         except BaseException as error:  # noqa: BLE001 - boundary: it may raise what it likes
-            raise Interfered(type(error).__name__) from None
-        return (yield from self._waiting(waited))
+            raise BaseExceptionRaised(type(error).__name__) from None
+        return (yield from self._step_until_done(waits_for))
 
-    def _waiting(self, waited: Any) -> Generator[Any, Any, T]:
+    def _step_until_done(self, waits_for: Any) -> Generator[Any, Any, T]:
+        """Step the coroutine, passing on what it waits for and what it gets, until it ends or is abandoned."""
         coroutine, loop = self._coroutine, asyncio.get_running_loop()
         self._task = task = asyncio.current_task()
         assert task is not None
         requested = task.cancelling()
-        timer = loop.call_later(self._timeout_s, self._end)
-        told, cancellations = False, 0
+        timer = loop.call_later(self._timeout_s, self._time_out)
+        timed_out, cancellations = False, 0
+        # The last cancellation that was not ours: it comes from a scope inside the coroutine, or from outside.
         cancelled: asyncio.CancelledError | None = None
         try:
             while True:
                 thrown: BaseException | None = None
                 try:
-                    sent = yield waited
+                    sent = yield waits_for
                 except asyncio.CancelledError as error:
-                    thrown, over = error, False
-                    if self._ours:
-                        self._ours, over = False, told
-                        told = True
+                    thrown, grace_is_over = error, False
+                    if self._cancelled_by_us:
+                        self._cancelled_by_us, grace_is_over = False, timed_out
+                        timed_out = True
+                        # Taken back at once: whoever looks at the task later must not take it for cancelled.
                         task.uncancel()
-                        timer = loop.call_later(GRACE_S, self._end)
+                        timer = loop.call_later(GRACE_S, self._time_out)
                     else:
                         cancelled = error
                     cancellations += 1
-                    if over or cancellations > MAX_CANCELLATIONS:
+                    if grace_is_over or cancellations > MAX_CANCELLATIONS:
                         self._abandon()
                         if cancelled is not None and task.cancelling() > requested:
                             raise cancelled from None
-                        raise Late from None
-                except BaseException as error:  # noqa: BLE001 - it is handed on
+                        raise TimedOut from None
+                except BaseException as error:  # noqa: BLE001 - it is passed on to the coroutine
                     thrown = error
                 try:
-                    waited = coroutine.send(sent) if thrown is None else coroutine.throw(thrown)
+                    waits_for = coroutine.send(sent) if thrown is None else coroutine.throw(thrown)
                 except BaseException as error:
-                    # Scopes of its own have taken back what they asked for; what is left is the whole task's.
+                    # Scopes inside the coroutine have taken back what they requested; what is left is for the task.
                     if cancelled is not None and task.cancelling() > requested:
                         raise cancelled from None
-                    if told:
-                        raise Late from None
+                    if timed_out:
+                        raise TimedOut from None
                     if isinstance(error, StopIteration):
-                        return error.value  # type: ignore[no-any-return] # what it returned, of which the iterator knows no type
+                        return error.value  # type: ignore[no-any-return] # as above
                     if isinstance(error, Exception):
                         raise
-                    raise Interfered(type(error).__name__) from None
+                    raise BaseExceptionRaised(type(error).__name__) from None
         finally:
             timer.cancel()
 
-    def _end(self) -> None:
+    def _time_out(self) -> None:
         assert self._task is not None
-        self._ours = True
+        self._cancelled_by_us = True
         self._task.cancel()
 
     def _abandon(self) -> None:
         try:
             self._coroutine.close()
-        except BaseException:  # noqa: BLE001 - boundary: it clings to its life, and nobody drives it any longer
+        except BaseException:  # noqa: BLE001 - boundary: it refuses to end, and nobody steps it any longer
             return

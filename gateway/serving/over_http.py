@@ -111,11 +111,11 @@ async def serve_on(
             registry=gateway.registry,
             fleet=gateway.fleet,
             views=gateway.views,
-            call_stats=gateway.outcomes,
+            call_stats=gateway.call_stats,
             hooks=gateway.hooks,
-            notes=gateway.notebook,
+            notes=gateway.notes,
             private_links=gateway.private,
-            tool_vectors=gateway.meanings,
+            tool_vectors=gateway.tool_vectors,
             reloader=reloader,
             draining=draining.is_set,
         )
@@ -147,15 +147,15 @@ async def serve_on(
 
 def _member(team: Team, gateway: Gateway, reloader: Reloader, endpoint: McpEndpoint, admin: AdminApi) -> Member:
     again = team.assignment.again
-    state = SharedState(gateway, gateway.fleet, gateway.notebook, reloader, team.peers, joined=not again)
+    state = SharedState(gateway, gateway.fleet, gateway.notes, reloader, team.peers, joined=not again)
     return Member(
         team,
         reloader=reloader,
         endpoint=endpoint,
         administration=Administration(admin, team.assignment.index, team.peers, state.push),
         state=state,
-        call_stats=gateway.outcomes,
-        notes=gateway.notebook,
+        call_stats=gateway.call_stats,
+        notes=gateway.notes,
     )
 
 

@@ -9,9 +9,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from gateway import __version__
-from gateway.calls.call_stats import Outcomes
+from gateway.calls.call_stats import CallStats
 from gateway.fleet import Fleet
-from gateway.hooks.active import Hooks
+from gateway.hooks.active import ActiveHooks
 from gateway.upstream.private_links import PrivateLinks
 from registry.catalog.store import Registry
 
@@ -21,8 +21,8 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 class _Collector(Collector):
     def __init__(
         self,
-        call_stats: Outcomes,
-        hooks: Hooks,
+        call_stats: CallStats,
+        hooks: ActiveHooks,
         fleet: Fleet,
         registry: Registry,
         private_links: PrivateLinks,
@@ -72,7 +72,7 @@ class _Collector(Collector):
         )
 
 
-def _hook_metrics(hooks: Hooks) -> Iterator[Metric]:
+def _hook_metrics(hooks: ActiveHooks) -> Iterator[Metric]:
     events = CounterMetricFamily("typegate_hook_events", "What hooks did, by kind.", labels=["hook", "event"])
     seconds = CounterMetricFamily("typegate_hook_seconds", "Time that hooks took, all together.", labels=["hook"])
     opened = GaugeMetricFamily("typegate_hook_open", "Whether a hook is passed over for now.", labels=["hook"])
@@ -85,7 +85,7 @@ def _hook_metrics(hooks: Hooks) -> Iterator[Metric]:
 
 
 def render(
-    *, call_stats: Outcomes, hooks: Hooks, fleet: Fleet, registry: Registry, private_links: PrivateLinks
+    *, call_stats: CallStats, hooks: ActiveHooks, fleet: Fleet, registry: Registry, private_links: PrivateLinks
 ) -> bytes:
     """Everything that is counted, in the text format of Prometheus."""
     collectors = CollectorRegistry()

@@ -29,16 +29,19 @@ from gateway.access.principal import LOCAL
 from gateway.app import Gateway, open_gateway
 from gateway.calls import pipeline as pipeline_module
 from gateway.calls.context import Caller
+from gateway.config.hooks import HookConfig
 from gateway.config.load import parse
 from gateway.hooks import Hook
 from gateway.hooks.carriers.webhook import Webhook
 from gateway.hooks.hook import After, Before, Call, Result
-from gateway.hooks.runner import Guard, Terms
+from gateway.hooks.runner import HookRunner
 
 ROUNDS, CALLS = 15, 4_000
 SEAM = {
-    "            chains = self._hooks.chains\n": "",
-    "await (self._run(call, None) if chains is None else self._through(chains, call))": "await self._run(call, None)",
+    "            with self._hooks.tool_call(wrapper, via, caller) as invocation:\n": "            if True:\n",
+    "await self._run(call, invocation)": "await self._run(call, None)",
+    "await invocation.send(call.prepared.arguments, call)": "await call.send()",
+    "if invocation.answer is None:": "if True:",
 }
 PARAMS = {"name": "up__send", "arguments": {"to": "ann@example.test", "note": "n", "count": 3}}
 
@@ -93,17 +96,19 @@ async def measure(gateway: Gateway) -> None:
     async def answered(*_: Any, **__: Any) -> dict[str, Any]:
         return {"content": [{"type": "text", "text": "done"}], "structuredContent": {"done": True}}
 
-    pipeline._forwarder.send = answered  # type: ignore[method-assign] # without pipes there is less noise
+    pipeline.forwarder.send = answered  # type: ignore[method-assign] # without pipes there is less noise
     without = without_seam(gateway)
 
-    def guards(count: int) -> tuple[Guard, ...]:
-        return tuple(Guard(Nothing({}), Terms(name=f"nothing-{number}")) for number in range(count))
+    def runners(count: int) -> tuple[HookRunner, ...]:
+        return tuple(
+            HookRunner(Nothing({}), HookConfig(name=f"nothing-{number}", use="bench")) for number in range(count)
+        )
 
-    sets = {"one": guards(1), "six": guards(6)}
+    sets = {"one": runners(1), "six": runners(6)}
 
     def prepare(name: str) -> None:
         wanted = sets.get(name, ())
-        if gateway.hooks.guards != wanted:
+        if gateway.hooks.runners != wanted:
             gateway.hooks.replace(wanted)
 
     def call() -> Awaitable[Any]:
@@ -121,7 +126,7 @@ async def measure(gateway: Gateway) -> None:
     more = (found["six"] - found["one"]) / 5
     print(f"each further hook                 {more:8.2f} µs  for both phases, {more / 2:.2f} for one")
     with receiver() as remote:
-        webhook = Guard(Webhook({"url": remote.url, "secret": SECRET}), Terms(name="webhook", timeout_s=5))
+        webhook = HookRunner(Webhook({"url": remote.url, "secret": SECRET}), HookConfig(name="webhook", use="bench"))
         gateway.hooks.replace((webhook,))
         await took_us(call, 20)
         times = [await took_us(call, 50) for _ in range(9)]

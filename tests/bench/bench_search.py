@@ -107,7 +107,7 @@ def meant(wrappers: Sequence[ToolWrapper], model: SentenceModel) -> Search:
     names = [wrapper.name for wrapper in wrappers]
 
     def search(query: str, limit: int) -> list[str]:
-        near = dict(zip(names, model.nearness(matrix, query), strict=True))
+        near = dict(zip(names, model.similarities(matrix, query), strict=True))
         return [tools[hit.name] for hit in blended(index.search(query, len(near)), near, limit)]
 
     return search

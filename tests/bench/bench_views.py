@@ -15,7 +15,7 @@ sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2])]
 
 from corpus.further import all_listings
 
-from gateway.calls.builtin_tools import FINDERS, always_listed
+from gateway.calls.builtin_tools import SEARCH_TOOLS, always_listed
 from registry.catalog.catalog import ServerListing, build
 from registry.catalog.names import ServerName
 from registry.catalog.shape import ServerShape, Shape
@@ -44,7 +44,7 @@ def view_of(size: int, profile: Profile) -> View:
         shape,
         version=1,
     )
-    return build_view(catalog, shape, profile, always=always_listed(profile.dialect), finders=FINDERS)
+    return build_view(catalog, shape, profile, always=always_listed(profile.dialect), finders=SEARCH_TOOLS)
 
 
 def tokens(view: View) -> tuple[int, int]:

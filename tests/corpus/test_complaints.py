@@ -12,7 +12,7 @@ from corpus.cases import catalog_of
 from corpus.servers import commands, listings
 from e2e.processes import RawStdio, raw_stdio
 
-from gateway.calls.error_hints import enrich
+from gateway.calls.error_hints import with_hint
 from gateway.errors import RpcError, relay
 
 # None of these calls gets as far as a network: every server looks at the arguments first.
@@ -53,7 +53,7 @@ def test_the_missing_parameter_is_found_in_what_thirteen_real_servers_say() -> N
             said = await answer(process, tool, arguments, server)
         wrapper = catalog.exactly(server, tool)
         assert wrapper is not None
-        enriched = enrich(said, wrapper, arguments)
+        enriched = with_hint(said, wrapper, arguments)
         assert enriched["content"][:-1] == said["content"], (server, said)
         told[server] = enriched["content"][-1]["text"]
         assert f"Missing: {', '.join(missing)}. Keys sent: " in told[server], (server, said, told[server])

@@ -14,7 +14,7 @@ from urllib.parse import unquote
 from gateway import wire
 from gateway.access.authenticator import Authenticator
 from gateway.access.principal import Principal
-from gateway.calls.profile_views import Views
+from gateway.calls.profile_views import ProfileViews
 from gateway.downstream.http.request import MAX_REQUEST_BYTES, RequestHead, RequestRefused, check_post
 from gateway.downstream.http.responder import Responder
 from gateway.downstream.server import McpRequest, McpResponse, McpServer, error_response
@@ -79,7 +79,7 @@ class McpEndpoint:
     max_body_bytes = MAX_REQUEST_BYTES
 
     def __init__(
-        self, server: McpServer, views: Views, authenticator: Authenticator, *, carrier: Carrier | None = None
+        self, server: McpServer, views: ProfileViews, authenticator: Authenticator, *, carrier: Carrier | None = None
     ) -> None:
         """Serve these views.
 

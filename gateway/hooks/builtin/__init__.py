@@ -1,1 +1,1 @@
-"""Hooks that come with the gateway, chosen by `use:` in the configuration."""
+"""Hooks that ship with the gateway, selected by `use:` in the configuration."""

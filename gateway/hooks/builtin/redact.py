@@ -1,7 +1,7 @@
-"""`redact`: secrets and personal data in results, and in arguments where that is asked for, replaced by what they were.
+"""`redact`: replaces secrets and personal data in results, and if configured in arguments, by their kind.
 
-What a secret looks like comes from `detect-secrets`, the patterns that many scan their repositories with; nothing
-of it is asked whether a secret is alive, so nothing leaves the process. Telephone numbers are found and checked by
+The patterns of secrets are those of `detect-secrets`, with which many scan their repositories; its checks whether
+a secret is alive are not used, so nothing leaves the process. Telephone numbers are found and checked by
 `phonenumbers`; cards, IBANs and social security numbers have their check digits verified by `python-stdnum`, so
 that numbers which only look like them stay. All three are plain Python with their data inside: no model, no
 download, no telemetry. They are the extra `typegate[redact]`.
@@ -16,25 +16,31 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from gateway import wire
-from gateway.hooks.builtin import settings
+from gateway.hooks import settings
 from gateway.hooks.hook import After, Before, Call, Hook, Result
-from gateway.hooks.payloads import BadPayload
+from gateway.hooks.payloads import MAX_PAYLOAD_BYTES, BadPayload
+from gateway.protocol import with_meta
 
 REDACTED_KEY: Final = "typegate/redacted"
 """The member of a result's `_meta` that counts what was replaced, by kind."""
 KINDS: Final = ("secret", "email", "phone", "card", "iban", "ssn", "ip")
 DEFAULT: Final = ("secret", "email", "phone", "card", "iban", "ssn")
+# Texts are searched in windows, so that no pattern can take time quadratic in the length of a large text.
 WINDOW: Final = 64 * 1024
+# What lies on the border of two windows is found in one of them if it is no longer than this; a private key of
+# 8,192 bits has about 6,500 characters.
 OVERLAP: Final = 8 * 1024
-"""Texts are looked at in windows, so that no pattern holds the process long; nothing longer than the overlap of two
-windows is looked for."""
-_MAX_PATTERN: Final = 1_000
+# It takes about 0.3 s for a megabyte, so about 0.6 s, in a thread, well within the default time-out.
+_DEFAULT_BYTES: Final = 2 * 2**20
+# Characters of an own pattern: longer ones are lists of words, which belong in several patterns.
+_MAX_PATTERN_CHARS: Final = 1_000
+# Of one window; each is parsed by the library, which takes far longer than finding it.
 _MAX_PHONES: Final = 200
 
 Span = tuple[int, int, str]
 Find = Callable[[str], Iterator[Span]]
 
-# Not high entropy and not "password = ": they take what is no secret for one.
+# Neither high entropy nor `password = …`: these detectors report too much that is no secret.
 _DETECTORS: Final = (
     "artifactory.ArtifactoryDetector", "aws.AWSKeyDetector", "azure_storage_key.AzureStorageKeyDetector",
     "basic_auth.BasicAuthDetector", "discord.DiscordBotTokenDetector", "github_token.GitHubTokenDetector",
@@ -43,7 +49,7 @@ _DETECTORS: Final = (
     "square_oauth.SquareOAuthDetector", "stripe.StripeDetector", "telegram_token.TelegramBotTokenDetector",
     "twilio.TwilioKeyDetector",
 )  # fmt: skip
-# Of a private key the library knows the first line only.
+# Of a private key the library matches only the first line.
 _KEY = re.compile(r"-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----(?:[^-]{0,7000}-----END [A-Z ]{0,30}PRIVATE KEY-----)?")
 _JWT = re.compile(r"(?<![\w-])eyJ[\w-]{8,4000}\.[\w-]{2,4000}(?:\.[\w-]{0,2000})?")
 _REST = re.compile(r"[\w+/=-]{0,4000}")
@@ -67,8 +73,8 @@ class Redact(Hook):
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__(config)
-        settings.known(config, "kinds", "arguments", "regions", "patterns", "maxBytes")
-        self._max_bytes = int(settings.number(config, "maxBytes", 2 * 2**20, least=1_000, most=8 * 2**20))
+        settings.check_keys(config, "kinds", "arguments", "regions", "patterns", "maxBytes")
+        self._max_bytes = int(settings.number(config, "maxBytes", _DEFAULT_BYTES, least=1_000, most=MAX_PAYLOAD_BYTES))
         kinds = settings.words(config, "kinds", DEFAULT, KINDS)
         self._arguments = settings.flag(config, "arguments", False)
         regions = config.get("regions", [])
@@ -80,7 +86,7 @@ class Redact(Hook):
             raise ImportError(f"what redact finds things with is missing ({error}); install typegate[redact]") from None
 
     def offers(self, phase: str) -> bool:
-        """Results by default; what is sent only where configured."""
+        """Results by default; arguments only if configured."""
         return phase.startswith("after_") or (self._arguments and phase in ("before_call", "before_prompt"))
 
     def before_call(self, call: Call) -> Before:
@@ -88,9 +94,7 @@ class Redact(Hook):
         args = self._redacted(call.args, Counter())
         return None if args is call.args else call.with_args(args)
 
-    def before_prompt(self, call: Call) -> Before:
-        """Redact arguments."""
-        return self.before_call(call)
+    before_prompt = before_call
 
     def after_call(self, call: Call, result: Result) -> After:
         """Redact a result."""
@@ -100,17 +104,9 @@ class Redact(Hook):
         value = self._redacted(result.value, found)
         if value is result.value:
             return None
-        meta = value.get("_meta")
-        counted = dict(sorted(found.items()))
-        return Result(value={**value, "_meta": {**(meta if isinstance(meta, dict) else {}), REDACTED_KEY: counted}})
+        return Result(value=with_meta(value, REDACTED_KEY, dict(sorted(found.items()))))
 
-    def after_prompt(self, call: Call, result: Result) -> After:
-        """Redact messages."""
-        return self.after_call(call, result)
-
-    def after_resource(self, call: Call, result: Result) -> After:
-        """Redact contents."""
-        return self.after_call(call, result)
+    after_prompt = after_resource = after_call
 
     def _redacted(self, value: Any, found: Counter[str]) -> Any:
         if isinstance(value, str):
@@ -128,17 +124,17 @@ class Redact(Hook):
         return value
 
     def text(self, text: str, found: Counter[str]) -> str:
-        """Return a text without what is found in it, the same object where nothing is."""
+        """Return a text with everything that was found replaced; the same object if nothing was."""
         spans = self._spans(text)
         if not spans:
             return text
         parts: list[str] = []
-        place = 0
+        position = 0
         for start, end, kind in spans:
-            parts += [text[place:start], f"[redacted {kind}]"]
+            parts += [text[position:start], f"[redacted {kind}]"]
             found[kind] += 1
-            place = end
-        return "".join([*parts, text[place:]])
+            position = end
+        return "".join([*parts, text[position:]])
 
     def _spans(self, text: str) -> list[Span]:
         spans: set[Span] = set()
@@ -147,6 +143,7 @@ class Redact(Hook):
             offset = max(0, base - OVERLAP)
             for find in self._finders:
                 spans.update((start + offset, end + offset, kind) for start, end, kind in find(window))
+        # Spans of several patterns may overlap: they become one, of the kind that begins first.
         merged: list[Span] = []
         for start, end, kind in sorted(spans, key=lambda span: (span[0], -span[1])):
             if merged and start < merged[-1][1]:
@@ -182,7 +179,7 @@ def _finders(kinds: tuple[str, ...], regions: list[str]) -> Iterator[Find]:
 def _matches(
     kind: str, pattern: re.Pattern[str], valid: Callable[[str], bool] | None = None, *, group: int = 0
 ) -> Find:
-    """Find a pattern; a number that is not valid may be one with others behind it, so its last parts are left off."""
+    """Find a pattern; an invalid number may be a valid one with others after it, so its last parts are left off."""
 
     def find(text: str) -> Iterator[Span]:
         for match in pattern.finditer(text):
@@ -196,7 +193,7 @@ def _matches(
 
 
 def _tokens(pattern: re.Pattern[str], group: int) -> Find:
-    """Find a secret, to its very end: some patterns know its beginning only."""
+    """Find a secret to its end: some patterns match only its beginning."""
     matches = _matches("secret", pattern, group=group)
 
     def find(text: str) -> Iterator[Span]:
@@ -211,7 +208,7 @@ def _phones(library: Any, regions: list[str]) -> Find:
     def find(text: str) -> Iterator[Span]:
         for count, near in enumerate(_PHONE.finditer(text)):
             if count >= _MAX_PHONES:
-                yield *near.span(), "phone"  # so many are looked at closely; what looks like more goes with them
+                yield *near.span(), "phone"  # beyond that, what looks like a number is taken for one
                 continue
             for match in library.PhoneNumberMatcher(near[0], None):
                 yield near.start() + match.start, near.start() + match.end, "phone"
@@ -226,7 +223,7 @@ def _own(patterns: object) -> Iterator[Find]:
     if not isinstance(patterns, dict):
         raise ValueError("patterns has a wrong value; expected names with a regular expression for each")
     for name, text in patterns.items():
-        if not isinstance(text, str) or len(text) > _MAX_PATTERN:
+        if not isinstance(text, str) or len(text) > _MAX_PATTERN_CHARS:
             raise ValueError(f"patterns.{name} has a wrong value; expected a regular expression")
         try:
             yield _matches(str(name), re.compile(text))

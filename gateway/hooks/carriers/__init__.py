@@ -1,1 +1,1 @@
-"""Hooks that run somewhere else: behind a webhook, or as plugins of the ContextForge framework."""
+"""Hooks whose code is elsewhere: behind a webhook, or in plugins of the ContextForge framework."""

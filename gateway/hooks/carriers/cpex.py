@@ -1,14 +1,15 @@
-"""Plugins of the ContextForge framework, unmodified, with their own configuration file.
+"""Runs unmodified plugins of the ContextForge framework, with their own configuration file.
 
 The framework (package `cpex`, the extra `typegate[cpex]`) loads the file, orders the plugins and runs them; this
-hook builds their payloads and reads their results. Each hook has a framework of its own, so two files do not meet.
+hook builds their payloads and reads their results. Each hook has its own instance of the framework, so that plugins
+of two files are separate.
 
 What a plugin sees: `payload.name` is the tool as its upstream names it (`names: wrapper` in the hook's `config`
 gives `server__tool` instead) and `payload.args` the arguments; after a call `payload.result` is the whole result
 object. `context.global_context` has `request_id` (our call id, unique), `user` (the principal), `server_id` (the
-alias), `tenant_id` (the profile) and, in `metadata`, everything that hooks of ours get beside the arguments. What it
-keeps in `context.state` before a call it finds there after it. A violation blocks; its `mcp_error_code` is the code
-of the block. A resource's contents are shown one by one. Modified headers and retry delays have no meaning here.
+alias), `tenant_id` (the profile) and, in `metadata`, what our own hooks get apart from the arguments. What it stores
+in `context.state` before a call it finds there after it. A violation blocks; its `mcp_error_code` is the code
+of the block. A resource's contents are shown one by one. Modified headers and retry delays are ignored.
 """
 
 from __future__ import annotations
@@ -32,6 +33,10 @@ KINDS: Final[Mapping[str, tuple[str, str]]] = {
     "before_resource": ("resource_pre_fetch", "ResourcePreFetchPayload"),
     "after_resource": ("resource_post_fetch", "ResourcePostFetchPayload"),
 }
+# Of an error of the framework, which may quote a whole plugin configuration.
+_MAX_ERROR_CHARS: Final = 1_000
+# Of a configuration file; whoever mends five sees the rest at the next start.
+_MAX_FAULTS: Final = 5
 _CONTEXTS: Final = "contexts"
 _GLOBAL: Final = "global"
 _EXTERNAL: Final = "external"
@@ -65,6 +70,7 @@ class CpexPlugins(Hook):
             for one in self._manager.config.plugins or []
             if str(one.mode) not in ("disabled", "PluginMode.DISABLED")
         ]
+        # The framework resolves these against the working directory; we resolve them against the file.
         for folder in self._manager.config.plugin_dirs or []:
             beside = str((file.parent / folder).resolve())
             if Path(beside).is_dir() and beside not in sys.path:
@@ -73,15 +79,15 @@ class CpexPlugins(Hook):
         self._any = any(one.kind == _EXTERNAL and not one.hooks for one in self._plugins)
 
     def offers(self, phase: str) -> bool:
-        """Whether any plugin is registered for it."""
+        """Whether any plugin is registered for a phase."""
         return phase in KINDS and (self._any or KINDS[phase][0] in self._hooks)
 
     async def start(self) -> None:
-        """Load every plugin; one that cannot be loaded is not left out in silence."""
+        """Load every plugin; the framework would leave out one that fails, here it is an error."""
         try:
             await self._manager.initialize()
         except (RuntimeError, ValueError) as error:
-            raise ValueError(str(error)[:1000]) from None
+            raise ValueError(str(error)[:_MAX_ERROR_CHARS]) from None
         missing = [one.name for one in self._plugins if self._manager.get_plugin(one.name) is None]
         if missing:
             raise ValueError(f"plugins cannot be loaded: {', '.join(missing)} (the log says why)")
@@ -91,13 +97,13 @@ class CpexPlugins(Hook):
         await self._manager.shutdown()
 
     async def before_call(self, call: Call) -> Before:
-        """Show plugins a call of a tool."""
-        modified = await self._asked("before_call", call, name=self._name(call), args=call.args)
+        """Show a tool call to the plugins."""
+        modified = await self._invoke("before_call", call, name=self._name(call), args=call.args)
         return modified if isinstance(modified, Block | None) else call.with_args(_object(modified.args))
 
     async def after_call(self, call: Call, result: Result) -> After:
-        """Show plugins the result of a tool."""
-        modified = await self._asked("after_call", call, name=self._name(call), result=result.value)
+        """Show a tool's result to the plugins."""
+        modified = await self._invoke("after_call", call, name=self._name(call), result=result.value)
         if isinstance(modified, Block | None):
             return modified
         value = _plain(modified.result)
@@ -107,28 +113,28 @@ class CpexPlugins(Hook):
         return Result(value={**result.value, "content": [{"type": "text", "text": text}]})
 
     async def before_prompt(self, call: Call) -> Before:
-        """Show plugins what is asked of a prompt."""
-        modified = await self._asked("before_prompt", call, prompt_id=self._name(call), args=call.args)
+        """Show the arguments of a prompt to the plugins."""
+        modified = await self._invoke("before_prompt", call, prompt_id=self._name(call), args=call.args)
         return modified if isinstance(modified, Block | None) else call.with_args(_object(modified.args))
 
     async def after_prompt(self, call: Call, result: Result) -> After:
-        """Show plugins a prompt's messages."""
-        modified = await self._asked("after_prompt", call, prompt_id=self._name(call), result=result.value)
+        """Show a prompt's messages to the plugins."""
+        modified = await self._invoke("after_prompt", call, prompt_id=self._name(call), result=result.value)
         return modified if isinstance(modified, Block | None) else Result(value=_object(modified.result))
 
     async def before_resource(self, call: Call) -> Before:
-        """Show plugins which resource is read."""
+        """Show the URI of a resource to the plugins."""
         uri = str(call.args["uri"])
-        modified = await self._asked("before_resource", call, uri=uri, metadata=described(call.metadata))
+        modified = await self._invoke("before_resource", call, uri=uri, metadata=described(call.metadata))
         return modified if isinstance(modified, Block | None) else call.with_args({"uri": modified.uri})
 
     async def after_resource(self, call: Call, result: Result) -> After:
-        """Show plugins a resource's contents, one by one."""
+        """Show a resource's contents to the plugins, one by one."""
         contents, changed = list(result.content), False
         coerce = importlib.import_module("cpex.framework.utils").coerce_nested
         for place, item in enumerate(contents):
             shown = coerce({"type": "resource", **item}) if isinstance(item, dict) else item
-            modified = await self._asked("after_resource", call, uri=call.name, content=shown)
+            modified = await self._invoke("after_resource", call, uri=call.name, content=shown)
             if isinstance(modified, Block):
                 return modified
             if modified is not None:
@@ -137,7 +143,7 @@ class CpexPlugins(Hook):
                 changed = True
         return result.with_value({**result.value, "contents": contents}) if changed else None
 
-    async def _asked(self, phase: str, call: Call, **payload: Any) -> Any:
+    async def _invoke(self, phase: str, call: Call, **payload: Any) -> Any:
         kind, model = KINDS[phase]
         if not self._manager.has_hooks_for(kind):
             return None
@@ -178,12 +184,12 @@ def _block(violation: Any) -> Block:
 
 
 def _why(error: Exception) -> str:
-    """Where a file is wrong, without what stands there: it may be a secret."""
+    """Where a file is wrong, without the values: they may be secrets."""
     faults: Any = getattr(error, "errors", None)
     if not callable(faults):
         return type(error).__name__
     found = [f"{'.'.join(map(str, one['loc']))}: {one['type']}" for one in faults()]
-    return "; ".join(found[:5])
+    return "; ".join(found[:_MAX_FAULTS])
 
 
 def _plain(value: Any) -> Any:

@@ -1,21 +1,21 @@
-"""A hook on the other side of an HTTP request: posted as JSON, signed, answered in JSON.
+"""A hook behind an HTTP request: the call is posted as JSON, signed, and the response is JSON.
 
 The request is a `POST` whose body is `{"phase", "name", "args", "metadata"}`, after a call with `result` too, and
 these headers:
 
 - `typegate-timestamp`: seconds since 1970, as a whole number.
 - `typegate-signature`: `sha256=` and the HMAC-SHA256 of timestamp, a full stop and the body, in hexadecimal, under
-  the secret of the hook's `config`. A receiver computes it over the bytes as they came, compares in constant time,
-  and refuses a timestamp that is more than 300 s away from its clock, so that a request cannot be replayed later.
-- `typegate-delivery`: the call's id and the phase; unlike any other, so that a replay within the window can be told.
-  Where a kept connection ends under a request it is sent once more, with the same delivery.
+  the secret of the hook's `config`. A receiver computes it over the raw bytes, compares in constant time, and
+  refuses a timestamp that is more than 300 s away from its clock, so that a request cannot be replayed later.
+- `typegate-delivery`: the call's id and the phase; unique, so that a replay within the window can be recognised.
+  If a kept connection ends during a request it is sent once more, with the same delivery.
 
-The metadata has the id of a handshake-era session: a receiver must be one that may know it.
+The metadata contains session ids: the receiver must be one that may know them.
 
 The answer is an object with at most one of `args` (before), `answer` (before: a result in the upstream's place),
 `result` (after) and `block` (`reason`, and perhaps `description` and `code`); `{}` and the status 204 leave
-everything as it is. Anything else, another status and too large an answer are failures of the hook. Redirects are
-followed within the origin only. `verify` is the receiver's side, for receivers in Python.
+everything as it is. Anything else, another status and a response that is too large are failures of the hook.
+Redirects are followed within the origin only. `verify` is for receivers written in Python.
 """
 
 from __future__ import annotations
@@ -28,13 +28,16 @@ from typing import Any, Final
 from gateway import wire
 from gateway.errors import ConnectionLost, HttpStatusError
 from gateway.hooks.formats import described
-from gateway.hooks.hook import BLOCK_CODE, PHASES, After, Answer, Before, Block, Call, Hook, Result
-from gateway.hooks.payloads import MAX_BYTES, BadPayload
+from gateway.hooks.hook import BLOCK_CODE, After, Answer, Before, Block, Call, Hook, Result
+from gateway.hooks.payloads import MAX_PAYLOAD_BYTES, BadPayload
 from gateway.upstream.transport.http_client import HttpClient
 
+# Five minutes, as other signed webhooks have it: clocks differ, and a request must not be usable much later.
 WINDOW_S: Final = 300
-MIN_SECRET: Final = 16
-_SPELLED: Final = {phase: spelled for spelled, phase in PHASES.items()}
+# Characters; with fewer an HMAC could be guessed from one signed request.
+MIN_SECRET_CHARS: Final = 16
+# A timestamp has ten digits; more than this is no time, and would make a number that is slow to parse.
+_MAX_TIMESTAMP_CHARS: Final = 12
 _KEYS: Final = ("args", "answer", "result", "block")
 
 
@@ -44,20 +47,23 @@ def sign(secret: str, timestamp: str, body: bytes) -> str:
 
 
 def verify(secret: str, headers: Mapping[str, str], body: bytes, *, now_s: float) -> bool:
-    """Whether a request was signed with this secret, within the window.
+    """Whether a request was signed with this secret, and not too long ago.
 
     Args:
-        headers: Of the request, their names in lower case.
+        headers: Of the request, with names in lower case.
     """
     timestamp = headers.get("typegate-timestamp", "")
-    if not (timestamp.isascii() and timestamp.isdigit()) or abs(now_s - int(timestamp[:12])) > WINDOW_S:
+    if (
+        not (timestamp.isascii() and timestamp.isdigit())
+        or abs(now_s - int(timestamp[:_MAX_TIMESTAMP_CHARS])) > WINDOW_S
+    ):
         return False
     given = headers.get("typegate-signature", "").encode("utf-8", "replace")
     return hmac.compare_digest(sign(secret, timestamp, body).encode(), given)
 
 
 class Webhook(Hook):
-    """Asks a URL. `config`: `secret`, and `headers` to send along."""
+    """Posts calls to a URL. `config`: `secret`, and optional `headers` to send along."""
 
     def __init__(self, config: Mapping[str, Any], *, clock: Callable[[], float] = time.time) -> None:
         super().__init__(config)
@@ -65,8 +71,8 @@ class Webhook(Hook):
             if key not in ("url", "secret", "headers"):
                 raise ValueError(f"unknown key {key}; expected secret or headers")
         secret, headers = config.get("secret"), config.get("headers", {})
-        if not isinstance(secret, str) or len(secret) < MIN_SECRET:
-            raise ValueError(f"has no secret; expected `secret`, a text of at least {MIN_SECRET} characters")
+        if not isinstance(secret, str) or len(secret) < MIN_SECRET_CHARS:
+            raise ValueError(f"has no secret; expected `secret`, a text of at least {MIN_SECRET_CHARS} characters")
         if not isinstance(headers, dict) or not all(_fits(name, value) for name, value in headers.items()):
             raise ValueError("has headers that cannot be sent; expected names with a line of text for each")
         self._url = str(config["url"])
@@ -76,35 +82,12 @@ class Webhook(Hook):
         self._client = HttpClient()
 
     async def close(self) -> None:
-        """Drop idle connections."""
+        """Close idle connections."""
         self._client.close()
 
     async def before_call(self, call: Call) -> Before:
         """Ask before a call."""
-        return await self._before("before_call", call)
-
-    async def after_call(self, call: Call, result: Result) -> After:
-        """Ask after a call."""
-        return await self._after("after_call", call, result)
-
-    async def before_prompt(self, call: Call) -> Before:
-        """Ask before a prompt."""
-        return await self._before("before_prompt", call)
-
-    async def after_prompt(self, call: Call, result: Result) -> After:
-        """Ask after a prompt."""
-        return await self._after("after_prompt", call, result)
-
-    async def before_resource(self, call: Call) -> Before:
-        """Ask before a resource."""
-        return await self._before("before_resource", call)
-
-    async def after_resource(self, call: Call, result: Result) -> After:
-        """Ask after a resource."""
-        return await self._after("after_resource", call, result)
-
-    async def _before(self, phase: str, call: Call) -> Before:
-        key, value = await self._asked(phase, call, {})
+        key, value = await self._request("before", call, {})
         if key == "args":
             return call.with_args(value)
         if key == "answer":
@@ -113,30 +96,38 @@ class Webhook(Hook):
             raise BadPayload("answered with `result` before the call; expected `args`, `answer` or `block`")
         return _block(value) if key == "block" else None
 
-    async def _after(self, phase: str, call: Call, result: Result) -> After:
-        key, value = await self._asked(phase, call, {"result": result.value})
+    async def after_call(self, call: Call, result: Result) -> After:
+        """Ask after a call."""
+        key, value = await self._request("after", call, {"result": result.value})
         if key == "result":
             return Result(value=value)
         if key in ("args", "answer"):
             raise BadPayload(f"answered with `{key}` after the call; expected `result` or `block`")
         return _block(value) if key == "block" else None
 
-    async def _asked(self, phase: str, call: Call, more: Mapping[str, Any]) -> tuple[str, Any]:
-        told = {"phase": _SPELLED[phase], "name": call.name, "args": call.args, "metadata": described(call.metadata)}
-        body, timestamp = wire.dumps({**told, **more}), str(int(self._clock()))
+    before_prompt = before_resource = before_call
+    after_prompt = after_resource = after_call
+
+    async def _request(self, stage: str, call: Call, more: Mapping[str, Any]) -> tuple[str, Any]:
+        """Post one phase; returns the one member of the response, if it has one."""
+        kind = "call" if call.metadata.kind == "tool" else call.metadata.kind
+        phase = f"{stage}{kind.capitalize()}"
+        payload = {"phase": phase, "name": call.name, "args": call.args, "metadata": described(call.metadata), **more}
+        body, timestamp = wire.dumps(payload), str(int(self._clock()))
         headers = {
             **self._headers,
             "typegate-timestamp": timestamp,
             "typegate-signature": sign(self._secret, timestamp, body),
-            "typegate-delivery": f"{call.metadata.call_id}:{_SPELLED[phase]}",
+            "typegate-delivery": f"{call.metadata.call_id}:{phase}",
         }
         try:
             try:
-                status, data = await self._posted(headers, body)
+                status, data = await self._post(headers, body)
             except ConnectionLost as error:
+                # The connection was kept from an earlier request, and may have been closed before this one arrived.
                 if not error.sent:
                     raise
-                status, data = await self._posted(headers, body)
+                status, data = await self._post(headers, body)
         except (ConnectionLost, HttpStatusError) as error:
             raise BadPayload(f"could not be asked ({error})") from None
         if status == 204 or (status == 200 and not data.strip()):
@@ -151,9 +142,9 @@ class Webhook(Hook):
             raise BadPayload(f"answered with something else than one of {', '.join(_KEYS)}")
         return next(iter(answer.items()), ("", None))
 
-    async def _posted(self, headers: Mapping[str, str], body: bytes) -> tuple[int, bytes]:
+    async def _post(self, headers: Mapping[str, str], body: bytes) -> tuple[int, bytes]:
         async with self._client.send("POST", self._url, headers, body) as response:
-            return response.status, await response.read(MAX_BYTES)
+            return response.status, await response.read(MAX_PAYLOAD_BYTES)
 
 
 def _block(value: Any) -> Block:

@@ -14,9 +14,6 @@ def test_a_server_is_shown_as_at_the_worker_that_is_worst_off() -> None:
     only = {**good, "name": "t"}
     both = all_servers([{"servers": [good]}, {"servers": [bad, only]}])
     assert [row["name"] for row in both["servers"]] == ["s", "t"]
-        "s",
-        "t",
-    ]
 
 
 def test_repairs_are_summed_for_each_tool() -> None:

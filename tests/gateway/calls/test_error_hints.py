@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.calls.error_hints import MAX_ADVICE, MAX_BODY, enrich, read
+from gateway.calls.error_hints import MAX_BODY_CHARS, MAX_HINT_CHARS, find_complaint, with_hint
 from gateway.errors import RpcError, relay
 from registry.catalog.catalog import ServerListing, ToolWrapper, build
 from registry.catalog.names import ServerName
@@ -37,7 +37,7 @@ def added(before: dict[str, Any], arguments: dict[str, Any] | None = None, **opt
     """The text that was added, after everything that was there, which is unchanged."""
     arguments = arguments if arguments is not None else {}
     copy = json.dumps(before)
-    after = enrich(before, TOOL, arguments, **options)
+    after = with_hint(before, TOOL, arguments, **options)
     assert json.dumps(before) == copy
     if after is before:
         return None
@@ -47,7 +47,7 @@ def added(before: dict[str, Any], arguments: dict[str, Any] | None = None, **opt
         key: value for key, value in before.items() if key != "content"
     }
     assert last["type"] == "text"
-    assert len(last["text"]) <= MAX_ADVICE
+    assert len(last["text"]) <= MAX_HINT_CHARS
     return str(last["text"])
 
 
@@ -191,7 +191,7 @@ def test_an_error_in_a_body_without_the_flag_is_told_and_other_bodies_stay() -> 
     assert text is not None
     assert "Missing: startDate." in text
     assert added(result('{"error": {"message": "startDate is required", "code": 1}}', error=False)) is not None
-    long = json.dumps({"error": "startDate is required", "more": "x" * MAX_BODY})
+    long = json.dumps({"error": "startDate is required", "more": "x" * MAX_BODY_CHARS})
     for body in (
         long,
         '{"error":"SMTP down"}',
@@ -217,7 +217,7 @@ def test_through_invoke_tool_both_ways_of_calling_are_shown() -> None:
     "odd", [{}, {"content": None}, {"content": "x", "isError": True}, {"content": [5, {"text": 5}], "isError": True}]
 )
 def test_results_of_any_shape_pass(odd: dict[str, Any]) -> None:
-    assert enrich(odd, TOOL, {}) is odd
+    assert with_hint(odd, TOOL, {}) is odd
 
 
 JSON = st.recursive(
@@ -238,9 +238,9 @@ WORDS = st.lists(
 )
 def test_any_complaint_is_kept_and_what_is_named_is_declared(said: str, error: bool, sent: dict[str, Any]) -> None:
     added(result(said, error=error), sent)
-    complaint = read(said, TOOL, sent)
+    complaint = find_complaint(said, TOOL, sent)
     assert set(complaint.missing) <= set(NAMES) - set(sent)
-    assert set(complaint.doubted) <= set(NAMES) & set(sent)
+    assert set(complaint.disputed) <= set(NAMES) & set(sent)
     assert set(complaint.unknown) <= set(sent) - set(NAMES)
 
 
@@ -262,7 +262,7 @@ def test_any_complaint_is_kept_and_what_is_named_is_declared(said: str, error: b
 def test_no_complaint_stalls_the_reader(said: str) -> None:
     tool = wrapper(*(chr(97 + n % 26) * (1 + n // 26) for n in range(2_000)))
     for error in (True, False):
-        for text in (said, json.dumps({"error": said[: MAX_BODY - 20]})):
+        for text in (said, json.dumps({"error": said[: MAX_BODY_CHARS - 20]})):
             started = time.perf_counter()
-            enrich(result(text, error=error), tool, {"a b": 1, "B": 2})
+            with_hint(result(text, error=error), tool, {"a b": 1, "B": 2})
             assert time.perf_counter() - started < 0.25

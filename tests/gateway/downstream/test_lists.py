@@ -5,7 +5,7 @@ from typing import Any
 import orjson
 import pytest
 
-from gateway.calls.builtin_tools import FINDERS, NATIVE_TOOLS
+from gateway.calls.builtin_tools import BUILTIN_TOOLS, SEARCH_TOOLS
 from gateway.discovery import listing_of
 from gateway.downstream.lists import ListViews
 from gateway.upstream.mcp_session import RawListing
@@ -43,8 +43,8 @@ def test_a_list_after_any_change_is_the_one_that_would_be_made_from_nothing(mode
             put(server, epoch, *words)
         for profile in (Profile(), Profile(name="lazy", disclosure="lazy")):
             catalog, shape = registry.catalog, registry.shape
-            view = build_view(catalog, shape, profile, always=NATIVE_TOOLS, finders=FINDERS, previous=previous)
-            fresh = build_view(catalog, shape, profile, always=NATIVE_TOOLS, finders=FINDERS)
+            view = build_view(catalog, shape, profile, always=BUILTIN_TOOLS, finders=SEARCH_TOOLS, previous=previous)
+            fresh = build_view(catalog, shape, profile, always=BUILTIN_TOOLS, finders=SEARCH_TOOLS)
             found = frozenset({"s0__t0"})
             assert listed(kept, view, found) == listed(ListViews(), fresh, found)
             assert listed(kept, view) == listed(ListViews(), fresh)

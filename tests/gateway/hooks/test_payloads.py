@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.config.hooks import HookConfig
 from gateway.hooks import Block, Call, Hook, Metadata
 from gateway.hooks.formats import Format, decode, encode
 from gateway.hooks.hook import Before
 from gateway.hooks.payloads import BadPayload, copied, plain
-from gateway.hooks.runner import Guard, Terms
+from gateway.hooks.runner import HookRunner
 
 NAMES = st.sampled_from(["tool_name", "metadata", "arguments", "client_session_id", "server", "name", "args"])
 VALUES = st.recursive(
@@ -38,12 +39,14 @@ class HandsBack(Hook):
         return call.with_args(call.args)
 
 
-def guard(hook: Hook, **terms: Any) -> Guard:
-    return Guard(hook, Terms(name="h", **terms))
+def runner(hook: Hook, **options: Any) -> HookRunner:
+    return HookRunner(hook, HookConfig(name="h", use="test", **options))
 
 
 async def through(hook: Hook, args: dict[str, Any], shape: Format) -> dict[str, Any]:
-    said = await guard(hook, shape=shape).before("before_call", Call(name="t", args=copied(args), metadata=METADATA))
+    said = await runner(hook, payload_format=shape).run(
+        "before_call", Call(name="t", args=copied(args), metadata=METADATA)
+    )
     return said.args if isinstance(said, Call) else args
 
 
@@ -109,7 +112,7 @@ async def test_a_block_is_checked_and_cut() -> None:
         async def before_call(self, call: Call) -> Before:
             return Block(reason="r" * 10_000, code=True)
 
-    said = await guard(Blocks({})).before("before_call", Call(name="t", args={}, metadata=METADATA))
+    said = await runner(Blocks({})).run("before_call", Call(name="t", args={}, metadata=METADATA))
     assert isinstance(said, Block)
     assert (len(said.reason), said.code) == (2_000, -32000)
 
@@ -121,7 +124,7 @@ async def test_what_a_hook_has_done_to_its_own_copy_holds_if_it_hands_that_back(
             return call
 
     args = {"x": 1}
-    said = await guard(Edits({})).before("before_call", Call(name="t", args=args, metadata=METADATA))
+    said = await runner(Edits({})).run("before_call", Call(name="t", args=args, metadata=METADATA))
     assert isinstance(said, Call)
     assert said.args == {"x": 2}
     assert args == {"x": 1}
@@ -143,5 +146,5 @@ async def test_what_a_hook_notes_before_it_finds_after_whatever_its_shape() -> N
             return None
 
     call = Call(name="t", args={}, metadata=METADATA)
-    await guard(Notes({}), shape="nested").before("before_call", call)
+    await runner(Notes({}), payload_format="nested").run("before_call", call)
     assert call.memo == {"noted": True}

@@ -12,8 +12,8 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from gateway.hooks.threads import Busy, Threads
-from gateway.hooks.timeout import Driven, Interfered, Late
+from gateway.hooks.threads import DaemonThreads, ThreadsBusy
+from gateway.hooks.timeout import BaseExceptionRaised, TimedOut, TimedRun
 
 Made = Callable[[], Coroutine[Any, Any, Any]]
 
@@ -49,7 +49,7 @@ async def with_scopes_of_its_own() -> str:
 
 @pytest.mark.parametrize("made", [at_once, after_a_while, with_an_asyncio_timeout_of_its_own, with_scopes_of_its_own])
 async def test_what_ends_in_time_gives_its_value(made: Made) -> None:
-    assert await Driven(made(), 5) == "done"
+    assert await TimedRun(made(), 5) == "done"
     task = asyncio.current_task()
     assert task is not None
     assert task.cancelling() == 0
@@ -67,7 +67,7 @@ async def raises_later() -> None:
 @pytest.mark.parametrize("made", [raises, raises_later])
 async def test_an_exception_is_its_callers(made: Made) -> None:
     with pytest.raises(KeyError):
-        await Driven(made(), 5)
+        await TimedRun(made(), 5)
 
 
 @pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError])
@@ -78,8 +78,8 @@ async def test_what_only_the_loop_may_raise_is_an_interference(error: type[BaseE
             await anyio.sleep(0.001)
         raise error
 
-    with pytest.raises(Interfered, match=error.__name__):
-        await Driven(interferes(), 5)
+    with pytest.raises(BaseExceptionRaised, match=error.__name__):
+        await TimedRun(interferes(), 5)
     await anyio.lowlevel.checkpoint()
 
 
@@ -126,8 +126,8 @@ LATE = [hangs, hangs_in_a_scope, returns_when_cancelled, raises_when_cancelled, 
 @pytest.mark.parametrize("made", LATE)
 async def test_what_does_not_end_in_time_is_late(made: Made) -> None:
     began_s = time.monotonic()
-    with pytest.raises(Late):
-        await Driven(made(), 0.05)
+    with pytest.raises(TimedOut):
+        await TimedRun(made(), 0.05)
     assert time.monotonic() - began_s < 1
     task = asyncio.current_task()
     assert task is not None
@@ -145,8 +145,8 @@ async def test_what_holds_something_may_close_it() -> None:
             await asyncio.sleep(0.05)
             closed.append("closed")
 
-    with pytest.raises(Late):
-        await Driven(holds(), 0.02)
+    with pytest.raises(TimedOut):
+        await TimedRun(holds(), 0.02)
     assert closed == ["closed"]
 
 
@@ -155,7 +155,7 @@ async def test_a_cancellation_of_the_whole_task_goes_through(made: Made) -> None
     passed = False
     began_s = time.monotonic()
     with anyio.move_on_after(0.05) as scope:
-        await Driven(made(), 100)
+        await TimedRun(made(), 100)
         passed = True
     assert scope.cancelled_caught
     assert not passed
@@ -164,7 +164,7 @@ async def test_a_cancellation_of_the_whole_task_goes_through(made: Made) -> None
 
 
 async def test_a_thread_gives_its_value_or_its_exception() -> None:
-    threads = Threads("test")
+    threads = DaemonThreads("test")
     assert await threads.run(lambda x: x + 1, 2) == 3
     with pytest.raises(ZeroDivisionError):
         await threads.run(lambda: 1 // 0)
@@ -178,17 +178,17 @@ async def test_a_thread_gives_its_value_or_its_exception() -> None:
 
 
 async def test_threads_that_hang_take_no_more_than_their_bound() -> None:
-    threads, release = Threads("test", limit=2), threading.Event()
+    threads, release = DaemonThreads("test", limit=2), threading.Event()
     for _ in range(2):
-        with pytest.raises(Late):
-            await Driven(threads.run(release.wait), 0.02)
+        with pytest.raises(TimedOut):
+            await TimedRun(threads.run(release.wait), 0.02)
     refused = 0
     for _ in range(300):
         try:
-            await Driven(threads.run(release.wait), 0.0001)
-        except Busy:
+            await TimedRun(threads.run(release.wait), 0.0001)
+        except ThreadsBusy:
             refused += 1
-        except Late:
+        except TimedOut:
             continue
     assert refused > 0
     release.set()
@@ -197,6 +197,6 @@ async def test_threads_that_hang_take_no_more_than_their_bound() -> None:
             try:
                 assert await threads.run(lambda: "again") == "again"
                 break
-            except Busy:
+            except ThreadsBusy:
                 await anyio.sleep(0.01)
     threads.close()

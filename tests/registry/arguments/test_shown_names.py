@@ -188,7 +188,7 @@ def test_an_upstreams_complaint_stays_and_what_is_added_is_in_the_names_that_wer
 ) -> None:
     wrapper, lowered, shown = ordering
     said = {"isError": True, "content": [{"type": "text", "text": "'order by' was not provided"}]}
-    result = error_hints.enrich(said, wrapper, {"how/why": "up"}, lowered=lowered)
+    result = error_hints.with_hint(said, wrapper, {"how/why": "up"}, lowered=lowered)
     first, added = (item["text"] for item in result["content"])
     assert first == "'order by' was not provided"
     assert f"Missing: {shown['order by']}." in added

@@ -11,7 +11,7 @@ from support.gateways import META, envelope, glance_again, messages_of, running_
 from support.upstreams.running import builtin_tools, rescript, scripted_http_server, scripted_stdio_server, tool
 
 from gateway.access.principal import LOCAL, Principal
-from gateway.calls.profile_views import Views
+from gateway.calls.profile_views import ProfileViews
 from gateway.downstream import sessions
 from gateway.downstream.changes import Announcer
 from gateway.downstream.lists import SERVER_INFO
@@ -162,7 +162,7 @@ async def test_both_eras_get_their_own_form_of_the_same_list(tmp_path: Path) -> 
 
 def a_table(registry: Registry | None = None) -> tuple[SessionTable, Announcer]:
     registry = registry or Registry(Shape())
-    announcer = Announcer(registry, Views(registry, {}))
+    announcer = Announcer(registry, ProfileViews(registry, {}))
     return SessionTable(announcer), announcer
 
 
@@ -206,7 +206,7 @@ async def test_a_session_is_its_principals_alone_and_unknown_once_closed() -> No
 async def test_an_idle_session_ends_after_its_time_and_one_that_is_used_or_streams_does_not() -> None:
     now_s = 0.0
     registry = Registry(Shape())
-    table = SessionTable(Announcer(registry, Views(registry, {})), clock=lambda: now_s)
+    table = SessionTable(Announcer(registry, ProfileViews(registry, {})), clock=lambda: now_s)
     idle, used, streaming, running = (opened(table, LOCAL) for _ in range(4))
     ended: list[str] = []
     for session in (idle, used, streaming, running):

@@ -1,4 +1,4 @@
-"""The `config` object of a hook of ours: known keys, each of its kind; a fault names key and expected form."""
+"""Checks of the `config` object of hooks that ship with us; an error names the key and what was expected."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from difflib import get_close_matches
 from typing import Any
 
 
-def known(config: Mapping[str, Any], *keys: str) -> None:
-    """Refuse keys that the hook does not have.
+def check_keys(config: Mapping[str, Any], *keys: str) -> None:
+    """Refuse keys that the hook does not know.
 
     Raises:
-        ValueError: There is one.
+        ValueError: There is one, which is probably misspelt.
     """
     for key in config:
         if key not in keys:
@@ -21,12 +21,13 @@ def known(config: Mapping[str, Any], *keys: str) -> None:
 
 
 def number(config: Mapping[str, Any], key: str, default: float, *, least: float, most: float) -> float:
-    """Return a number within its bounds.
+    """Return a number within bounds.
 
     Raises:
-        ValueError: It is none.
+        ValueError: It is no such number.
     """
     value = config.get(key, default)
+    # In Python true is a number; in a configuration it is a mistake.
     if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
         raise ValueError(f"{key} has a wrong value; expected a number from {least:g} to {most:g}")
     return float(value)
@@ -45,7 +46,7 @@ def flag(config: Mapping[str, Any], key: str, default: bool) -> bool:
 
 
 def words(config: Mapping[str, Any], key: str, default: tuple[str, ...], among: tuple[str, ...]) -> tuple[str, ...]:
-    """Return words out of a vocabulary.
+    """Return a list of words from a vocabulary.
 
     Raises:
         ValueError: It is no list, or has another word.
