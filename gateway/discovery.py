@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+from typing import Final
 
-from gateway.upstream.mcp_session import RawListing
+from gateway.upstream.session import RawListing
 from registry.catalog.catalog import ServerListing
 from registry.catalog.names import ServerName
 from registry.catalog.prompts_and_resources import Items
@@ -13,8 +14,8 @@ from registry.intake.tools import Finding, Transport, admit
 
 log = logging.getLogger(__name__)
 
-# Checking more schemas than this is work for a thread: the loop has other upstreams and callers to serve.
-INLINE_TOOLS = 8
+# Checking so many schemas takes some milliseconds; more is work for a thread: the loop has callers to serve.
+INLINE_TOOLS: Final = 8
 
 
 def listing_of(

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gateway import wire
-from gateway.config.model import ServerConfig
+from gateway.config.server import ServerConfig
 from gateway.files import write_whole
 from registry.catalog.catalog import ServerListing
 from registry.catalog.names import ServerName
@@ -38,14 +38,8 @@ class Saved:
 
 
 def fingerprint(config: ServerConfig) -> str:
-    """A digest of what a server is: its program and arguments, its URL, or where its operations are and go.
-
-    Says nothing of secrets.
-    """
-    parts: list[object] = [config.type == "stdio", config.command, config.args, config.cwd, config.url]
-    if config.type == "graphql":
-        parts += [config.endpoint, config.operations, config.exclude_mutations, config.introspection_tools]
-    return hashlib.sha256(wire.dumps(parts)).hexdigest()[:32]
+    """A digest of what makes it this server: its program and arguments, its URL; nothing of secrets."""
+    return hashlib.sha256(wire.dumps(config.identity_key())).hexdigest()[:32]
 
 
 def load(state_dir: Path) -> dict[str, Saved]:

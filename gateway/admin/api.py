@@ -17,7 +17,8 @@ from starlette.routing import Route
 from gateway import wire
 from gateway.admin import rows
 from gateway.config.load import refusal
-from gateway.config.model import NoteRequest, ServerConfig
+from gateway.config.model import NoteRequest
+from gateway.config.upstream_types.registration import read_server
 from gateway.errors import ConfigError
 from gateway.operator_notes import NoteRefused
 from registry.views.profile import DEFAULT
@@ -155,7 +156,7 @@ class AdminApi:
             return _wrong('the body must be an object with "name" and the server\'s configuration')
         name = body.pop("name")
         try:
-            config = ServerConfig.model_validate(body.get("config", body))
+            config = read_server(body.get("config", body))
             file = self._gateway.config.path
             self._gateway.fleet.add(name, config.beside(file.parent if file is not None else Path()))
         except ValidationError as error:

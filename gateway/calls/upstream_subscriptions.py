@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import anyio
 
-from gateway.upstream.inbound_messages import WatchedKind
 from gateway.upstream.link import UpstreamLink
+from gateway.upstream.watch_list import WatchedKind
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ class Subscriptions:
         listeners[token] = listener
         link = self._links.get(server)
         if len(listeners) == 1 and link is not None:
-            link.wanted.put(kind, key)
+            link.watch_list.add(kind, key)
 
         def remove() -> None:
             known = self._listeners.get((server, kind, key), {})
@@ -42,7 +42,7 @@ class Subscriptions:
             del self._listeners[server, kind, key]
             link = self._links.get(server)
             if link is not None:
-                link.wanted.drop(kind, key)
+                link.watch_list.remove(kind, key)
 
         return remove
 
@@ -51,7 +51,7 @@ class Subscriptions:
         link = self._links.get(server)
         if link is not None and link.session is not None:
             with anyio.move_on_after(SETTLE_S):
-                await link.wanted.settled()
+                await link.watch_list.settled()
 
     def note(self, server: str, kind: WatchedKind, key: str, params: dict[str, Any]) -> None:
         """Tell everyone who watches it."""
@@ -65,4 +65,4 @@ class Subscriptions:
         """Watch on a new link what is still watched of a server that was configured anew."""
         for owner, kind, key in self._listeners:
             if owner == server:
-                link.wanted.put(kind, key)
+                link.watch_list.add(kind, key)

@@ -16,7 +16,7 @@ import anyio
 from gateway import wire
 from gateway.cluster.assignment import FIRST, Assignment
 from gateway.cluster.peers import PeerLost, Peers
-from gateway.config.model import ServerConfig
+from gateway.config.upstream_types.registration import read_server
 from gateway.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class Present:
     def _converge(self, document: dict[str, Any]) -> None:
         gateway, fleet = self._gateway, self._gateway.fleet
         wanted = {alias: one for alias, one in gateway.config.servers.items() if alias not in document["removed"]}
-        wanted |= {alias: ServerConfig.model_validate(one) for alias, one in document["servers"].items()}
+        wanted |= {alias: read_server(one) for alias, one in document["servers"].items()}
         for alias in [alias for alias, one in fleet.servers.items() if wanted.get(alias) != one]:
             fleet.remove(alias)
         for alias, one in wanted.items():

@@ -21,7 +21,7 @@ from gateway.cluster.assignment import FIRST, Assignment
 from gateway.cluster.call_stats_relay import Telling
 from gateway.cluster.peers import Peers, Reply
 from gateway.cluster.shared_state import TARGET, Present
-from gateway.config.model import ServerConfig
+from gateway.config.server import ServerConfig
 from gateway.config.source import read
 from gateway.downstream.http.endpoint import McpEndpoint
 from gateway.downstream.http.fast_path import FastPath

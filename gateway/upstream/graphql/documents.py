@@ -27,7 +27,7 @@ from graphql import (
     parse,
 )
 
-from gateway.upstream.graphql.refusals import Refused
+from gateway.upstream.graphql.rejections import FileRejected
 
 MAX_TOKENS: Final = 20_000
 TOOL_DIRECTIVE: Final = "mcpTool"
@@ -72,7 +72,7 @@ def read_document(file: str, data: bytes) -> Document:
     """Take a file apart.
 
     Raises:
-        Refused: It is no GraphQL, or not what one tool is made of; the reason says where.
+        FileRejected: It is no GraphQL, or not what one tool is made of; the reason says where.
     """
     text = _decoded(file, data)
     written = _parsed(text, file)
@@ -114,14 +114,14 @@ def _decoded(file: str, data: bytes) -> str:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         before = data[: error.start].decode("utf-8", "replace").splitlines() or [""]
-        raise Refused("not_utf8", "it is not UTF-8", f"{file}:{len(before)}:{len(before[-1]) + 1}") from None
+        raise FileRejected("not_utf8", "it is not UTF-8", f"{file}:{len(before)}:{len(before[-1]) + 1}") from None
 
 
 def _parsed(text: str, file: str) -> DocumentNode:
     try:
         return parse(Source(text, file), max_tokens=MAX_TOKENS)
     except GraphQLSyntaxError as error:
-        raise Refused.of("syntax", error, file) from None
+        raise FileRejected.of("syntax", error, file) from None
 
 
 def _only_operation(document: DocumentNode, file: str) -> OperationDefinitionNode | None:
@@ -130,13 +130,13 @@ def _only_operation(document: DocumentNode, file: str) -> OperationDefinitionNod
         if isinstance(definition, OperationDefinitionNode):
             if found is not None:
                 detail = "a second operation; expected one operation in each file"
-                raise Refused.at("two_operations", detail, definition, file)
+                raise FileRejected.at("two_operations", detail, definition, file)
             found = definition
         elif not isinstance(definition, FragmentDefinitionNode):
             detail = "a definition of the schema; expected operations and fragments only"
-            raise Refused.at("not_executable", detail, definition, file)
+            raise FileRejected.at("not_executable", detail, definition, file)
     if found is not None and found.operation == OperationType.SUBSCRIPTION:
-        raise Refused.at("subscription", "a subscription, which no tool call can carry", found, file)
+        raise FileRejected.at("subscription", "a subscription, which no tool call can carry", found, file)
     return found
 
 
@@ -164,20 +164,20 @@ def _directive(
         if one.name.value != name:
             continue
         if one is not found[0]:
-            raise Refused.at("bad_directive", f"@{name} stands twice; expected it once", one, file)
+            raise FileRejected.at("bad_directive", f"@{name} stands twice; expected it once", one, file)
         if not one.arguments:
-            raise Refused.at("bad_directive", f"@{name} says nothing; expected {form}", one, file)
+            raise FileRejected.at("bad_directive", f"@{name} says nothing; expected {form}", one, file)
         for argument in one.arguments:
             if argument.name.value != member or said is not None:
                 unknown = f"@{name} has the argument '{argument.name.value}'; expected {form}"
-                raise Refused.at("bad_directive", unknown, argument, file)
+                raise FileRejected.at("bad_directive", unknown, argument, file)
             if not isinstance(argument.value, StringValueNode):
-                raise Refused.at(
+                raise FileRejected.at(
                     "bad_directive", f"{member} of @{name} is no text; expected {form}", argument.value, file
                 )
             said = argument.value.value.strip()
             if not said:
-                raise Refused.at(
+                raise FileRejected.at(
                     "bad_directive", f"{member} of @{name} is empty; expected {form}", argument.value, file
                 )
     return said, found

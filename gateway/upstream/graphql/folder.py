@@ -28,7 +28,7 @@ _MAX_DEPTH: Final = 32
 _RETRY_S: Final = 1.0
 _UNABLE_S: Final = 10.0
 
-Mark = tuple[int, ...] | None
+FileStamp = tuple[int, ...] | None
 
 
 class FilesUnusable(GatewayError):
@@ -176,11 +176,11 @@ def _concerns(change: object, path: str) -> bool:
     return os.path.islink(path) or not os.path.isfile(path)
 
 
-def _marks(paths: Iterable[Path]) -> dict[Path, Mark]:
-    return {path: mark_of(path) for path in paths}
+def _marks(paths: Iterable[Path]) -> dict[Path, FileStamp]:
+    return {path: stamp_of(path) for path in paths}
 
 
-def mark_of(path: Path) -> Mark:
+def stamp_of(path: Path) -> FileStamp:
     """What tells a file from another in its place, or from itself when it is written; a folder from another."""
     try:
         status = path.stat()

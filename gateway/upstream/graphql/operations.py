@@ -39,7 +39,7 @@ from graphql import (
 
 from gateway.upstream.graphql.documents import Document, Fragment
 from gateway.upstream.graphql.inputs import input_schema, type_description
-from gateway.upstream.graphql.refusals import Refused
+from gateway.upstream.graphql.rejections import FileRejected
 
 # An `s` after capitals is a plural: `getIDs` is `get_ids`.
 _WORD_EDGE: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z](?!s(?![a-z]))[a-z])")
@@ -64,7 +64,7 @@ class Operation:
     text: str
     operation_name: str | None
     mutation: bool
-    notes: tuple[Refused, ...] = ()
+    notes: tuple[FileRejected, ...] = ()
 
 
 def tool_of(document: Document, schema: GraphQLSchema, shared: Mapping[str, Fragment]) -> Operation:
@@ -76,23 +76,23 @@ def tool_of(document: Document, schema: GraphQLSchema, shared: Mapping[str, Frag
         shared: Fragments of files that hold only fragments; those that are used are sent along.
 
     Raises:
-        Refused: It is not valid for this schema; the reason says where.
+        FileRejected: It is not valid for this schema; the reason says where.
     """
     operation = document.operation
     assert operation is not None
     root = schema.get_root_type(operation.operation)
     if root is None:
         detail = f"the schema has no {operation.operation.value} type"
-        raise Refused.at("not_in_schema", detail, operation, document.file)
+        raise FileRejected.at("not_in_schema", detail, operation, document.file)
     borrowed = _borrowed(document, shared)
     whole = DocumentNode(definitions=(*document.node.definitions, *(one.node for one in borrowed)))
-    notes: list[Refused] = []
+    notes: list[FileRejected] = []
     for error in validate(schema, whole):
-        refused = Refused.of("not_in_schema", error, document.file)
+        refused = FileRejected.of("not_in_schema", error, document.file)
         if not _is_condition(error, whole):
             raise refused
         detail = f"{refused.detail} A strict endpoint refuses it: make it Boolean!, or give it a default."
-        notes.append(Refused("nullable_condition", detail, refused.place))
+        notes.append(FileRejected("nullable_condition", detail, refused.place))
     own_name = operation.name.value if operation.name is not None else None
     name = document.tool_name or (snake_case(own_name) if own_name else PurePosixPath(document.file).stem)
     mutation = operation.operation == OperationType.MUTATION

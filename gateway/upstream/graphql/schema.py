@@ -18,11 +18,11 @@ from graphql import (
 
 from gateway import wire
 from gateway.errors import GatewayError
-from gateway.upstream.graphql.answers import response_of, words
-from gateway.upstream.graphql.aside import run_aside
 from gateway.upstream.graphql.endpoint import Endpoint
 from gateway.upstream.graphql.folder import FilesUnusable
-from gateway.upstream.graphql.refusals import ODD
+from gateway.upstream.graphql.rejections import SCHEMA_ERRORS
+from gateway.upstream.graphql.responses import error_text, response_of
+from gateway.upstream.graphql.worker_thread import run_in_thread
 from registry.schema.text import excerpt
 
 MAX_SCHEMA_BYTES: Final = 16 * 1024 * 1024
@@ -77,7 +77,7 @@ def load_schema(data: bytes, name: str) -> GraphQLSchema:
     except GraphQLSyntaxError as error:
         line, column = error.locations[0] if error.locations else (1, 1)
         raise FilesUnusable(f"schema: {name}:{line}:{column}: {_reason(error.message)}") from None
-    except ODD as error:  # boundary: whatever a schema provokes spoils that schema only
+    except SCHEMA_ERRORS as error:  # boundary: whatever a schema provokes spoils that schema only
         raise FilesUnusable(f"schema: {name}: {_reason(str(error) or type(error).__name__)}") from None
     if schema.query_type is None:
         raise FilesUnusable(f"schema: {name}: it defines no type Query")
@@ -91,11 +91,11 @@ def _from_introspection(found: Any) -> GraphQLSchema:
         raise ValueError("it holds no __schema; expected SDL or the answer to an introspection")
     try:
         return build_client_schema(found, assume_valid=True)  # type: ignore[arg-type] # it raises for what is none
-    except ODD as error:  # boundary: whatever a schema provokes spoils that schema only
+    except SCHEMA_ERRORS as error:  # boundary: whatever a schema provokes spoils that schema only
         raise ValueError(_reason(str(error) or type(error).__name__)) from None
 
 
-async def introspect(endpoint: Endpoint) -> bytes:
+async def fetch_introspection(endpoint: Endpoint) -> bytes:
     """Ask the endpoint for its schema; older servers are asked for less.
 
     Raises:
@@ -109,16 +109,18 @@ async def introspect(endpoint: Endpoint) -> bytes:
     for query in (newest, get_introspection_query()):
         payload = {"query": query, "operationName": "IntrospectionQuery"}
         answer = await endpoint.post(payload, limit_bytes=MAX_SCHEMA_BYTES)
-        response = await run_aside(partial(response_of, answer))
+        response = await run_in_thread(partial(response_of, answer))
         if isinstance(response.get("data"), dict) and isinstance(response["data"].get("__schema"), dict):
             return answer.body
         errors = response.get("errors")
-        reason = excerpt(words(errors) if isinstance(errors, list) else "", _MAX_REASON) or "the answer has no schema"
+        reason = (
+            excerpt(error_text(errors) if isinstance(errors, list) else "", _MAX_REASON) or "the answer has no schema"
+        )
     raise SchemaUnusable(f"the endpoint does not tell its schema ({reason}); name a file under `schema`")
 
 
 def load_introspection(body: bytes) -> GraphQLSchema:
-    """The schema in an answer that `introspect` gave.
+    """The schema in an answer that `fetch_introspection` gave.
 
     Raises:
         SchemaUnusable: It is none.

@@ -13,7 +13,8 @@ from typing import Final
 from urllib.parse import urljoin, urlsplit
 
 from gateway.errors import ConnectionLost, HttpStatusError
-from gateway.upstream.transport.http_connection import MAX_BODY_BYTES, HttpConnection
+from gateway.upstream.transport.bounds import MAX_MESSAGE_BYTES
+from gateway.upstream.transport.http_connection import HttpConnection
 
 # uvicorn and Node close idle connections after 5 s: leave before they do.
 IDLE_S: Final = 4.0
@@ -90,7 +91,7 @@ class Response:
         """The media type without parameters, in lower case."""
         return self.headers.get("content-type", "").partition(";")[0].strip().lower()
 
-    async def read(self, limit_bytes: int = MAX_BODY_BYTES) -> bytes:
+    async def read(self, limit_bytes: int = MAX_MESSAGE_BYTES) -> bytes:
         """The whole body.
 
         Raises:

@@ -8,8 +8,8 @@ from typing import Final, cast
 import httptools
 
 from gateway.errors import ConnectionLost
+from gateway.upstream.transport.bounds import MAX_MESSAGE_BYTES
 
-MAX_BODY_BYTES: Final = 8 * 1024 * 1024
 MAX_HEAD_BYTES: Final = 64 * 1024
 MAX_HEADERS: Final = 256
 _PAUSE_BYTES: Final = 512 * 1024
@@ -59,7 +59,7 @@ class HttpConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if not self.head_done:
             self._head_bytes += len(data)
-            if self._head_bytes > MAX_HEAD_BYTES + MAX_BODY_BYTES:
+            if self._head_bytes > MAX_HEAD_BYTES + MAX_MESSAGE_BYTES:
                 self.fail("the head of the answer is too large")
                 return
         try:

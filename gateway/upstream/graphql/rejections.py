@@ -11,12 +11,20 @@ from registry.intake.tools import Finding
 from registry.schema.text import excerpt
 
 # What graphql-core raises where a schema is odd in ways that it takes for impossible.
-ODD: Final = (GraphQLError, TypeError, ValueError, LookupError, AttributeError, AssertionError, RecursionError)
+SCHEMA_ERRORS: Final = (
+    GraphQLError,
+    TypeError,
+    ValueError,
+    LookupError,
+    AttributeError,
+    AssertionError,
+    RecursionError,
+)
 _MAX_DETAIL: Final = 300
 _MAX_LABEL: Final = 128
 
 
-class Refused(GatewayError):
+class FileRejected(GatewayError):
     """One file cannot be used.
 
     Attributes:
@@ -32,7 +40,7 @@ class Refused(GatewayError):
         self.place = place
 
     @classmethod
-    def of(cls, code: str, error: GraphQLError, file: str) -> Refused:
+    def of(cls, code: str, error: GraphQLError, file: str) -> FileRejected:
         """What graphql-core found; an error may speak of a shared fragment and then stands in its file."""
         message = error.message.removeprefix("Syntax Error: ")
         if error.source is None or not error.locations:
@@ -41,7 +49,7 @@ class Refused(GatewayError):
         return cls(code, message, f"{error.source.name}:{line}:{column}")
 
     @classmethod
-    def at(cls, code: str, detail: str, node: Node, file: str) -> Refused:
+    def at(cls, code: str, detail: str, node: Node, file: str) -> FileRejected:
         """A fault of ours, at the beginning of this node."""
         if node.loc is None:
             return cls(code, detail, file)

@@ -21,7 +21,7 @@ from graphql import (
 
 from gateway.errors import error_result
 from gateway.upstream.graphql.documents import MAX_TOKENS
-from gateway.upstream.graphql.refusals import ODD
+from gateway.upstream.graphql.rejections import SCHEMA_ERRORS
 from registry.schema.text import excerpt
 
 GET_SCHEMA: Final = "get_schema"
@@ -66,11 +66,11 @@ def definitions(*, exclude_mutations: bool) -> list[dict[str, Any]]:
     ]
 
 
-def tell_schema(schema: GraphQLSchema, arguments: Mapping[str, Any]) -> dict[str, Any]:
+def get_schema_result(schema: GraphQLSchema, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Answer `get_schema`."""
     try:
         return _told(schema, arguments)
-    except ODD as error:
+    except SCHEMA_ERRORS as error:
         # Boundary: an odd schema spoils only the answers that tell of what is odd.
         return error_result(f"This part of the schema cannot be told ({type(error).__name__}).")
 

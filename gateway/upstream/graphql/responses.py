@@ -64,7 +64,7 @@ def result_of(response: dict[str, Any]) -> dict[str, Any]:
     result: dict[str, Any] = {"content": content}
     meta: dict[str, Any] = {}
     if errors:
-        content.append({"type": "text", "text": words(errors)})
+        content.append({"type": "text", "text": error_text(errors)})
         meta[ERRORS_KEY] = errors
         result["isError"] = True
     if isinstance(data, dict):
@@ -88,7 +88,7 @@ def _text(value: dict[str, Any]) -> str:
         raise ConnectionLost(f"the answer cannot be passed on ({error})", sent=True) from None
 
 
-def words(errors: list[Any]) -> str:
+def error_text(errors: list[Any]) -> str:
     """What went wrong, one error on each line, each with the place in the answer that it belongs to."""
     lines = [_line(error) for error in errors[:_MAX_SHOWN]]
     if len(errors) > _MAX_SHOWN:

@@ -19,7 +19,7 @@ _working = 0
 _usual_s = 0.005
 
 
-async def run_aside(work: Callable[[], T]) -> T:
+async def run_in_thread(work: Callable[[], T]) -> T:
     """Run work of more than some milliseconds, and return what it gives."""
     return await anyio.to_thread.run_sync(_run, work)
 
