@@ -35,6 +35,7 @@ class InboundMessages:
 
     Attributes:
         host: The downstream session whose own connection it is: everything on it is for that one.
+        ports: Where changes are reported.
     """
 
     def __init__(self, group: TaskGroup, ports: SessionPorts, host: HostSession | None) -> None:
@@ -47,7 +48,7 @@ class InboundMessages:
         """
         self.host = host
         self._group = group
-        self._ports = ports
+        self.ports = ports
         self._negotiated = False
         self._modern = False
         # A dict for its order: the latest request is the likeliest cause of what arrives unmarked.
@@ -68,14 +69,6 @@ class InboundMessages:
         del self._in_flight[callbacks]
         callbacks.end()
 
-    def report_changes(self, kinds: Collection[ListKind]) -> None:
-        """Report that lists of these kinds have changed, or may have."""
-        self._ports.on_list_changed(kinds)
-
-    def report_update(self, kind: WatchedKind, key: str, params: dict[str, Any]) -> None:
-        """Report that a watched resource or task has changed, or may have."""
-        self._ports.on_update(kind, key, params)
-
     def expect_acknowledgement(self, kinds: Collection[str]) -> anyio.Event:
         """Return what is set once a subscription to these kinds of notifications is acknowledged."""
         self._expected = kinds, anyio.Event()
@@ -91,7 +84,7 @@ class InboundMessages:
         elif "id" in message:
             self._take_request(message, reply, callbacks)
         elif method in _LIST_CHANGES:
-            self.report_changes((_LIST_CHANGES[method],))
+            self.ports.on_list_changed((_LIST_CHANGES[method],))
         elif not isinstance(params, dict):
             return
         elif method == "notifications/message":
@@ -128,7 +121,7 @@ class InboundMessages:
             # The id is that of our subscription; each caller has one of its own.
             meta = {name: value for name, value in meta.items() if name != SUBSCRIPTION_KEY}
             params = {**params, "_meta": meta} if meta else {k: v for k, v in params.items() if k != "_meta"}
-        self.report_update(kind, key, params)
+        self.ports.on_update(kind, key, params)
 
     def _owner_of_logs(self) -> RequestCallbacks | None:
         """The request that an unmarked log message is shown to: only if no other caller's can have caused it."""

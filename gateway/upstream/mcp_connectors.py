@@ -102,7 +102,7 @@ class _McpConnector(ABC, Generic[Config]):
             return None
         meta = result.get("_meta")
         stamp = meta.get(SERVER_INFO_KEY) if isinstance(meta, dict) else None
-        return self._session(transport, inbound, MODERN, result, stamp or result.get("serverInfo"), modern=True)
+        return McpSession(self._server, transport, inbound, MODERN, result, stamp or result.get("serverInfo"))
 
     async def _initialize(self, transport: Transport, inbound: InboundMessages) -> McpSession:
         """Shake hands. Source: MCP 2025-11-25, "Lifecycle", "Initialization"."""
@@ -118,28 +118,7 @@ class _McpConnector(ABC, Generic[Config]):
         version = str(result["protocolVersion"])
         transport.use_version(version)
         await transport.notify("notifications/initialized")
-        return self._session(transport, inbound, version, result, result.get("serverInfo"), modern=False)
-
-    def _session(
-        self,
-        transport: Transport,
-        inbound: InboundMessages,
-        version: str,
-        result: dict[str, Any],
-        server_info: object,
-        *,
-        modern: bool,
-    ) -> McpSession:
-        inbound.start(modern=modern)
-        return McpSession(
-            server=self._server,
-            transport=transport,
-            inbound=inbound,
-            modern=modern,
-            version=version,
-            result=result,
-            server_info=server_info,
-        )
+        return McpSession(self._server, transport, inbound, version, result, result.get("serverInfo"))
 
 
 class StdioConnector(_McpConnector[StdioConfig]):

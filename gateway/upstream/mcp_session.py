@@ -10,7 +10,15 @@ import anyio
 
 from gateway import __version__
 from gateway.errors import INTERNAL_ERROR, METHOD_NOT_FOUND, ConnectionLost, HttpStatusError, RpcError
-from gateway.protocol import CAPABILITIES_KEY, LOG_LEVEL_KEY, LOG_LEVELS, NAMED_BY, envelope, header_value
+from gateway.protocol import (
+    CAPABILITIES_KEY,
+    LOG_LEVEL_KEY,
+    LOG_LEVELS,
+    MODERN_VERSIONS,
+    NAMED_BY,
+    envelope,
+    header_value,
+)
 from gateway.upstream.inbound_messages import InboundMessages
 from gateway.upstream.session import ALL_KINDS, RawListing, UpstreamCall
 from gateway.upstream.transport.jsonrpc import Transport
@@ -41,23 +49,20 @@ class McpSession:
 
     def __init__(
         self,
-        *,
         server: str,
         transport: Transport,
         inbound: InboundMessages,
-        modern: bool,
         version: str,
         result: Mapping[str, Any],
         server_info: object,
     ) -> None:
-        """Use a negotiated connection.
+        """Use a connection whose version is negotiated.
 
         Args:
             server: The alias.
             transport: The connection.
-            inbound: Takes what arrives on it.
-            modern: Each request carries the envelope of 2026-07-28.
-            version: The negotiated protocol version.
+            inbound: Takes what arrives on it, in earnest from now on.
+            version: The protocol version.
             result: What the server answered to `initialize` or `server/discover`, unchecked.
             server_info: What it said it is, unchecked.
         """
@@ -68,18 +73,12 @@ class McpSession:
         self.server_info: dict[str, Any] = server_info if isinstance(server_info, dict) else {}
         self.instructions = instructions if isinstance(instructions, str) else None
         self.exchanges = transport.exchanges
-        self._modern = modern
+        self._modern = version in MODERN_VERSIONS
         self._inbound = inbound
         self._transport = transport
         self._log_level: str | None = None
-        self._watcher = Watcher(
-            server=server,
-            transport=transport,
-            inbound=inbound,
-            request=self._request,
-            modern=modern,
-            capabilities=self.capabilities,
-        )
+        self._watcher = Watcher(server, transport, inbound, self._request, self.capabilities, modern=self._modern)
+        inbound.start(modern=self._modern)
 
     @property
     def announces_changes(self) -> bool:

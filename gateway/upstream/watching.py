@@ -38,15 +38,9 @@ class Watcher:
     """
 
     def __init__(
-        self,
-        *,
-        server: str,
-        transport: Transport,
-        inbound: InboundMessages,
-        request: Request,
-        modern: bool,
-        capabilities: Mapping[str, Any],
-    ) -> None:
+        self, server: str, transport: Transport, inbound: InboundMessages, request: Request,
+        capabilities: Mapping[str, Any], *, modern: bool,
+    ) -> None:  # fmt: skip
         self._server = server
         self._transport = transport
         self._inbound = inbound
@@ -59,9 +53,10 @@ class Watcher:
     async def run(self, watch_list: WatchList | None) -> None:
         """Watch until cancelled, or until there is nothing more to watch."""
         async with anyio.create_task_group() as group:
-            group.start_soon(self._watch_lists)
             if watch_list is not None:
                 group.start_soon(self._follow, watch_list)
+            # In this very task: where announcements come anyway it is known before anybody asks whether to poll.
+            await self._watch_lists()
 
     # lists
 
@@ -107,7 +102,7 @@ class Watcher:
                     return
             if vital:
                 # What changed while no stream was open is found by listing again.
-                self._inbound.report_changes(ALL_KINDS)
+                self._inbound.ports.on_list_changed(ALL_KINDS)
             await anyio.sleep(_REOPEN_S)
         if vital:
             self._transport.fail("the stream of notifications keeps ending")
@@ -117,7 +112,7 @@ class Watcher:
     async def _follow(self, watch_list: WatchList) -> None:
         for uri in sorted(watch_list.keys["resourceSubscriptions"]):
             # Nobody knows what happened to it between two connections.
-            self._inbound.report_update("resourceSubscriptions", uri, {"uri": uri})
+            self._inbound.ports.on_update("resourceSubscriptions", uri, {"uri": uri})
         if self._modern:
             await self._follow_by_streams(watch_list)
         else:

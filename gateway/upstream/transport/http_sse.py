@@ -18,7 +18,7 @@ from gateway.errors import INTERNAL_ERROR, Congested, ConnectionLost, GatewayErr
 from gateway.upstream.transport.event_stream import EventParser
 from gateway.upstream.transport.http_client import HttpClient, Response, split_url
 from gateway.upstream.transport.jsonrpc import OnMessage
-from gateway.upstream.transport.pending_requests import PendingRequests, StreamTransport
+from gateway.upstream.transport.stream_transport import StreamTransport
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ async def open_sse(
         try:
             await connection.wait_endpoint()
             group.start_soon(connection.post_all)
-            yield StreamTransport(connection.requests, connection.wait_closed)
+            yield connection.transport
         finally:
             connection.close()
             group.cancel_scope.cancel()
@@ -61,9 +61,8 @@ class _SseConnection:
         self._unsent, self._to_post = anyio.create_memory_object_stream[bytes](_MAX_UNSENT)
         self._endpoint = ""
         self._endpoint_known = anyio.Event()
-        self._closed = anyio.Event()
         self._failure: Exception = ConnectionLost("the connection is closed", sent=False)
-        self.requests = PendingRequests(server, on_message, self._send)
+        self.transport = StreamTransport(server, on_message, self._send)
 
     async def hold_stream(self) -> None:
         """Read the stream until it ends."""
@@ -76,8 +75,7 @@ class _SseConnection:
         except (GatewayError, ValueError) as error:
             self._failure = error
         finally:
-            self.requests.close(str(self._failure))
-            self._closed.set()
+            self.transport.close(str(self._failure))
             self._endpoint_known.set()
 
     async def wait_endpoint(self) -> None:
@@ -85,11 +83,6 @@ class _SseConnection:
         await self._endpoint_known.wait()
         if not self._endpoint:
             raise self._failure
-
-    async def wait_closed(self) -> str:
-        """Return the reason once the stream has ended."""
-        await self._closed.wait()
-        return str(self._failure)
 
     async def post_all(self) -> None:
         """Post every message, each in its own time, so that a slow one holds up no other."""
@@ -101,11 +94,11 @@ class _SseConnection:
         """Take no more messages."""
         self._unsent.close()
         self._to_post.close()
-        self.requests.close("the connection is being closed")
+        self.transport.close("the connection is being closed")
 
     async def _read(self, response: Response) -> None:
         # The stream carries the answers of others too: one that is too large must not end it.
-        parser = EventParser(skip_large=True, on_skipped=self.requests.skip)
+        parser = EventParser(skip_large=True, on_skipped=self.transport.skip)
         async for chunk in response.chunks():
             for event in parser.feed(chunk):
                 if event.event == "endpoint":
@@ -116,7 +109,7 @@ class _SseConnection:
                     self._endpoint = target
                     self._endpoint_known.set()
                 elif event.event == "message":
-                    self.requests.receive(event.data)
+                    self.transport.receive(event.data)
         raise ConnectionLost("the event stream ended", sent=True)
 
     def _send(self, line: bytes) -> None:
@@ -137,4 +130,4 @@ class _SseConnection:
             # A request of ours gets an answer, or it would wait for its deadline.
             if isinstance(message.get("id"), int):
                 failure = {"code": INTERNAL_ERROR, "message": f"could not be sent: {error}"}
-                self.requests.receive(wire.dumps({"id": message["id"], "error": failure}))
+                self.transport.receive(wire.dumps({"id": message["id"], "error": failure}))

@@ -110,6 +110,12 @@ def with_progress_token(params: dict[str, Any], token: int) -> dict[str, Any]:
     return {**params, "_meta": {**params.get("_meta", {}), "progressToken": token}}
 
 
+def notification(method: str, params: dict[str, Any] | None) -> dict[str, Any]:
+    """A JSON-RPC notification."""
+    message: dict[str, Any] = {"jsonrpc": "2.0", "method": method}
+    return message if params is None else {**message, "params": params}
+
+
 def cancellation(request_id: int) -> dict[str, Any]:
-    """The params of the notification that nobody waits for a request any more."""
-    return {"requestId": request_id, "reason": "the caller left"}
+    """The notification that nobody waits for a request any more."""
+    return notification("notifications/cancelled", {"requestId": request_id, "reason": "the caller left"})

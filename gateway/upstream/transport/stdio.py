@@ -22,7 +22,7 @@ from gateway.errors import Congested, ConnectionLost
 from gateway.lines import LineSplitter
 from gateway.upstream.transport.bounds import MAX_MESSAGE_BYTES
 from gateway.upstream.transport.jsonrpc import OnMessage
-from gateway.upstream.transport.pending_requests import PendingRequests, StreamTransport
+from gateway.upstream.transport.stream_transport import StreamTransport
 
 log = logging.getLogger(__name__)
 
@@ -191,21 +191,21 @@ async def open_stdio(
             raise ConnectionLost("the process is being started", sent=False)
         child.write_line(line)
 
-    requests = PendingRequests(server, on_message, send)
+    transport = StreamTransport(server, on_message, send)
     async with _running_child(
-        server, command, args, env=env, cwd=cwd, on_line=requests.receive, on_skipped=requests.skip
+        server, command, args, env=env, cwd=cwd, on_line=transport.receive, on_skipped=transport.skip
     ) as started:
         child = started
         async with anyio.create_task_group() as group:
 
-            async def fail_when_ended() -> None:
-                requests.close(await started.wait_ended())
+            async def close_at_end() -> None:
+                transport.close(await started.wait_ended())
 
-            group.start_soon(fail_when_ended)
+            group.start_soon(close_at_end)
             try:
-                yield StreamTransport(requests, started.wait_ended)
+                yield transport
             finally:
-                requests.close("the connection is being closed")
+                transport.close("the connection is being closed")
                 group.cancel_scope.cancel()
 
 

@@ -19,7 +19,14 @@ from gateway.errors import ConnectionLost, GatewayError, HttpStatusError, Sessio
 from gateway.upstream.transport.event_stream import EventParser
 from gateway.upstream.transport.http_client import HttpClient, Response, header_lines
 from gateway.upstream.transport.invalid_json import repaired_response
-from gateway.upstream.transport.jsonrpc import OnMessage, OnProgress, cancellation, result_in, with_progress_token
+from gateway.upstream.transport.jsonrpc import (
+    OnMessage,
+    OnProgress,
+    cancellation,
+    notification,
+    result_in,
+    with_progress_token,
+)
 
 log = logging.getLogger(__name__)
 
@@ -103,16 +110,11 @@ class StreamableHttpTransport:
         finally:
             if not finished and self.session_id is not None:
                 # In the handshake era a closed connection cancels nothing by itself.
-                self._post_later(
-                    {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": cancellation(request_id)}
-                )
+                self._post_later(cancellation(request_id))
 
     async def notify(self, method: str, params: dict[str, Any] | None = None) -> None:
         """See `Transport.notify`."""
-        message: dict[str, Any] = {"jsonrpc": "2.0", "method": method}
-        if params is not None:
-            message["params"] = params
-        await self._post(message)
+        await self._post(notification(method, params))
 
     async def wait_closed(self) -> str:
         """See `Transport.wait_closed`."""
