@@ -35,6 +35,7 @@ class LineSplitter:
         first, *rest = chunk.split(b"\n")
         tail = rest.pop()
         self._hold(first)
+        # Only the first part may continue a line; the parts between are whole.
         lines = [] if self._skipping else [b"".join(self._parts)]
         if self._skipping:
             self._on_skipped(self._head + b"\n" + self._tail)

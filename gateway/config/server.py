@@ -67,9 +67,9 @@ class ServerConfig(Section):
 
     # Values that may hold credentials are kept out of every repr, here and in each type.
     type: str = Field(default="", description="Inferred when absent: command → stdio, url → http, endpoint → graphql.")
-    # The usual patience of hosts is 30 to 60 s for all servers together: one that is down leaves the others some.
+    # Time for an interpreter or a container to start, and well below the 30 s after which hosts give a server up.
     connect_timeout: Seconds = Field(default=10.0, description="Seconds.")
-    # What the SDKs of MCP wait for an answer.
+    # What the TypeScript SDK, and so most hosts, wait for an answer.
     call_timeout: Seconds = Field(default=60.0, description="Seconds; progress notifications extend it.")
     # More than a host sends at once, and few enough that one slow server cannot take all sockets.
     max_concurrency: Count = Field(default=64, ge=1, le=10_000, description="Calls in flight at once.")

@@ -6,15 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from graphql import (
-    GraphQLSchema,
-    GraphQLSyntaxError,
-    Source,
-    build_ast_schema,
-    build_client_schema,
-    get_introspection_query,
-    parse,
-)
+import graphql as gql
 
 from gateway import wire
 from gateway.errors import GatewayError
@@ -25,8 +17,11 @@ from gateway.upstream.graphql.responses import error_text, response_of
 from gateway.upstream.graphql.worker_thread import run_in_thread
 from registry.schema.text import excerpt
 
+# Large public schemas have some megabytes as introspection JSON.
 MAX_SCHEMA_BYTES: Final = 16 * 1024 * 1024
+# Fewer than a file of that size may hold: text made of short tokens would keep a thread busy for most of a minute.
 _MAX_TOKENS: Final = 1_000_000
+# A row of a table.
 _MAX_REASON: Final = 300
 
 
@@ -52,10 +47,10 @@ def read_schema_file(path: Path) -> bytes:
     return data
 
 
-def load_schema(data: bytes, name: str) -> GraphQLSchema:
+def load_schema(data: bytes, name: str) -> gql.GraphQLSchema:
     """The schema that a file holds; whether it is SDL or JSON is seen from its first character.
 
-    Directives that it does not define are let pass: they are for the servers of those who use them.
+    Directives that it does not define are let pass: they are for the servers of their authors.
 
     Raises:
         FilesUnusable: It is neither.
@@ -72,9 +67,9 @@ def load_schema(data: bytes, name: str) -> GraphQLSchema:
         except ValueError as error:
             raise FilesUnusable(f"schema: {name}: {_reason(str(error))}") from None
     try:
-        document = parse(Source(text, name), max_tokens=_MAX_TOKENS)
-        schema = build_ast_schema(document, assume_valid=True, assume_valid_sdl=True)
-    except GraphQLSyntaxError as error:
+        document = gql.parse(gql.Source(text, name), max_tokens=_MAX_TOKENS)
+        schema = gql.build_ast_schema(document, assume_valid=True, assume_valid_sdl=True)
+    except gql.GraphQLSyntaxError as error:
         line, column = error.locations[0] if error.locations else (1, 1)
         raise FilesUnusable(f"schema: {name}:{line}:{column}: {_reason(error.message)}") from None
     except SCHEMA_ERRORS as error:  # boundary: whatever a schema provokes spoils that schema only
@@ -84,13 +79,13 @@ def load_schema(data: bytes, name: str) -> GraphQLSchema:
     return schema
 
 
-def _from_introspection(found: Any) -> GraphQLSchema:
+def _from_introspection(found: Any) -> gql.GraphQLSchema:
     if isinstance(found, dict) and isinstance(found.get("data"), dict):
         found = found["data"]
     if not isinstance(found, dict) or not isinstance(found.get("__schema"), dict):
         raise ValueError("it holds no __schema; expected SDL or the answer to an introspection")
     try:
-        return build_client_schema(found, assume_valid=True)  # type: ignore[arg-type] # it raises for what is none
+        return gql.build_client_schema(found, assume_valid=True)  # type: ignore[arg-type] # it raises for what is none
     except SCHEMA_ERRORS as error:  # boundary: whatever a schema provokes spoils that schema only
         raise ValueError(_reason(str(error) or type(error).__name__)) from None
 
@@ -103,10 +98,11 @@ async def fetch_introspection(endpoint: Endpoint) -> bytes:
         ConnectionLost, HttpStatusError: As `Endpoint.post`.
     """
     reason = ""
-    newest = get_introspection_query(
+    # The newest features first: `oneOf` and deprecated arguments make better tools.
+    newest = gql.get_introspection_query(
         specified_by_url=True, directive_is_repeatable=True, input_value_deprecation=True, one_of=True
     )
-    for query in (newest, get_introspection_query()):
+    for query in (newest, gql.get_introspection_query()):
         payload = {"query": query, "operationName": "IntrospectionQuery"}
         answer = await endpoint.post(payload, limit_bytes=MAX_SCHEMA_BYTES)
         response = await run_in_thread(partial(response_of, answer))
@@ -119,7 +115,7 @@ async def fetch_introspection(endpoint: Endpoint) -> bytes:
     raise SchemaUnusable(f"the endpoint does not tell its schema ({reason}); name a file under `schema`")
 
 
-def load_introspection(body: bytes) -> GraphQLSchema:
+def load_introspection(body: bytes) -> gql.GraphQLSchema:
     """The schema in an answer that `fetch_introspection` gave.
 
     Raises:

@@ -101,6 +101,7 @@ class ToolSetBuilder:
         state = tuple((file.name, file.refused, file.digest) for file in files)
         if self.tool_set is not None and self.tool_set.schema is schema and state == self._files:
             return self.tool_set
+        # In several stretches, so that a connection that is given up waits for one of them at most.
         while not await run_in_thread(partial(self._make_some, files, schema)):
             pass
         self.tool_set = await run_in_thread(partial(self._assemble, files, schema))
@@ -121,6 +122,7 @@ class ToolSetBuilder:
         if scope.cancelled_caught:
             raise ConnectionLost(f"the endpoint did not tell its schema within {limit_s:g} s", sent=True)
         schema = await self._parsed_once(data, None)
+        # Only now: an answer that is of no use is asked for again at the next poll.
         self._introspected_s = time.monotonic()
         return schema
 
@@ -132,7 +134,7 @@ class ToolSetBuilder:
         return self._schema[1]
 
     def _make_some(self, files: tuple[SourceFile, ...], schema: GraphQLSchema) -> bool:
-        """Work for a while; True once every file is made."""
+        """Work for a while; True once every file is read and made."""
         until_s = time.monotonic() + _STRETCH_S
         for file in files:
             known = self._read.get(file.name)
@@ -141,6 +143,7 @@ class ToolSetBuilder:
                 if time.monotonic() > until_s:
                     return False
         shared, _ = self._fragments(files)
+        # A changed fragment makes every operation anew: which ones use it is known only afterwards.
         shared_key = tuple((name, one.text) for name, one in sorted(shared.items()))
         key = (self._schema[0] if self._schema is not None else b"", hash(shared_key))
         for file in files:
@@ -237,5 +240,5 @@ def make_operation(
     except FileRejected as refused:
         return refused
     except SCHEMA_ERRORS as error:
-        # Boundary: an odd schema spoils the operations that touch what is odd.
+        # Boundary: what is wrong with a schema spoils only the operations that touch it.
         return FileRejected("not_in_schema", f"{type(error).__name__}: {error}", document.file)

@@ -49,12 +49,14 @@ class EventParser:
             event = self._line(line.removesuffix(b"\r"))
             if event is not None:
                 yield event
-        # A line that was skipped left its event without data, which is no event.
+        # A line that was skipped left its event without data, which is no event: only the reader of several answers
+        # can do without it.
         if self._lines.skipped and not self._skip_large:
             raise _too_large()
 
     def _line(self, line: bytes) -> ServerSentEvent | None:
         if not line:
+            # An empty line ends an event; one without data is not dispatched.
             if not self._data or self._dropping:
                 self._data, self._data_bytes, self._event, self._dropping = [], 0, "", False
                 return None
@@ -66,6 +68,7 @@ class EventParser:
         if name == b"data" and not self._dropping:
             self._data.append(value)
             self._data_bytes += len(value)
+            # Many short lines can make one large event.
             if self._data_bytes > MAX_MESSAGE_BYTES:
                 if not self._skip_large:
                     raise _too_large()

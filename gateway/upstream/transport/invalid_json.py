@@ -14,6 +14,7 @@ from gateway.lines import ENDS_BYTES
 
 # Deeper than any definition may be, so that intake still sees that it is, and truncated_at_depther than parsers go.
 _KEPT_DEPTH: Final = 250
+# An id of more digits is none of ours.
 _MEMBER: Final = rb'\s*"(?:jsonrpc"\s*:\s*"2\.0"|id"\s*:\s*(\d{1,18}))\s*'
 _HEAD: Final = re.compile(rb"\s*\{(?:" + _MEMBER + rb',)*+\s*"(?:result|error)"\s*:')
 _TAIL: Final = re.compile(rb"(?:," + _MEMBER + rb")++\}\s*\Z")
@@ -49,6 +50,7 @@ async def repaired_response(data: bytes, method: str) -> dict[str, Any] | None:
     request_id = answered_id(data)
     if request_id is None:
         return None
+    # In a thread: the lenient parser is slow, and a listing may be large.
     try:
         if method == "tools/list":
             message = await anyio.to_thread.run_sync(_lenient, data)
