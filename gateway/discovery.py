@@ -1,10 +1,11 @@
-"""What an upstream said becomes a listing: every item looked at alone, what was not said kept as it was."""
+"""An upstream's answer becomes a listing: each item is checked alone, lists that it leaves out stay as they were."""
 
 from __future__ import annotations
 
 import logging
+from typing import Final
 
-from gateway.upstream.mcp_session import RawListing
+from gateway.upstream.session import RawListing
 from registry.catalog.catalog import ServerListing
 from registry.catalog.names import ServerName
 from registry.catalog.prompts_and_resources import Items
@@ -13,8 +14,8 @@ from registry.intake.tools import Finding, Transport, admit
 
 log = logging.getLogger(__name__)
 
-# Checking more schemas than this is work for a thread: the loop has other upstreams and callers to serve.
-INLINE_TOOLS = 8
+# Checking so many schemas takes some milliseconds; more is work for a thread: the loop has callers to serve.
+INLINE_TOOLS: Final = 8
 
 
 def listing_of(
@@ -32,6 +33,7 @@ def listing_of(
     quarantined: list[Finding] = []
     repaired: list[Finding] = []
     items: dict[str, Items] = {}
+    # What was not asked for this time is taken from the listing before.
     if before is not None:
         items = {"prompts": before.prompts, "resources": before.resources, "resourceTemplates": before.templates}
     tools = before.tools if before else ()
@@ -46,8 +48,10 @@ def listing_of(
             admission = admit_offerings(raw.offerings[kind], kind)
             quarantined += admission.quarantined
             repaired += admission.repaired
+            # Equal items stay the same objects: what is memoised for them stays too.
             if admission.items != items.get(kind, ()):
                 items[kind] = admission.items
+        # Its request failed: the last good ones are better than none, as long as the server says that it has some.
         elif ("prompts" if kind == "prompts" else "resources") in raw.capabilities:
             continue
         else:
@@ -59,6 +63,7 @@ def listing_of(
     if before is not None:
         quarantined += [one for one in before.quarantined if one.kind not in renewed]
         repaired += [one for one in before.repaired if one.kind not in renewed]
+    # The same object where nothing changed, as for the items.
     same = before is not None and before.capabilities == raw.capabilities
     return ServerListing(
         server=server,

@@ -15,16 +15,17 @@ import anyio.to_thread
 from anyio.abc import TaskGroup
 
 from gateway import snapshot
-from gateway.config.model import Prefix, ServerConfig
 from gateway.config.plan import Steps
+from gateway.config.server import Prefix, ServerConfig
 from gateway.config.shapes import shape_of
 from gateway.discovery import INLINE_TOOLS, listing_of
 from gateway.errors import ConfigError
 from gateway.snapshot import Saved
-from gateway.upstream.inbound_messages import WatchedKind
-from gateway.upstream.link import UpstreamLink
-from gateway.upstream.mcp_session import RawListing
+from gateway.upstream.connector import connector_of
+from gateway.upstream.link import LinkPorts, UpstreamLink
+from gateway.upstream.session import RawListing
 from gateway.upstream.transport.http_client import HttpClient
+from gateway.upstream.watch_list import WatchedKind
 from registry.catalog.catalog import ServerListing
 from registry.catalog.names import ServerName, check_aliases
 from registry.catalog.notes import Note
@@ -98,7 +99,6 @@ class Fleet:
         self._ports = ports
         self._saves = saves
         self._prefix: Prefix = prefix
-        self._scopes: dict[str, anyio.CancelScope] = {}
         self._saved: dict[str, Saved] = {}
         self._listed_s: dict[str, float] = {}
         self._former: dict[str, str] = {}
@@ -269,36 +269,19 @@ class Fleet:
         return [kept.listing for kept, config in saved if kept and kept.fingerprint == snapshot.fingerprint(config)]
 
     def _start_link(self, alias: str, config: ServerConfig, *, epoch: int = 0) -> None:
-        link = UpstreamLink(
-            alias,
-            config,
-            self._client,
-            on_listing=self._listed,
-            on_lost=self._lost,
-            on_update=partial(self._ports.on_update, alias),
-            epoch=epoch,
-        )
+        on_update = partial(self._ports.on_update, alias)
+        ports = LinkPorts(on_listing=self._listed, on_lost=self._lost, on_update=on_update)
+        link = UpstreamLink(alias, config, connector_of(alias, config, self._client), ports, epoch=epoch)
         self.links[alias] = link
         self._ports.on_started(alias, link)
-        scope = self._scopes[alias] = anyio.CancelScope()
-
-        async def own() -> None:
-            with scope:
-                await link.run()
-
-        self._group.start_soon(own)
+        self._group.start_soon(link.run)
 
     def _retire(self, alias: str) -> int:
         """Take a link out of service and end it once its calls are done; returns its last epoch."""
-        link, scope = self.links.pop(alias), self._scopes.pop(alias)
+        link = self.links.pop(alias)
         self._ports.on_gone(alias)
         link.retire()
-
-        async def end() -> None:
-            await link.drained()
-            scope.cancel()
-
-        self._group.start_soon(end)
+        self._group.start_soon(link.close_when_idle)
         return link.epoch
 
     async def _listed(self, link: UpstreamLink, raw: RawListing) -> None:
@@ -308,7 +291,7 @@ class Fleet:
             raw,
             server=ServerName(alias),
             epoch=epoch,
-            transport="stdio" if config.type == "stdio" else "http",
+            transport=config.listed_over,
             before=self._registry.catalog.servers.get(ServerName(alias)),
         )
         inline = raw.tools is None or len(raw.tools) <= INLINE_TOOLS

@@ -5,20 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-MAX_LINE_BYTES: Final = 8 * 1024 * 1024
-_ENDS_BYTES: Final = 512
+# Of a line that is not kept: enough for the members of a JSON-RPC envelope, which stand at one of its ends.
+ENDS_BYTES: Final = 512
 
 
 class LineSplitter:
     """Chunks in, lines out; linear in the bytes; a line over the bound is skipped to its end.
 
     Args:
+        limit_bytes: For each line.
         on_skipped: Is given the two ends of each line that was skipped, once it is over.
     """
 
-    def __init__(
-        self, limit_bytes: int = MAX_LINE_BYTES, on_skipped: Callable[[bytes], None] = lambda ends: None
-    ) -> None:
+    def __init__(self, limit_bytes: int, on_skipped: Callable[[bytes], None] = lambda ends: None) -> None:
         self._limit_bytes = limit_bytes
         self._on_skipped = on_skipped
         self._head = b""
@@ -36,6 +35,7 @@ class LineSplitter:
         first, *rest = chunk.split(b"\n")
         tail = rest.pop()
         self._hold(first)
+        # Only the first part may continue a line; the parts between are whole.
         lines = [] if self._skipping else [b"".join(self._parts)]
         if self._skipping:
             self._on_skipped(self._head + b"\n" + self._tail)
@@ -46,14 +46,15 @@ class LineSplitter:
 
     def _hold(self, part: bytes) -> None:
         if self._skipping:
-            self._tail = (self._tail + part[-_ENDS_BYTES:])[-_ENDS_BYTES:]
+            # The end is not known before the line is over: the last bytes so far are kept, whatever the chunks.
+            self._tail = (self._tail + part[-ENDS_BYTES:])[-ENDS_BYTES:]
             return
         if not part:
             return
         self._size += len(part)
         if self._size > self._limit_bytes:
             line = b"".join((*self._parts, part))
-            self._head, self._tail = line[:_ENDS_BYTES], line[-_ENDS_BYTES:]
+            self._head, self._tail = line[:ENDS_BYTES], line[-ENDS_BYTES:]
             self._parts, self._size, self._skipping = [], 0, True
             self.skipped += 1
         else:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gateway import wire
-from gateway.config.model import ServerConfig
+from gateway.config.server import ServerConfig
 from gateway.files import write_whole
 from registry.catalog.catalog import ServerListing
 from registry.catalog.names import ServerName
@@ -23,9 +23,13 @@ from registry.intake.prompts_and_resources import KEYS
 
 log = logging.getLogger(__name__)
 
+# Of the file's form; another one is not read.
 VERSION: Final = 2
 FILE_NAME: Final = "snapshot.json"
+# Thousands of tools are some megabytes; a file of this size is none of ours, and reading it would delay the start.
 MAX_BYTES: Final = 256 * 1024 * 1024
+# Of a SHA-256 in hexadecimal: 128 bits cannot meet by accident.
+_FINGERPRINT_CHARS: Final = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,14 +42,8 @@ class Saved:
 
 
 def fingerprint(config: ServerConfig) -> str:
-    """A digest of what a server is: its program and arguments, its URL, or where its operations are and go.
-
-    Says nothing of secrets.
-    """
-    parts: list[object] = [config.type == "stdio", config.command, config.args, config.cwd, config.url]
-    if config.type == "graphql":
-        parts += [config.endpoint, config.operations, config.exclude_mutations, config.introspection_tools]
-    return hashlib.sha256(wire.dumps(parts)).hexdigest()[:32]
+    """A digest of what makes it this server: its program and arguments, its URL; nothing of secrets."""
+    return hashlib.sha256(wire.dumps(config.identity_key())).hexdigest()[:_FINGERPRINT_CHARS]
 
 
 def load(state_dir: Path) -> dict[str, Saved]:
@@ -55,6 +53,7 @@ def load(state_dir: Path) -> dict[str, Saved]:
         if path.stat().st_size > MAX_BYTES:
             raise ValueError("it is too large")
         raw = path.read_bytes()
+        # A crash in the middle of a write, or a disk error, must not become wrappers.
         checksum, _, body = raw.partition(b"\n")
         if hashlib.sha256(body).hexdigest().encode() != checksum:
             raise ValueError("its checksum is wrong")
@@ -95,6 +94,7 @@ def save(state_dir: Path, saved: Mapping[str, Saved]) -> None:
 
 
 def _saved(alias: str, entry: dict[str, Any]) -> Saved:
+    # Only what later code relies on without looking: everything else was admitted once and is checked when compiled.
     kinds: list[tuple[str, str]] = [("tools", "name"), *KEYS.items()]
     items = {kind: tuple(entry[kind]) for kind, _ in kinds}
     for kind, member in kinds:
@@ -104,7 +104,7 @@ def _saved(alias: str, entry: dict[str, Any]) -> Saved:
         raise ValueError("its capabilities are malformed")
     listing = ServerListing(
         server=ServerName(alias),
-        epoch=0,
+        epoch=0,  # any connection is newer
         tools=items["tools"],
         prompts=items["prompts"],
         resources=items["resources"],

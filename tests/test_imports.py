@@ -38,6 +38,9 @@ LEAVES = {
     "gateway.config.model",
     "gateway.config.hooks",
     "gateway.config.sections",
+    "gateway.config.server",
+    *(f"gateway.config.upstream_types.{of}_config" for of in ("stdio", "headers", "http", "sse", "graphql")),
+    "gateway.config.upstream_types.registration",
     "gateway.access.principal",
     "gateway.access.signing",
 }

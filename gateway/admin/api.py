@@ -21,7 +21,9 @@ from gateway.admin.routes import AdminRoute, Combined, Merge, Operation, route, 
 from gateway.calls.call_stats import CallStats
 from gateway.calls.profile_views import ProfileViews
 from gateway.config.load import refusal
-from gateway.config.model import NoteRequest, ServerConfig
+from gateway.config.model import NoteRequest
+from gateway.config.server import ServerConfig
+from gateway.config.upstream_types.registration import read_server
 from gateway.downstream.http.request import RequestHead, RequestRefused
 from gateway.embeddings.tool_vectors import ToolVectors
 from gateway.errors import ConfigError
@@ -229,7 +231,7 @@ class AdminApi:
             return _wrong('the body must be an object with "name" and the server\'s configuration')
         name = body.pop("name")
         try:
-            config = ServerConfig.model_validate(body.get("config", body))
+            config = read_server(body.get("config", body))
             file = self._reloader.path
             self._fleet.add(name, config.beside(file.parent if file is not None else Path()))
         except ValidationError as error:

@@ -8,7 +8,7 @@ from typing import Any
 
 from gateway.access.principal import Principal
 from gateway.protocol import LOG_LEVELS, MODERN_VERSIONS
-from gateway.upstream.callbacks import Ask, Host, OnParams, Sideband
+from gateway.upstream.request_callbacks import Ask, HostSession, OnParams, RequestCallbacks
 from registry.views.view import View
 
 
@@ -40,7 +40,7 @@ class Caller:
     owner: object = field(default_factory=object)
     request_id: str | int | float | None = None
     session_id: str | None = None
-    host: Host | None = None
+    host: HostSession | None = None
     capabilities: Mapping[str, Any] = field(default_factory=dict)
     log_level: str | None = None
     on_progress: OnParams | None = None
@@ -55,9 +55,9 @@ class Caller:
         """Whether it speaks 2026-07-28 or later; otherwise a version with a handshake."""
         return self.version in MODERN_VERSIONS
 
-    def sideband(self) -> Sideband:
+    def request_callbacks(self) -> RequestCallbacks:
         """The way of one request back to this caller."""
-        return Sideband(
+        return RequestCallbacks(
             self.owner,
             on_progress=self.on_progress,
             on_log=self._log if self.on_log is not None and self.log_level is not None else None,

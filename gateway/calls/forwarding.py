@@ -15,8 +15,8 @@ from gateway.errors import INVALID_PARAMS, RpcError, UpstreamError, UpstreamUnav
 from gateway.protocol import META, QUESTIONS, can_be_asked
 from gateway.upstream.inbound_messages import ASK_S
 from gateway.upstream.link import UpstreamLink
-from gateway.upstream.mcp_session import UpstreamCall
 from gateway.upstream.private_links import PrivateLinks
+from gateway.upstream.session import UpstreamCall
 from registry.schema.schemas import canonical
 
 log = logging.getLogger(__name__)
@@ -90,7 +90,7 @@ class Forwarder:
             params = self._with_upstream_state(params, binding)
         params = _with_meta(params)
         for _ in range(MAX_ROUNDS):
-            sideband = caller.sideband()
+            callbacks = caller.request_callbacks()
             call = UpstreamCall(
                 method=method,
                 params=params,
@@ -99,20 +99,20 @@ class Forwarder:
                 capabilities=_capabilities(caller),
                 log_level=caller.log_level,
                 trace=caller.trace,
-                sideband=sideband,
+                callbacks=callbacks,
             )
             try:
                 result = await link.call(call)
             except RpcError as error:
-                if sideband.refused:
+                if callbacks.refused:
                     raise InputRefused(
-                        server, f"{error.message}\n\n{self._why(link, caller, sideband.refused)}"
+                        server, f"{error.message}\n\n{self._why(link, caller, callbacks.refused)}"
                     ) from None
                 raise
-            if sideband.refused and isinstance(result, dict) and result.get("isError") is True:
+            if callbacks.refused and isinstance(result, dict) and result.get("isError") is True:
                 result = whole(result, server)
                 content = result.get("content")
-                reason = {"type": "text", "text": self._why(link, caller, sideband.refused)}
+                reason = {"type": "text", "text": self._why(link, caller, callbacks.refused)}
                 result["content"] = [*(content if isinstance(content, list) else []), reason]
             if not isinstance(result, dict) or result.get("resultType") != "input_required":
                 return result
@@ -194,7 +194,7 @@ class Forwarder:
             f"During this call server '{link.server}' asked for input from the user ({refused[0]}), which was refused: "
         )
         if caller.modern:
-            version = link.session.version if link.session is not None else "an earlier version"
+            version = link.session.protocol_version if link.session is not None else "an earlier version"
             return (
                 f"{what}it speaks MCP {version}, in which a server asks in the middle of a call, and this host "
                 f"speaks {caller.version}, in which a call ends with its questions. The two cannot be joined."

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import anyio
 
-from gateway.upstream.inbound_messages import WatchedKind
 from gateway.upstream.link import UpstreamLink
+from gateway.upstream.watch_list import WatchedKind
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ class UpstreamSubscriptions:
         listeners[token] = on_update
         link = self._links.get(server)
         if len(listeners) == 1 and link is not None:
-            link.wanted.put(kind, key)
+            link.watch_list.add(kind, key)
 
         def remove() -> None:
             known = self._listeners.get((server, kind, key), {})
@@ -43,7 +43,7 @@ class UpstreamSubscriptions:
             del self._listeners[server, kind, key]
             link = self._links.get(server)
             if link is not None:
-                link.wanted.drop(kind, key)
+                link.watch_list.remove(kind, key)
 
         return remove
 
@@ -52,7 +52,7 @@ class UpstreamSubscriptions:
         link = self._links.get(server)
         if link is not None and link.session is not None:
             with anyio.move_on_after(SETTLE_S):
-                await link.wanted.settled()
+                await link.watch_list.settled()
 
     def note(self, server: str, kind: WatchedKind, key: str, params: dict[str, Any]) -> None:
         """Pass the params of an update on to all subscribers."""
@@ -66,4 +66,4 @@ class UpstreamSubscriptions:
         """Subscribe on the new link of a reconfigured server to everything that callers are still subscribed to."""
         for owner, kind, key in self._listeners:
             if owner == server:
-                link.wanted.put(kind, key)
+                link.watch_list.add(kind, key)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gateway.calls.call_stats import Failure
-from gateway.config.model import ServerConfig
+from gateway.config.server import ServerConfig
 
 OnFailure = Callable[[str, str, str, Failure, str], None]
 """Takes a failed call: wrapper, server, tool, its class, and whose it was."""

@@ -15,8 +15,9 @@ import anyio
 
 from gateway import wire
 from gateway.cluster.peers import PeerLost, Peers
-from gateway.config.model import Config, ServerConfig
+from gateway.config.model import Config
 from gateway.config.plan import Steps
+from gateway.config.upstream_types.registration import read_server
 from gateway.errors import ConfigError
 from gateway.fleet import Fleet
 from gateway.operator_notes import OperatorNotes
@@ -141,7 +142,7 @@ class SharedState:
         names, running = self._running.config.gateway.names, self._fleet.servers
         configured = self._running.config.servers
         wanted = {alias: config for alias, config in configured.items() if alias not in document["removed"]}
-        wanted |= {alias: ServerConfig.model_validate(config) for alias, config in document["servers"].items()}
+        wanted |= {alias: read_server(config) for alias, config in document["servers"].items()}
         changed = [alias for alias, config in running.items() if wanted.get(alias) != config]
         steps = Steps(
             add=tuple(alias for alias in wanted if alias not in running),

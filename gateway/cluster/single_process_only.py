@@ -6,7 +6,8 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from gateway.config.model import Config, ServerConfig
+from gateway.config.model import Config
+from gateway.config.server import ServerConfig
 from gateway.errors import ConfigError
 
 Rule = Callable[[Config], Iterable[str]]

@@ -151,14 +151,15 @@ def demo(args: Namespace) -> int:
 
 def demo_config() -> Config:
     """The configuration of the demo: a calendar and a bank, as processes of this Python."""
-    from gateway.config.model import Config, ServerConfig
+    from gateway.config.model import Config
+    from gateway.config.upstream_types.stdio_config import StdioConfig
 
     # For a checkout that is run without being installed.
     root = Path(__file__).parents[2]
     env = {} if root.name == "site-packages" else {"PYTHONPATH": str(root)}
     return Config(
         servers={
-            alias: ServerConfig(command=sys.executable, args=["-m", module], env=env)
+            alias: StdioConfig(command=sys.executable, args=["-m", module], env=env)
             for alias, module in (("calendar-mcp", "gateway.demo.calendar"), ("bank", "gateway.demo.bank"))
         }
     )

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from typing import Any, Literal
-from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
-from gateway.config.sections import Count, Seconds, Section, fault
+from gateway.config.sections import Count, Seconds, Section, fault, is_http_url
 
 HookPhase = Literal[
     "beforeCall", "afterCall", "beforePrompt", "afterPrompt", "beforeResource", "afterResource"
@@ -70,16 +69,6 @@ class HookConfig(Section):
             raise fault(what, "one of use, path, webhook, cpex")
         if self.path is not None and not all(self.path.rpartition(":")[::2]):
             raise fault("names no class", "package.module:Class or ./file.py:Class", key="path")
-        if self.webhook is not None:
-            _check_webhook(self.webhook)
+        if self.webhook is not None and not is_http_url(self.webhook):
+            raise fault("is no absolute http or https URL", "as https://hooks.example.test/typegate", key="webhook")
         return self
-
-
-def _check_webhook(url: str) -> None:
-    try:
-        parts = urlsplit(url)
-        sound = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        sound = False
-    if not sound or any(c.isspace() for c in url):
-        raise fault("is no absolute http or https URL", "as https://hooks.example.test/typegate", key="webhook")

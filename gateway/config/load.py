@@ -9,9 +9,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from gateway.config.model import Config, ConfigFile, ServerConfig, strange_keys
+from gateway.config.model import Config, ConfigFile
 from gateway.config.sections import near
+from gateway.config.server import ServerConfig
 from gateway.config.source import join, kind, read, values
+from gateway.config.upstream_types.registration import all_keys, strange_keys
 from gateway.config.variables import expand
 from gateway.embeddings.model import EXTRA, missing_packages
 from gateway.errors import ConfigError
@@ -111,7 +113,7 @@ def _strangers(raw: dict[str, Any]) -> Iterator[str]:
 
 
 def _ignored_in_servers(servers: dict[str, Any], block: str) -> Iterator[str]:
-    known = ServerConfig.keys()
+    known = all_keys()
     for alias, entry in servers.items():
         for key in strange_keys(entry) if isinstance(entry, dict) else ():
             guess = near(key, known).split(", or")[0]

@@ -3,15 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 
-from gateway.config.model import Config, ServerConfig
-
-# What decides how an upstream is reached; everything else is taken over while its connection lives.
-_REACH: Final = (
-    *("type", "command", "args", "env", "cwd", "url", "headers", "connect_timeout", "elicitation"),
-    *("endpoint", "operations", "schema_file", "exclude_mutations", "introspection_tools"),
-)
+from gateway.config.model import Config
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,8 +42,8 @@ def plan(before: Config, after: Config) -> Steps:
     return Steps(
         add=tuple(alias for alias in new if alias not in old),
         remove=tuple(alias for alias in old if alias not in new),
-        replace=tuple(alias for alias in both if _reach(new[alias]) != _reach(old[alias])),
-        adjust=tuple(alias for alias in both if _reach(new[alias]) == _reach(old[alias])),
+        replace=tuple(alias for alias in both if new[alias].reach_key() != old[alias].reach_key()),
+        adjust=tuple(alias for alias in both if new[alias].reach_key() == old[alias].reach_key()),
         later=tuple(later),
         hooks=_hooks(before, after),
     )
@@ -60,7 +53,3 @@ def _hooks(before: Config, after: Config) -> tuple[str, ...]:
     old = {hook.name: hook for hook in before.gateway.hooks}
     new = {hook.name: hook for hook in after.gateway.hooks}
     return tuple(name for name in {**old, **new} if old.get(name) != new.get(name))
-
-
-def _reach(config: ServerConfig) -> tuple[object, ...]:
-    return tuple(getattr(config, field) for field in _REACH)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from difflib import get_close_matches
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
@@ -32,8 +33,21 @@ def not_boolean(value: object) -> object:
     return value
 
 
+def is_http_url(url: str) -> bool:
+    """Whether this is an absolute http or https URL."""
+    try:
+        parts = urlsplit(url)
+        sound = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # as for a port that is no number
+        return False
+    return sound and not any(c.isspace() for c in url)
+
+
+# At most a day: whatever takes longer is no wait but a mistake in the unit.
 Seconds = Annotated[float, BeforeValidator(not_boolean), Field(gt=0, le=86_400, allow_inf_nan=False)]
 Count = Annotated[int, BeforeValidator(not_boolean)]
+# Text that has to be there: absent it is empty, so that the model's own check can tell what is expected instead.
+WrittenText = Annotated[str, WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "null"}]})]
 
 
 class Section(BaseModel):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gateway.config.model import Config, GroupConfig, Prefix, ProfileConfig, ServerConfig, ToolConfig
+from gateway.config.model import Config, GroupConfig, ProfileConfig
+from gateway.config.server import Prefix, ServerConfig, ToolConfig
 from registry.catalog.names import ToolName
 from registry.catalog.notes import Note
 from registry.catalog.overrides import Overlay, OverlayRejected, read_arguments
@@ -23,7 +24,7 @@ def shape_of(config: ServerConfig, prefix: Prefix, notes: Mapping[str, tuple[Not
     tools = config.tools
     return ServerShape(
         prefixed=(config.prefix or prefix) != "none",
-        plain_nulls=config.type == "graphql" and config.nullable == "plain",
+        plain_nulls=config.plain_nulls,
         renames={ToolName(tool): one.name for tool, one in tools.items() if one.name},
         hidden=frozenset(tool for tool, one in tools.items() if one.hidden),
         allow=tuple(config.allow),

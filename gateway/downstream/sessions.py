@@ -19,7 +19,7 @@ from cachetools import TTLCache
 from gateway.access.principal import Principal
 from gateway.downstream.changes import Announcer
 from gateway.errors import INTERNAL_ERROR, RpcError
-from gateway.upstream.callbacks import Host
+from gateway.upstream.request_callbacks import HostSession
 from registry.catalog.catalog import ListKind
 from registry.views.profile import DEFAULT
 
@@ -69,12 +69,12 @@ class Session:
         self.profile = profile
         self.found: frozenset[str] = frozenset()
         self.capabilities: dict[str, Any] = capabilities if isinstance(capabilities, dict) else {}
-        self.host = Host(
+        self.host = HostSession(
             version=version,
             capabilities=self.capabilities,
             client_info=client_info if isinstance(client_info, dict) else {},
             ask=partial(self.ask, self._send_now),
-            tell=self.notify,
+            notify=self.notify,
         )
         self.log_level = "debug"
         self.running: dict[str | int | float, Running] = {}

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any, Final, TypeVar
 
 from gateway import wire
-from gateway.lines import MAX_LINE_BYTES
+from gateway.upstream.transport.bounds import MAX_MESSAGE_BYTES
 
 # As much as an upstream may answer, so that a hook can return any result that it was given.
-MAX_PAYLOAD_BYTES: Final = MAX_LINE_BYTES
+MAX_PAYLOAD_BYTES: Final = MAX_MESSAGE_BYTES
 
 T = TypeVar("T")
 

@@ -1,10 +1,14 @@
 """Everything that reaches an upstream.
 
-`link` owns one connection and its life, `private` those that belong to one downstream session each;
-`connector` finds transport and era; `session` lists and calls, `hearing` takes what is said unasked,
-`watching` asks for it, `waiting` is for the time between two connections; `sideband` is one request's
-way back beside its answer, and `deadline` its end; `channel` finds each answer its request, `salvage`
-those that are no strict JSON; `channels` and `sse` are the connections; `http` with `http_connection`,
-`stdio` and `events` carry bytes; `backoff` and `breaker` are pure decisions. `graphql` is an upstream of
-another kind behind the same seam.
+The seams: `session` is what a link needs of a connection, whatever the upstream's type, and `connector` is how
+one is opened; each type names its connector beside its configuration, in `gateway.config.upstream_types`.
+
+`link` keeps one upstream connected and listed; `link_states` are its states, `call_sender` sends calls over it,
+with `breaker` and `backoff` as pure decisions and `reachability` to see whether a port is back. `private_links`
+are those that belong to one downstream session each.
+
+MCP servers: `mcp_connectors` open a transport and negotiate, `mcp_session` lists and calls, `inbound_messages`
+takes what arrives unasked, `watching` asks for it. `request_callbacks` is the way of one request back to its
+caller before its result, `deadline` its end, `watch_list` what somebody subscribed to. `transport` carries the
+messages. `graphql` is an upstream of another kind behind the same seam.
 """

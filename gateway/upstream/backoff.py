@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
+# A restart of a server takes about as long.
 FIRST_S: Final = 0.5
+# Long enough that an upstream which is gone for days costs nothing, short enough that one which is back is soon used.
 LONGEST_S: Final = 30.0
+# By then the longest wait is reached whatever the figures above; beyond it the power would only grow.
+_MAX_DOUBLINGS: Final = 10
 
 
 def delay_s(attempt: int, chance: float) -> float:
@@ -17,5 +21,5 @@ def delay_s(attempt: int, chance: float) -> float:
         attempt: Failures so far in a row, from 0.
         chance: A random number in [0, 1).
     """
-    step_s = min(LONGEST_S, FIRST_S * 2.0 ** min(attempt, 10))
+    step_s = min(LONGEST_S, FIRST_S * 2.0 ** min(attempt, _MAX_DOUBLINGS))
     return step_s * (0.5 + 0.5 * chance)

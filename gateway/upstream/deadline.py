@@ -1,4 +1,4 @@
-"""The deadline of one wait, which a sign of life moves."""
+"""The deadline of one wait, which can be moved and held."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from types import TracebackType
 from typing import Final, Self
 
-_UNBOUND: Final = "a deadline is entered inside the task that it bounds"
+_OUTSIDE_TASK: Final = "a deadline is entered inside the task that it bounds"
 
 
 class Deadline:
@@ -34,7 +34,8 @@ class Deadline:
 
     def __enter__(self) -> Self:
         self._task = asyncio.current_task()
-        assert self._task is not None, _UNBOUND
+        assert self._task is not None, _OUTSIDE_TASK
+        # Cancellations of others that are on their way already, to tell them from ours on leaving.
         self._cancelling = self._task.cancelling()
         if not self._held:
             self._timer = self._loop.call_later(self._seconds, self._expire)
@@ -50,7 +51,8 @@ class Deadline:
             raise TimeoutError from error
 
     def extend(self) -> None:
-        """Start anew: there was a sign of life."""
+        """Start anew: the upstream has reported progress."""
+        # Before it is entered there is nothing to move; after it has expired it is too late.
         if self._task is not None and not self._expired and not self._held:
             self._stop()
             self._timer = self._loop.call_later(self._seconds, self._expire)
@@ -62,6 +64,7 @@ class Deadline:
 
     def release(self) -> None:
         """Let the clock run again, from the beginning."""
+        # Several questions may be asked at once: the last one that is answered starts the clock.
         self._held = max(0, self._held - 1)
         self.extend()
 

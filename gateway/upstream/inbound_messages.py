@@ -1,154 +1,181 @@
-"""What an upstream says unasked: changes, log messages, questions; and whose request each belongs to."""
+"""What an upstream sends unasked: changes, log messages, questions; and which request each belongs to."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
-from typing import Any, Final, Literal
+from collections.abc import Collection, Mapping
+from typing import Any, Final
 
 import anyio
 from anyio.abc import TaskGroup
 
-from gateway.errors import METHOD_NOT_FOUND, GatewayError, RpcError
+from gateway.errors import INTERNAL_ERROR, METHOD_NOT_FOUND, GatewayError, RpcError
 from gateway.protocol import QUESTIONS, SUBSCRIPTION_KEY, can_be_asked
-from gateway.upstream.callbacks import Host, Sideband
-from gateway.upstream.transport.jsonrpc import Reply, refusal
+from gateway.upstream.request_callbacks import HostSession, RequestCallbacks
+from gateway.upstream.session import SessionPorts
+from gateway.upstream.transport.jsonrpc import Reply, default_response
+from gateway.upstream.watch_list import WatchedKind
 from registry.catalog.catalog import ListKind
 
 log = logging.getLogger(__name__)
 
-# A person has this long to answer a question.
+# A person has this long to answer a question: it may ask for something that has to be looked up, or a login.
 ASK_S: Final = 600.0
-_MAX_ASKS: Final = 64
-_CHANGES: Final[Mapping[str, ListKind]] = {
+# Questions of one connection that wait for a person at once; nobody reads more dialogs, and each one holds a task.
+_MAX_QUESTIONS: Final = 64
+_LIST_CHANGES: Final[Mapping[str, ListKind]] = {
     "notifications/tools/list_changed": "tools",
     "notifications/prompts/list_changed": "prompts",
     "notifications/resources/list_changed": "resources",
 }
 
-WatchedKind = Literal["resourceSubscriptions", "taskIds"]
-OnUpdate = Callable[[WatchedKind, str, dict[str, Any]], None]
-"""Hears of a change of one watched resource or task: its kind, its URI or id, the notification's params."""
 
-
-class Hearing:
-    """One connection's ear.
+class InboundMessages:
+    """Takes the notifications and requests of one connection.
 
     Attributes:
-        host: The downstream session whose own connection it is: all that is said on it is for that one.
-        group: Runs what a question waits for; None before the owner is there.
-        on_acknowledged: Hears which notifications a subscription of ours will bring.
-        changed: Set when a list has changed; `dirty` says which.
+        host: The downstream session whose own connection it is: everything on it is for that one.
+        ports: Where changes are reported.
     """
 
-    def __init__(self, server: str, *, modern: bool, host: Host | None) -> None:
-        self.server = server
+    def __init__(self, group: TaskGroup, ports: SessionPorts, host: HostSession | None) -> None:
+        """Take messages for one connection.
+
+        Args:
+            group: Runs what asks the host; it ends with the connection.
+            ports: Where changes are reported.
+            host: See `host`.
+        """
         self.host = host
-        self.group: TaskGroup | None = None
-        self.on_update: OnUpdate | None = None
-        self.on_acknowledged: Callable[[object], None] = lambda notifications: None
-        self.changed = anyio.Event()
-        self.dirty: set[ListKind] = set()
-        self._modern = modern
-        self._in_flight: dict[Sideband, None] = {}
-        self._asked: dict[object, anyio.CancelScope] = {}
+        self._group = group
+        self.ports = ports
+        self._negotiated = False
+        self._modern = False
+        # A dict for its order: the latest request is the likeliest cause of what arrives unmarked.
+        self._in_flight: dict[RequestCallbacks, None] = {}
+        self._questions: dict[object, anyio.CancelScope] = {}
+        self._expected: tuple[Collection[str], anyio.Event] = ((), anyio.Event())
 
-    def begin(self, sideband: Sideband) -> None:
-        """A request is on its way."""
-        self._in_flight[sideband] = None
+    def start(self, *, modern: bool) -> None:
+        """Take messages seriously from now on: the protocol version is negotiated."""
+        self._negotiated, self._modern = True, modern
 
-    def end(self, sideband: Sideband) -> None:
-        """It has its answer, or will have none."""
-        del self._in_flight[sideband]
-        sideband.end()
+    def begin(self, callbacks: RequestCallbacks) -> None:
+        """Note a request that is sent."""
+        self._in_flight[callbacks] = None
 
-    def hear(self, message: dict[str, Any], reply: Reply, sideband: Sideband | None = None) -> None:
-        """Take a notification or a request; `sideband` where the wire tells what it belongs to."""
+    def end(self, callbacks: RequestCallbacks) -> None:
+        """Note that it has its answer, or will have none."""
+        del self._in_flight[callbacks]
+        callbacks.end()
+
+    def expect_acknowledgement(self, kinds: Collection[str]) -> anyio.Event:
+        """Return what is set once a subscription to these kinds of notifications is acknowledged."""
+        self._expected = kinds, anyio.Event()
+        return self._expected[1]
+
+    def receive(self, message: dict[str, Any], reply: Reply, callbacks: RequestCallbacks | None = None) -> None:
+        """Take a notification or a request; `callbacks` where the transport tells what it belongs to."""
         method, params = message["method"], message.get("params")
-        if "id" in message:
-            self._question(message, reply, sideband)
-        elif method in _CHANGES:
-            self.dirty.add(_CHANGES[method])
-            self.changed.set()
+        if not self._negotiated:
+            # Nothing that is said before the handshake is over concerns anybody: the listing comes after it.
+            if "id" in message:
+                reply(default_response(message))
+        elif "id" in message:
+            self._take_request(message, reply, callbacks)
+        elif method in _LIST_CHANGES:
+            self.ports.on_list_changed((_LIST_CHANGES[method],))
         elif not isinstance(params, dict):
             return
         elif method == "notifications/message":
-            sideband = sideband or self._owner_of_logs()
-            if sideband is not None and sideband.on_log is not None:
-                sideband.on_log(params)
-            elif sideband is None and self.host is not None:
-                self.host.tell(message)
+            callbacks = callbacks or self._owner_of_logs()
+            if callbacks is not None and callbacks.on_log is not None:
+                callbacks.on_log(params)
+            elif callbacks is None and self.host is not None:
+                self.host.notify(message)
         elif method == "notifications/elicitation/complete":
             if self.host is not None:
-                self.host.tell(message)
+                self.host.notify(message)
         elif method == "notifications/cancelled":
-            scope = self._asked.get(_hashable(params.get("requestId")))
+            scope = self._questions.get(_hashable(params.get("requestId")))
             if scope is not None:
                 scope.cancel()
         elif method == "notifications/subscriptions/acknowledged":
-            self.on_acknowledged(params.get("notifications"))
+            self._take_acknowledgement(params.get("notifications"))
         elif method == "notifications/resources/updated":
-            self._updated("resourceSubscriptions", params.get("uri"), params)
+            self._take_update("resourceSubscriptions", params.get("uri"), params)
         elif method == "notifications/tasks":
-            self._updated("taskIds", params.get("taskId"), params)
+            self._take_update("taskIds", params.get("taskId"), params)
 
-    def _updated(self, kind: WatchedKind, key: object, params: dict[str, Any]) -> None:
-        if isinstance(key, str) and self.on_update is not None:
-            meta = params.get("_meta")
-            if isinstance(meta, dict) and SUBSCRIPTION_KEY in meta:
-                meta = {name: value for name, value in meta.items() if name != SUBSCRIPTION_KEY}
-                params = {**params, "_meta": meta} if meta else {k: v for k, v in params.items() if k != "_meta"}
-            self.on_update(kind, key, params)
+    def _take_acknowledgement(self, notifications: object) -> None:
+        kinds, acknowledged = self._expected
+        # On one stream the subscription to lists is acknowledged too; it names other kinds.
+        if isinstance(notifications, dict) and notifications.keys() <= set(kinds):
+            acknowledged.set()
 
-    def _owner_of_logs(self) -> Sideband | None:
+    def _take_update(self, kind: WatchedKind, key: object, params: dict[str, Any]) -> None:
+        if not isinstance(key, str):
+            return
+        meta = params.get("_meta")
+        if isinstance(meta, dict) and SUBSCRIPTION_KEY in meta:
+            # The id is that of our subscription; each caller has one of its own.
+            meta = {name: value for name, value in meta.items() if name != SUBSCRIPTION_KEY}
+            params = {**params, "_meta": meta} if meta else {k: v for k, v in params.items() if k != "_meta"}
+        self.ports.on_update(kind, key, params)
+
+    def _owner_of_logs(self) -> RequestCallbacks | None:
         """The request that an unmarked log message is shown to: only if no other caller's can have caused it."""
         candidates = list(self._in_flight)
         if self._modern:
             # Nothing is logged there for a request that did not ask for it.
-            candidates = [one for one in candidates if one.on_log is not None]
-        if not candidates or any(one.owner != candidates[0].owner for one in candidates):
+            candidates = [callbacks for callbacks in candidates if callbacks.on_log is not None]
+        if not candidates or any(callbacks.owner != candidates[0].owner for callbacks in candidates):
             return None
         return candidates[-1]
 
-    def _question(self, message: dict[str, Any], reply: Reply, sideband: Sideband | None) -> None:
-        method = message["method"]
+    def _take_request(self, message: dict[str, Any], reply: Reply, callbacks: RequestCallbacks | None) -> None:
+        method, host = message["method"], self.host
         if method not in QUESTIONS:
-            reply(refusal(message))
-            return
-        able = self.host is not None and can_be_asked(self.host.capabilities, method, message.get("params"))
-        if able and self.host is not None and self.group is not None and len(self._asked) < _MAX_ASKS:
-            if sideband is None:
-                sideband = next((one for one in reversed(self._in_flight) if one.ask is not None), None)
-            self.group.start_soon(self._relay_question, message, reply, sideband or Sideband(ask=self.host.ask))
-            return
-        for one in [sideband] if sideband is not None else list(self._in_flight):
-            one.refused.append(method)
-        reply(refusal(message))
+            reply(default_response(message))
+        elif (
+            host is not None
+            and can_be_asked(host.capabilities, method, message.get("params"))
+            and len(self._questions) < _MAX_QUESTIONS
+        ):
+            if callbacks is None:
+                callbacks = next((one for one in reversed(self._in_flight) if one.ask is not None), None)
+            self._group.start_soon(self._relay_question, message, reply, callbacks or RequestCallbacks(ask=host.ask))
+        else:
+            # Whichever request it was for: its result may say that input was missing, and then the reason is known.
+            for candidate in [callbacks] if callbacks is not None else list(self._in_flight):
+                candidate.refused.append(method)
+            reply(default_response(message))
 
-    async def _relay_question(self, message: dict[str, Any], reply: Reply, sideband: Sideband) -> None:
+    async def _relay_question(self, message: dict[str, Any], reply: Reply, callbacks: RequestCallbacks) -> None:
         key = _hashable(message["id"])
         params = message.get("params")
         answer: dict[str, Any] = {"jsonrpc": "2.0", "id": message["id"]}
         with anyio.move_on_after(ASK_S) as scope:
-            self._asked[key] = scope
-            sideband.asking.append(scope)
-            sideband.hold()
+            self._questions[key] = scope
+            callbacks.asking.append(scope)
+            callbacks.hold()
             try:
-                if sideband.ask is None or sideband.ended:
+                if callbacks.ask is None or callbacks.ended:
                     raise RpcError(METHOD_NOT_FOUND, "this host cannot be asked")
-                answer["result"] = await sideband.ask(message["method"], params if isinstance(params, dict) else {})
+                answer["result"] = await callbacks.ask(message["method"], params if isinstance(params, dict) else {})
             except RpcError as error:
                 answer["error"] = error.to_object()
             except GatewayError as error:
-                answer["error"] = {"code": -32603, "message": str(error)}
+                answer["error"] = {"code": INTERNAL_ERROR, "message": str(error)}
             finally:
-                sideband.release()
-                sideband.asking.remove(scope)
-                self._asked.pop(key, None)
+                callbacks.release()
+                callbacks.asking.remove(scope)
+                self._questions.pop(key, None)
         if scope.cancelled_caught:
-            answer["error"] = {"code": -32603, "message": "nobody answered"}
+            answer["error"] = {"code": INTERNAL_ERROR, "message": "nobody answered"}
         reply(answer)
 
 
 def _hashable(value: object) -> object:
+    # An id may be any JSON value if a peer is careless; a list cannot be a key.
     return value if isinstance(value, str | int | float) else repr(value)

@@ -8,15 +8,16 @@ from typing import Final
 import anyio
 from anyio.abc import TaskGroup
 
-from gateway.config.model import ServerConfig
+from gateway.config.server import ServerConfig
 from gateway.errors import GatewayError, UpstreamUnavailable
-from gateway.upstream.callbacks import Host
-from gateway.upstream.link import UpstreamLink
-from gateway.upstream.mcp_session import RawListing
+from gateway.upstream.connector import connector_of
+from gateway.upstream.link import LinkPorts, UpstreamLink
+from gateway.upstream.request_callbacks import HostSession
 from gateway.upstream.transport.http_client import HttpClient
 
 log = logging.getLogger(__name__)
 
+# Each one is a socket, or a process and three pipes: a thousand fit into the usual limits of a system.
 MAX_PRIVATE: Final = 1_000
 
 
@@ -26,13 +27,13 @@ class PrivateLinks:
     def __init__(self, group: TaskGroup, client: HttpClient) -> None:
         self._group = group
         self._client = client
-        self._links: dict[tuple[str, str], tuple[UpstreamLink, anyio.CancelScope]] = {}
+        self._links: dict[tuple[str, str], UpstreamLink] = {}
         self._unwilling: set[str] = set()
 
     def __len__(self) -> int:
         return len(self._links)
 
-    async def get(self, session_id: str, alias: str, config: ServerConfig, host: Host) -> UpstreamLink | None:
+    async def get(self, session_id: str, alias: str, config: ServerConfig, host: HostSession) -> UpstreamLink | None:
         """The session's own link, connected or trying to; None where the upstream does not speak the handshake era.
 
         Raises:
@@ -40,11 +41,11 @@ class PrivateLinks:
         """
         if alias in self._unwilling:
             return None
-        known = self._links.get((session_id, alias))
-        link = known[0] if known is not None else self._open(session_id, alias, config, host)
+        link = self._links.get((session_id, alias)) or self._open(session_id, alias, config, host)
         with anyio.move_on_after(link.patience_s):
             await link.tried.wait()
         if not link.tried.is_set():
+            # The error that a call would get, without another wait.
             await link.wait_ready(0)
         if not link.unwilling:
             return link
@@ -55,50 +56,38 @@ class PrivateLinks:
 
     async def notify(self, session_id: str, method: str) -> None:
         """Pass a notification of the host on to every upstream that it has a connection to."""
-        for (owner, alias), (link, _) in list(self._links.items()):
+        for (owner, alias), link in list(self._links.items()):
             if owner == session_id and link.session is not None:
                 try:
-                    await link.session.channel.notify(method)
+                    await link.session.notify(method)
                 except (GatewayError, TimeoutError):
                     log.debug("a notification could not be sent", extra={"server": alias})
 
     def drop(self, session_id: str) -> None:
         """End every connection of a session."""
         for key in [key for key in self._links if key[0] == session_id]:
-            self._links.pop(key)[1].cancel()
+            self._links.pop(key).close()
 
     def drop_server(self, alias: str, *, forget: bool = True) -> None:
-        """End every connection to an upstream, each when its calls are done."""
+        """End every connection to an upstream, each when its calls are done.
+
+        Args:
+            alias: The upstream.
+            forget: What it refused is tried again: it may be configured in another way.
+        """
         for key in [key for key in self._links if key[1] == alias]:
-            self._group.start_soon(_ended, *self._links.pop(key))
+            self._group.start_soon(self._links.pop(key).close_when_idle)
         if forget:
             self._unwilling.discard(alias)
 
-    def _open(self, session_id: str, alias: str, config: ServerConfig, host: Host) -> UpstreamLink:
+    def _open(self, session_id: str, alias: str, config: ServerConfig, host: HostSession) -> UpstreamLink:
         if len(self._links) >= MAX_PRIVATE:
             raise UpstreamUnavailable(
                 alias, f"Not called: server '{alias}' wants a connection for each session, and {MAX_PRIVATE} are open."
             )
-        link = UpstreamLink(alias, config, self._client, on_listing=_unlisted, on_lost=_unheard, host=host)
-        scope = anyio.CancelScope()
-        self._links[session_id, alias] = (link, scope)
-
-        async def own() -> None:
-            with scope:
-                await link.run()
-
-        self._group.start_soon(own)
+        connector = connector_of(alias, config, self._client, host=host)
+        # Nobody takes its reports: the shared link lists and watches the same upstream.
+        link = UpstreamLink(alias, config, connector, LinkPorts(), lists=False)
+        self._links[session_id, alias] = link
+        self._group.start_soon(link.run)
         return link
-
-
-async def _ended(link: UpstreamLink, scope: anyio.CancelScope) -> None:
-    await link.drained()
-    scope.cancel()
-
-
-async def _unlisted(link: UpstreamLink, listing: RawListing) -> None:
-    """A private connection is never listed."""
-
-
-def _unheard(link: UpstreamLink) -> None:
-    """What a private connection loses, its next call finds out."""

@@ -1,29 +1,22 @@
-"""What a link waits for between two connections."""
+"""Whether something listens where an upstream was."""
 
 from __future__ import annotations
+
+from typing import Final
 
 import anyio
 
 from gateway.upstream.transport.http_client import split_url
 
-
-async def either(first: anyio.Event, second: anyio.Event) -> None:
-    """Wait for one of two events."""
-    async with anyio.create_task_group() as group:
-
-        async def wait(event: anyio.Event) -> None:
-            await event.wait()
-            group.cancel_scope.cancel()
-
-        group.start_soon(wait, first)
-        group.start_soon(wait, second)
+# A port that takes longer to accept is not back in a way that a connection attempt would profit from.
+_CONNECT_S: Final = 1.0
 
 
-async def answers(url: str) -> bool:
+async def accepts_connections(url: str) -> bool:
     """Whether something accepts connections at this address."""
     origin, _ = split_url(url)
     try:
-        with anyio.fail_after(1):
+        with anyio.fail_after(_CONNECT_S):
             stream = await anyio.connect_tcp(origin.host, origin.port)
         await stream.aclose()
     except (OSError, TimeoutError):

@@ -1,194 +1,178 @@
-"""Watch an upstream while its connection lives: its lists, and what somebody subscribed to."""
+"""Watch an MCP server while its connection lives: its lists, and what somebody subscribed to.
+
+Sources: MCP 2026-07-28, "Subscriptions"; MCP 2025-11-25, "Resources", "Subscriptions".
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import anyio
 
 from gateway.errors import ConnectionLost, HttpStatusError, RpcError, SessionForgotten
-from gateway.upstream.inbound_messages import WatchedKind
-from gateway.upstream.mcp_session import ALL_KINDS, UpstreamSession
-from gateway.upstream.transport.streamable_http import HttpChannel
+from gateway.upstream.inbound_messages import InboundMessages
+from gateway.upstream.session import ALL_KINDS
+from gateway.upstream.transport.jsonrpc import Transport
+from gateway.upstream.watch_list import WatchedKind, WatchList
 
 log = logging.getLogger(__name__)
 
-_RELISTEN_S: Final = 0.3
-_FAILURES: Final = 3
+# Servers and proxies end idle streams now and then: soon enough to miss little, and no busy loop where one
+# ends each stream at once.
+_REOPEN_S: Final = 0.3
+# Streams that end at once in a row: then the server does not offer them, or is gone.
+_MAX_FAILURES: Final = 3
+# Until then the stream before stays open too; a server that acknowledges nothing does not stop the change.
 _ACKNOWLEDGED_S: Final = 2.0
 
-
-class Wanted:
-    """What of an upstream somebody watches; outlives its connections."""
-
-    def __init__(self) -> None:
-        self.keys: dict[WatchedKind, set[str]] = {"resourceSubscriptions": set(), "taskIds": set()}
-        self.changed = anyio.Event()
-        self.version = 0
-        self._applied = 0
-        self._reached = anyio.Event()
-
-    def put(self, kind: WatchedKind, key: str) -> None:
-        """Watch one more."""
-        self.keys[kind].add(key)
-        self._tell()
-
-    def drop(self, kind: WatchedKind, key: str) -> None:
-        """Watch one less."""
-        self.keys[kind].discard(key)
-        self._tell()
-
-    def applied(self, version: int) -> None:
-        """The upstream knows what was wanted at this version."""
-        self._applied = max(self._applied, version)
-        self._reached.set()
-        self._reached = anyio.Event()
-
-    async def settled(self) -> None:
-        """Wait until the upstream knows what is wanted now."""
-        wanted = self.version
-        while self._applied < wanted:
-            await self._reached.wait()
-
-    def __bool__(self) -> bool:
-        return any(self.keys.values())
-
-    def _tell(self) -> None:
-        self.version += 1
-        self.changed.set()
-        self.changed = anyio.Event()
+Request = Callable[[str, dict[str, Any]], Awaitable[Any]]
 
 
-async def watch(session: UpstreamSession) -> None:
-    """Listen for changes while the connection lives; return where there is nothing to listen to."""
-    kinds = [kind for kind in ("tools", "prompts", "resources") if _announces(session, kind)]
-    http = session.channel if isinstance(session.channel, HttpChannel) else None
+class Watcher:
+    """Watches over one connection.
 
-    async def subscribe() -> None:
-        session.watched = "tools" in kinds
-        await session.request("subscriptions/listen", {"notifications": {f"{kind}ListChanged": True for kind in kinds}})
+    Attributes:
+        announces_changes: See `UpstreamSession.announces_changes`.
+    """
 
-    async def follow_stream() -> None:
-        assert http is not None
-        async with http.listen_get() as messages:
-            session.watched = "tools" in kinds
-            async for message in messages:
-                http.receive(message)
+    def __init__(
+        self, server: str, transport: Transport, inbound: InboundMessages, request: Request,
+        capabilities: Mapping[str, Any], *, modern: bool,
+    ) -> None:  # fmt: skip
+        self._server = server
+        self._transport = transport
+        self._inbound = inbound
+        self._request = request
+        self._modern = modern
+        self._capabilities = capabilities
+        self._announced = [kind for kind in ("tools", "prompts", "resources") if self._announces(kind)]
+        self.announces_changes = False
 
-    if session.era == "modern":
-        if kinds:
-            await _listen(session, http, subscribe, vital=True)
-    elif http is None:
-        session.watched = "tools" in kinds
-    elif kinds or session.hearing.host is not None or session.capabilities.keys() & {"logging", "resources"}:
-        # Questions, log messages and updates come this way too, where a server says nothing of changes.
-        await _listen(session, http, follow_stream, vital=bool(kinds))
+    async def run(self, watch_list: WatchList | None) -> None:
+        """Watch until cancelled, or until there is nothing more to watch."""
+        async with anyio.create_task_group() as group:
+            if watch_list is not None:
+                group.start_soon(self._follow, watch_list)
+            # In this very task: where announcements come anyway it is known before anybody asks whether to poll.
+            await self._watch_lists()
 
+    # lists
 
-async def follow(session: UpstreamSession, wanted: Wanted) -> None:
-    """Watch what somebody wants watched, as long as the connection lives."""
-    for uri in sorted(wanted.keys["resourceSubscriptions"]):
-        # Nobody knows what happened to it between two connections.
-        if session.hearing.on_update is not None:
-            session.hearing.on_update("resourceSubscriptions", uri, {"uri": uri})
-    if session.era == "modern":
-        await _follow_streams(session, wanted)
-        return
-    subscribed: set[str] = set()
-    while True:
-        changed, version = wanted.changed, wanted.version
-        uris = set(wanted.keys["resourceSubscriptions"])
-        for uri in sorted(uris - subscribed):
-            await _tell(session, "resources/subscribe", uri)
-        for uri in sorted(subscribed - uris):
-            await _tell(session, "resources/unsubscribe", uri)
-        subscribed = uris
-        wanted.applied(version)
-        await changed.wait()
+    async def _watch_lists(self) -> None:
+        listens_anyway = self._inbound.host is not None or self._capabilities.keys() & {"logging", "resources"}
+        if self._modern:
+            if self._announced:
+                await self._keep_open(self._subscribe_to_lists, vital=True)
+        elif self._announced or listens_anyway:
+            # Questions, log messages and updates come this way too, where a server announces no changes.
+            await self._keep_open(self._listen, vital=bool(self._announced))
 
+    async def _subscribe_to_lists(self) -> None:
+        self._opened()
+        await self._request(
+            "subscriptions/listen", {"notifications": {f"{kind}ListChanged": True for kind in self._announced}}
+        )
 
-async def _follow_streams(session: UpstreamSession, wanted: Wanted) -> None:
-    """Keep one stream open for all that is wanted; the one before ends when the next is acknowledged."""
-    async with anyio.create_task_group() as group:
-        current: anyio.CancelScope | None = None
+    async def _listen(self) -> None:
+        await self._transport.listen(self._opened)
+
+    def _opened(self) -> None:
+        self.announces_changes = "tools" in self._announced
+
+    async def _keep_open(self, stream: Callable[[], Awaitable[None]], *, vital: bool) -> None:
+        """Open a stream again whenever it ends; `vital` where without it changes would go unnoticed."""
+        failures = 0
+        while failures < _MAX_FAILURES:
+            try:
+                await stream()
+                failures = 0 if vital else failures + 1
+            except (RpcError, HttpStatusError):
+                # It offers no such stream: its lists are polled instead.
+                self.announces_changes = False
+                return
+            except SessionForgotten:
+                self._transport.fail("the upstream has forgotten the session")
+                return
+            except ConnectionLost as error:
+                failures += 1
+                if not error.sent:
+                    self._transport.fail(str(error))
+                    return
+            if vital:
+                # What changed while no stream was open is found by listing again.
+                self._inbound.ports.on_list_changed(ALL_KINDS)
+            await anyio.sleep(_REOPEN_S)
+        if vital:
+            self._transport.fail("the stream of notifications keeps ending")
+
+    # what somebody subscribed to
+
+    async def _follow(self, watch_list: WatchList) -> None:
+        for uri in sorted(watch_list.keys["resourceSubscriptions"]):
+            # Nobody knows what happened to it between two connections.
+            self._inbound.ports.on_update("resourceSubscriptions", uri, {"uri": uri})
+        if self._modern:
+            await self._follow_by_streams(watch_list)
+        else:
+            await self._follow_by_requests(watch_list)
+
+    async def _follow_by_requests(self, watch_list: WatchList) -> None:
+        subscribed: set[str] = set()
         while True:
-            changed, version = wanted.changed, wanted.version
-            before, current = current, None
-            if wanted:
-                current = anyio.CancelScope()
-                keys = {kind: sorted(some) for kind, some in wanted.keys.items() if some}
-                acknowledged = anyio.Event()
-                session.hearing.on_acknowledged = partial(_notice, acknowledged, keys)
-                group.start_soon(_subscribe_to, session, keys, current, acknowledged)
-                with anyio.move_on_after(_ACKNOWLEDGED_S):
-                    await acknowledged.wait()
-            if before is not None:
-                before.cancel()
-            wanted.applied(version)
+            # Both before the first await: a change in between is seen by the next round.
+            changed, version = watch_list.changed, watch_list.version
+            uris = set(watch_list.keys["resourceSubscriptions"])
+            for uri in sorted(uris - subscribed):
+                await self._tell("resources/subscribe", uri)
+            for uri in sorted(subscribed - uris):
+                await self._tell("resources/unsubscribe", uri)
+            subscribed = uris
+            watch_list.applied(version)
             await changed.wait()
 
+    async def _follow_by_streams(self, watch_list: WatchList) -> None:
+        """Keep one stream open for all that is watched; the one before ends when the next is acknowledged."""
+        async with anyio.create_task_group() as group:
+            current: anyio.CancelScope | None = None
+            while True:
+                changed, version = watch_list.changed, watch_list.version
+                before, current = current, None
+                if watch_list:
+                    current = anyio.CancelScope()
+                    keys = {kind: sorted(some) for kind, some in watch_list.keys.items() if some}
+                    acknowledged = self._inbound.expect_acknowledgement(keys)
+                    group.start_soon(self._subscribe_to, keys, current, acknowledged)
+                    with anyio.move_on_after(_ACKNOWLEDGED_S):
+                        await acknowledged.wait()
+                if before is not None:
+                    before.cancel()
+                watch_list.applied(version)
+                await changed.wait()
 
-def _notice(acknowledged: anyio.Event, keys: Mapping[WatchedKind, list[str]], notifications: object) -> None:
-    """Tell an acknowledgement of this subscription from that of another one on the same wire."""
-    if isinstance(notifications, dict) and notifications.keys() <= keys.keys():
+    async def _subscribe_to(
+        self, keys: Mapping[WatchedKind, list[str]], scope: anyio.CancelScope, acknowledged: anyio.Event
+    ) -> None:
+        with scope:
+            for _ in range(_MAX_FAILURES):
+                try:
+                    await self._request("subscriptions/listen", {"notifications": dict(keys)})
+                except (RpcError, HttpStatusError) as error:
+                    log.info("cannot subscribe: %s", error, extra={"server": self._server})
+                    break
+                except ConnectionLost:
+                    log.debug("the stream of updates ended", extra={"server": self._server})
+                await anyio.sleep(_REOPEN_S)
+        # It never will be: whoever waits for it need not wait out its time.
         acknowledged.set()
 
-
-async def _tell(session: UpstreamSession, method: str, uri: str) -> None:
-    try:
-        await session.request(method, {"uri": uri})
-    except (RpcError, HttpStatusError, ConnectionLost) as error:
-        log.info("%s failed: %s", method, error, extra={"server": session.server})
-
-
-async def _subscribe_to(
-    session: UpstreamSession, keys: Mapping[WatchedKind, list[str]], scope: anyio.CancelScope, acknowledged: anyio.Event
-) -> None:
-    with scope:
-        for _ in range(_FAILURES):
-            try:
-                await session.request("subscriptions/listen", {"notifications": dict(keys)})
-            except (RpcError, HttpStatusError) as error:
-                log.info("cannot subscribe: %s", error, extra={"server": session.server})
-                break
-            except ConnectionLost:
-                log.debug("the stream of updates ended", extra={"server": session.server})
-            await anyio.sleep(_RELISTEN_S)
-    acknowledged.set()
-
-
-async def _listen(
-    session: UpstreamSession, http: HttpChannel | None, follow: Callable[[], Awaitable[None]], *, vital: bool
-) -> None:
-    failures = 0
-    while failures < _FAILURES:
+    async def _tell(self, method: str, uri: str) -> None:
         try:
-            await follow()
-            failures = 0 if vital else failures + 1
-        except (RpcError, HttpStatusError):
-            session.watched = False
-            return
-        except SessionForgotten:
-            if http is not None:
-                http.fail("the upstream has forgotten the session")
-            return
-        except ConnectionLost as error:
-            failures += 1
-            if not error.sent and http is not None:
-                http.fail(str(error))
-                return
-        if vital:
-            # What changed while nobody listened is found by listing again.
-            session.hearing.dirty |= ALL_KINDS
-            session.hearing.changed.set()
-        await anyio.sleep(_RELISTEN_S)
-    if http is not None and vital:
-        http.fail("the stream of notifications keeps ending")
+            await self._request(method, {"uri": uri})
+        except (RpcError, HttpStatusError, ConnectionLost) as error:
+            log.info("%s failed: %s", method, error, extra={"server": self._server})
 
-
-def _announces(session: UpstreamSession, kind: str) -> bool:
-    offered = session.capabilities.get(kind)
-    return isinstance(offered, dict) and offered.get("listChanged") is True
+    def _announces(self, kind: str) -> bool:
+        offered = self._capabilities.get(kind)
+        return isinstance(offered, dict) and offered.get("listChanged") is True

@@ -10,7 +10,7 @@ from gateway.access.principal import LOCAL
 from gateway.discovery import listing_of
 from gateway.downstream.sessions import Session
 from gateway.memory import keep_settled
-from gateway.upstream.mcp_session import RawListing
+from gateway.upstream.session import RawListing
 from registry.catalog.names import ServerName
 from registry.catalog.shape import ServerShape, Shape
 from registry.catalog.store import Registry

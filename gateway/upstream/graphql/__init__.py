@@ -1,10 +1,10 @@
 """GraphQL operations as tools: an endpoint, a schema and a folder of documents become one more upstream.
 
-`folder` reads and watches files; `documents` takes one apart; `schema` reads a schema or asks for it;
-`operations` makes a tool of a document, `inputs` the JSON Schema of its variables; `library` holds what all of
-them gave and makes again only what changed. `endpoint` carries requests, `answers` reads what comes back,
-`exploring` has the tools that know the schema; `session` and `connector` are what a link sees. `aside` is for
-work that would keep the loop from others, `refusals` for words about files.
+`folder` reads and watches files; `documents` takes one apart; `schema` reads a schema or fetches it;
+`operations` makes a tool of a document, `inputs` the JSON Schema of its variables; `tool_set` holds what all of
+them gave and makes again only what changed; `rejections` words why a file gives no tool. `endpoint` sends
+requests, `responses` reads what comes back, `introspection_tools` has the two tools that know the schema;
+`session` and `connector` are what a link sees. `worker_thread` is for work that would hold up the event loop.
 
-graphql-core is an extra: only `connector` and `folder` are imported without it.
+graphql-core is an extra: only `connector`, `endpoint` and `folder` are imported without it.
 """

@@ -11,20 +11,22 @@ from typing import TYPE_CHECKING, Final
 import anyio
 import anyio.to_thread
 
-from gateway.config.model import ServerConfig
+from gateway.config.upstream_types.graphql_config import GraphqlConfig
 from gateway.errors import ConnectionLost, GatewayError
 from gateway.upstream.graphql.endpoint import Endpoint
-from gateway.upstream.graphql.folder import FilesUnusable, Mark, mark_of, watch_paths
-from gateway.upstream.mcp_session import UpstreamSession
-from gateway.upstream.reachability import answers
+from gateway.upstream.graphql.folder import FileStamp, FilesUnusable, stamp_of, watch_paths
+from gateway.upstream.reachability import accepts_connections
+from gateway.upstream.request_callbacks import HostSession
+from gateway.upstream.session import SessionPorts, UpstreamSession
 from gateway.upstream.transport.http_client import HttpClient
 
 if TYPE_CHECKING:
-    from gateway.upstream.graphql.library import Library
+    from gateway.upstream.graphql.tool_set import ToolSetBuilder
 
 NEEDED: Final = (3, 3)
 _HOW: Final = "pip install 'typegate[graphql]'"
-_PATIENCE_S: Final = 30.0
+# Files of no use are looked at again after this time even if nothing told of a change: not every file system does.
+_UNUSABLE_S: Final = 30.0
 
 
 class ExtraMissing(GatewayError):
@@ -34,72 +36,72 @@ class ExtraMissing(GatewayError):
 class GraphqlConnector:
     """Opens sessions to one configured endpoint; remembers what its files and its schema gave."""
 
-    def __init__(self, server: str, config: ServerConfig, client: HttpClient) -> None:
+    def __init__(
+        self, server: str, config: GraphqlConfig, client: HttpClient, *, host: HostSession | None = None
+    ) -> None:
+        # No host: an endpoint asks nobody, and the configuration refuses `elicitation`.
         self._server = server
         self._config = config
         self._client = client
-        self._library: Library | None = None
+        self._builder: ToolSetBuilder | None = None
         self._folder = Path(config.operations) if config.operations is not None else None
         self._schema_file = Path(config.schema_file) if config.schema_file is not None else None
         self._unreachable = False
         # How the files looked that were of no use.
-        self._faulty: tuple[Mark, ...] | None = None
+        self._unusable: tuple[FileStamp, ...] | None = None
 
     @asynccontextmanager
-    async def open(self) -> AsyncIterator[UpstreamSession]:
-        """A session; after a connection was refused it waits for the endpoint to be there again.
+    async def open(self, ports: SessionPorts) -> AsyncIterator[UpstreamSession]:
+        """See `Connector.open`; after a connection was refused it waits for the endpoint to be there again.
 
         At first the endpoint need not be there: files say what the tools are.
-
-        Raises:
-            GatewayError: It did not come about; the message says why.
         """
-        # The library of a language is a tenth of a second to import: not on the loop.
+        # graphql-core is a tenth of a second to import: not on the loop.
         await anyio.to_thread.run_sync(_import_extra, self._server)
-        from gateway.upstream.graphql.library import Library
         from gateway.upstream.graphql.session import GraphqlSession
+        from gateway.upstream.graphql.tool_set import ToolSetBuilder
 
         config = self._config
-        assert config.endpoint is not None
-        if self._faulty is not None:
-            await self._files_changed(self._faulty)
-        if self._unreachable and not await answers(config.endpoint):
+        if self._unusable is not None:
+            await self._wait_for_other_files(self._unusable)
+        if self._unreachable and not await accepts_connections(config.endpoint):
             raise ConnectionLost("the endpoint cannot be reached", sent=False)
-        if self._library is None:
-            self._library = Library(config)
-        endpoint = Endpoint(self._client, config.endpoint, config.headers)
+        if self._builder is None:
+            self._builder = ToolSetBuilder(config)
         session = GraphqlSession(
-            server=self._server,
-            endpoint=endpoint,
-            library=self._library,
+            endpoint=Endpoint(self._client, config.endpoint, config.headers),
+            builder=self._builder,
+            on_list_changed=ports.on_list_changed,
             exclude_mutations=config.exclude_mutations,
-            asks=config.schema_file is None,
+            introspects=config.schema_file is None,
         )
-        self._faulty, before = None, self._marks()
+        # Before they are read: a change while they are read is one more change.
+        self._unusable, stamps = None, self._stamps()
         async with anyio.create_task_group() as group:
             group.start_soon(watch_paths, self._folder, self._schema_file, session.files_changed)
             try:
                 yield session
             except FilesUnusable:
-                self._faulty = before
+                self._unusable = stamps
                 raise
             finally:
-                self._unreachable = endpoint.unreachable
+                self._unreachable = session.abandoned
                 group.cancel_scope.cancel()
 
-    def _marks(self) -> tuple[Mark, ...]:
-        return tuple(mark_of(path) for path in (self._folder, self._schema_file) if path is not None)
+    def _stamps(self) -> tuple[FileStamp, ...]:
+        return tuple(stamp_of(path) for path in (self._folder, self._schema_file) if path is not None)
 
-    async def _files_changed(self, before: tuple[Mark, ...]) -> None:
+    async def _wait_for_other_files(self, before: tuple[FileStamp, ...]) -> None:
         """Wait for files that were of no use to be others, or for a while."""
-        with anyio.move_on_after(_PATIENCE_S):
+        with anyio.move_on_after(_UNUSABLE_S):
             async with anyio.create_task_group() as group:
 
                 def look() -> None:
-                    if self._marks() != before:
+                    if self._stamps() != before:
                         group.cancel_scope.cancel()
 
                 group.start_soon(watch_paths, self._folder, self._schema_file, look)
+                # They may have changed before the watch began.
                 look()
 
 

@@ -1,4 +1,4 @@
-"""A folder of operations: every file of it within bounds, and a word when one has changed."""
+"""A folder of operations: its files, within bounds, and a call when one has changed."""
 
 from __future__ import annotations
 
@@ -21,14 +21,23 @@ from gateway.errors import GatewayError
 log = logging.getLogger(__name__)
 
 SUFFIXES: Final = (".graphql", ".gql")
+# Far above folders in use (hundreds of files of some kilobytes); whoever names `/` by mistake gets a reason.
 MAX_FILES: Final = 10_000
 MAX_FILE_BYTES: Final = 512 * 1024
 MAX_FOLDER_BYTES: Final = 64 * 1024 * 1024
 _MAX_DEPTH: Final = 32
+# How soon a folder that is gone is looked for: between the two steps of a replacement there is none.
 _RETRY_S: Final = 1.0
-_UNABLE_S: Final = 10.0
+# How often it is looked at where the system gives no watch.
+_UNWATCHED_S: Final = 10.0
+# Changes within this time are one: an editor writes a file in several steps.
+_DEBOUNCE_MS: Final = 100
+_STEP_MS: Final = 50
+# How long the thread takes to notice that it is to end, or that the folder is another one.
+_WAKE_MS: Final = 500
 
-Mark = tuple[int, ...] | None
+FileStamp = tuple[int, ...] | None
+"""Tells one state of a file from another; None while there is none."""
 
 
 class FilesUnusable(GatewayError):
@@ -60,11 +69,11 @@ def read_folder(folder: Path) -> tuple[SourceFile, ...]:
     except OSError as error:
         raise FilesUnusable(f"operations: {folder}: {error.strerror or error}") from None
     files: list[SourceFile] = []
-    room = MAX_FOLDER_BYTES
+    room = MAX_FOLDER_BYTES  # what is left of it
     for name in found[:MAX_FILES]:
-        one = _read(root, name, room)
-        room -= len(one.data)
-        files.append(one)
+        file = _read(root, name, room)
+        room -= len(file.data)
+        files.append(file)
     if len(found) > MAX_FILES:
         files.append(SourceFile(name="(folder)", refused=f"more than {MAX_FILES} files; the others are not read"))
     return tuple(files)
@@ -104,7 +113,7 @@ def _read(root: Path, name: str, room: int) -> SourceFile:
 async def watch_paths(folder: Path | None, file: Path | None, changed: Callable[[], None]) -> None:
     """Call `changed` soon after anything in the folder, or the file, may have changed, until cancelled.
 
-    What else is in the folder, or beside it, is of no interest: our own state may be there.
+    Other files in the folder, or beside it, do not count: our own state may be there.
     """
     own = frozenset(path for path in (folder, file) if path is not None)
     async with anyio.create_task_group() as group:
@@ -115,58 +124,59 @@ async def watch_paths(folder: Path | None, file: Path | None, changed: Callable[
 
 
 def _beside(own: frozenset[Path]) -> frozenset[Path]:
-    """Where a folder or a file is put in place of another one, or the link to it."""
+    """The folders in which one of these can be replaced, or a link to it."""
     return frozenset({path.parent for path in own} | {path.resolve().parent for path in own if path.is_symlink()})
 
 
 async def _watch(folders: frozenset[Path], own: frozenset[Path] | None, changed: Callable[[], None]) -> None:
     """Watch folders: whole, or for these few that are directly in them."""
-    # A thread for itself: those that all share would run out with some dozens of folders.
+    # A thread of its own: those that all share would run out with some dozens of folders.
     limiter = anyio.CapacityLimiter(1)
     while True:
         stop = threading.Event()
         try:
             able = await anyio.to_thread.run_sync(
-                _listen, folders, own, changed, stop, limiter=limiter, abandon_on_cancel=True
+                _wait_for_changes, folders, own, changed, stop, limiter=limiter, abandon_on_cancel=True
             )
         finally:
             stop.set()
         # Gone, or not there yet: a folder that is put in its place is another one to the system.
-        await anyio.sleep(_RETRY_S if able else _UNABLE_S)
+        await anyio.sleep(_RETRY_S if able else _UNWATCHED_S)
         if any(folder.exists() for folder in folders):
             changed()
 
 
-def _listen(
+def _wait_for_changes(
     folders: frozenset[Path], own: frozenset[Path] | None, changed: Callable[[], None], stop: threading.Event
 ) -> bool:
-    """Tell of changes until what is watched is another folder than at the beginning; False where it cannot be."""
+    """Report changes until a folder is another one than at the beginning; False where none can be watched."""
     from watchfiles import watch  # late: nothing that a first answer needs
 
-    before = _marks(folders)
+    before = _stamps(folders)
     if None in before.values():
         return True
-    marks = _marks(own or ())
+    stamps = _stamps(own or ())
     try:
         for changes in watch(
-            *folders, watch_filter=_concerns if own is None else None, recursive=own is None, debounce=100, step=50,
-            rust_timeout=500, stop_event=stop, raise_interrupt=False, yield_on_timeout=True,
+            *folders, watch_filter=_is_relevant if own is None else None, recursive=own is None,
+            debounce=_DEBOUNCE_MS, step=_STEP_MS, rust_timeout=_WAKE_MS,
+            stop_event=stop, raise_interrupt=False, yield_on_timeout=True,
         ):  # fmt: skip
             if stop.is_set():
                 break
-            if changes and (own is None or _marks(own) != marks):
-                marks = _marks(own or ())
+            if changes and (own is None or _stamps(own) != stamps):
+                stamps = _stamps(own or ())
                 anyio.from_thread.run_sync(changed)
-            if _marks(folders) != before:
+            if _stamps(folders) != before:
                 break
     except (OSError, RuntimeError) as error:
-        # As where a system has no more watches to give: then it is looked at now and then.
+        # As where a system has no more watches to give: then the folder is looked at now and then.
         log.debug("watching ended: %s", error)
         return False
     return True
 
 
-def _concerns(change: object, path: str) -> bool:
+def _is_relevant(change: object, path: str) -> bool:
     """Whether it may be a file of ours, a folder with some, or a link to one, as `..data` of Kubernetes."""
     name = os.path.basename(path)
     if name.endswith(SUFFIXES):
@@ -176,12 +186,12 @@ def _concerns(change: object, path: str) -> bool:
     return os.path.islink(path) or not os.path.isfile(path)
 
 
-def _marks(paths: Iterable[Path]) -> dict[Path, Mark]:
-    return {path: mark_of(path) for path in paths}
+def _stamps(paths: Iterable[Path]) -> dict[Path, FileStamp]:
+    return {path: stamp_of(path) for path in paths}
 
 
-def mark_of(path: Path) -> Mark:
-    """What tells a file from another in its place, or from itself when it is written; a folder from another."""
+def stamp_of(path: Path) -> FileStamp:
+    """Differs for another file in its place and after each write; for a folder only where another is in its place."""
     try:
         status = path.stat()
     except OSError:

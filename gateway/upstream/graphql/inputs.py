@@ -1,7 +1,7 @@
 """The types of variables as JSON Schema: what it accepts, a server's own coercion accepts.
 
-The other way round it is so too, within limits that are meant: a list wants to be a list, an ID a text, and no
-member beside the declared ones. Of an `Int` the range is not told, nor of a custom scalar what is in it: there
+The converse holds too, but for deliberate limits: a list has to be a list, an ID a string, and there is no
+member beside the declared ones. The range of an `Int` is not stated, nor the content of a custom scalar: there
 the server has the last word. An argument that may be null accepts it, whatever a profile shows.
 """
 
@@ -12,61 +12,43 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Final
 
-from graphql import (
-    BooleanValueNode,
-    EnumValueNode,
-    FloatValueNode,
-    GraphQLEnumType,
-    GraphQLInputField,
-    GraphQLInputObjectType,
-    GraphQLInputType,
-    GraphQLList,
-    GraphQLNonNull,
-    GraphQLScalarType,
-    GraphQLSchema,
-    IntValueNode,
-    ListValueNode,
-    NullValueNode,
-    ObjectValueNode,
-    StringValueNode,
-    ValueNode,
-    VariableDefinitionNode,
-    ast_from_value,
-    get_named_type,
-    is_specified_scalar_type,
-    type_from_ast,
-)
+import graphql as gql
 
 _SCALARS: Final = {"Int": "integer", "Float": "number", "String": "string", "Boolean": "boolean", "ID": "string"}
-_UNTOLD: Final = object()
+# A default that no JSON value stands for.
+_NO_VALUE: Final = object()
+# Longer integers are no number that anybody means, and slow to read.
+_MAX_DIGITS: Final = 400
 
 
 def input_schema(
-    variables: tuple[VariableDefinitionNode, ...], schema: GraphQLSchema, descriptions: Mapping[str, str]
+    variables: tuple[gql.VariableDefinitionNode, ...], schema: gql.GraphQLSchema, descriptions: Mapping[str, str]
 ) -> dict[str, Any]:
     """The JSON Schema of an operation's variables.
 
     An input object that is used once is written where it is used; one that is used again, or contains itself,
-    stands under `$defs`.
+    is under `$defs`.
 
     Args:
         variables: Of an operation that is valid for the schema.
         schema: Where their types are.
-        descriptions: What is said of single variables; it goes before the description of the type.
+        descriptions: Of single variables; they take precedence over the description of the type.
     """
-    types: dict[str, Any] = {one.variable.name.value: type_from_ast(schema, one.type) for one in variables}
+    types: dict[str, Any] = {
+        variable.variable.name.value: gql.type_from_ast(schema, variable.type) for variable in variables
+    }
     writer = _Writer(list(types.values()))
     properties: dict[str, Any] = {}
     required: list[str] = []
-    for one in variables:
-        name = one.variable.name.value
+    for variable in variables:
+        name = variable.variable.name.value
         type_ = types[name]
         made = writer.schema(type_)
         if name in descriptions:
             made = {**made, "description": descriptions[name]}
-        if one.default_value is not None:
-            made = _with_default(made, one.default_value, type_)
-        elif isinstance(type_, GraphQLNonNull):
+        if variable.default_value is not None:
+            made = _with_default(made, variable.default_value, type_)
+        elif isinstance(type_, gql.GraphQLNonNull):
             required.append(name)
         properties[name] = made
     whole: dict[str, Any] = {"type": "object", "properties": properties}
@@ -79,50 +61,50 @@ def input_schema(
 
 
 def type_description(type_: Any) -> str | None:
-    """What the schema says of the type itself; nothing of the built-in ones, which everybody knows."""
-    named = get_named_type(type_)
-    if isinstance(named, GraphQLScalarType):
-        return None if is_specified_scalar_type(named) else _of_scalar(named)
+    """The description of the type itself; none for the built-in ones, which everybody knows."""
+    named = gql.get_named_type(type_)
+    if isinstance(named, gql.GraphQLScalarType):
+        return None if gql.is_specified_scalar_type(named) else _of_scalar(named)
     return named.description or None if named is not None else None
 
 
 class _Writer:
     """Writes the types of one operation; input objects that are met again become definitions."""
 
-    def __init__(self, roots: list[GraphQLInputType]) -> None:
+    def __init__(self, roots: list[gql.GraphQLInputType]) -> None:
         self._uses = _uses(roots)
         self.definitions: dict[str, Any] = {}
 
-    def schema(self, type_: GraphQLInputType) -> dict[str, Any]:
+    def schema(self, type_: gql.GraphQLInputType) -> dict[str, Any]:
         """What a value of this type looks like, null included where it may be."""
-        if isinstance(type_, GraphQLNonNull):
+        if isinstance(type_, gql.GraphQLNonNull):
             return self._plain(type_.of_type)
         return _nullable(self._plain(type_))
 
     def _plain(self, type_: Any) -> dict[str, Any]:
-        if isinstance(type_, GraphQLNonNull):
+        if isinstance(type_, gql.GraphQLNonNull):
             type_ = type_.of_type
-        if isinstance(type_, GraphQLList):
+        if isinstance(type_, gql.GraphQLList):
             return {"type": "array", "items": self.schema(type_.of_type)}
-        if isinstance(type_, GraphQLInputObjectType):
+        if isinstance(type_, gql.GraphQLInputObjectType):
             return self._object(type_)
         made: dict[str, Any] = {}
-        if isinstance(type_, GraphQLEnumType):
+        if isinstance(type_, gql.GraphQLEnumType):
             made = {"type": "string", "enum": list(type_.values)}
         elif type_.name in _SCALARS:
             made = {"type": _SCALARS[type_.name]}
-        said = type_description(type_)
-        return {**made, "description": said} if said else made
+        description = type_description(type_)
+        return {**made, "description": description} if description else made
 
-    def _object(self, type_: GraphQLInputObjectType) -> dict[str, Any]:
+    def _object(self, type_: gql.GraphQLInputObjectType) -> dict[str, Any]:
         if self._uses[type_.name] < 2:
             return self._members(type_)
         if type_.name not in self.definitions:
-            self.definitions[type_.name] = {}  # begun: what leads back here is a reference
+            self.definitions[type_.name] = {}  # begun: a type that contains itself finds it here
             self.definitions[type_.name] = self._members(type_)
         return {"$ref": f"#/$defs/{type_.name}"}
 
-    def _members(self, type_: GraphQLInputObjectType) -> dict[str, Any]:
+    def _members(self, type_: gql.GraphQLInputObjectType) -> dict[str, Any]:
         made: dict[str, Any] = {"type": "object"}
         if type_.description:
             made["description"] = type_.description
@@ -135,7 +117,8 @@ class _Writer:
             made |= {"minProperties": 1, "maxProperties": 1}
         return {**made, "additionalProperties": False}
 
-    def _member(self, field: GraphQLInputField, only_one: bool) -> dict[str, Any]:
+    def _member(self, field: gql.GraphQLInputField, only_one: bool) -> dict[str, Any]:
+        # In a @oneOf object the one member that is given must not be null.
         made = self._plain(field.type) if only_one else self.schema(field.type)
         if field.description:
             made = {**made, "description": field.description}
@@ -145,33 +128,33 @@ class _Writer:
         return _with_default(made, default, field.type) if default is not None else made
 
 
-def _uses(roots: list[GraphQLInputType]) -> Counter[str]:
+def _uses(roots: list[gql.GraphQLInputType]) -> Counter[str]:
     """How often each input object is referred to, from these types and from each other."""
     uses: Counter[str] = Counter()
-    pending = [get_named_type(root) for root in roots]
+    pending = [gql.get_named_type(root) for root in roots]
     while pending:
         type_ = pending.pop()
-        if isinstance(type_, GraphQLInputObjectType):
+        if isinstance(type_, gql.GraphQLInputObjectType):
             uses[type_.name] += 1
             if uses[type_.name] == 1:
-                pending += [get_named_type(one.type) for one in type_.fields.values()]
+                pending += [gql.get_named_type(one.type) for one in type_.fields.values()]
     return uses
 
 
-def _is_required(field: GraphQLInputField) -> bool:
-    return isinstance(field.type, GraphQLNonNull) and _literal_of(field) is None
+def _is_required(field: gql.GraphQLInputField) -> bool:
+    return isinstance(field.type, gql.GraphQLNonNull) and _literal_of(field) is None
 
 
-def _literal_of(field: GraphQLInputField) -> ValueNode | None:
+def _literal_of(field: gql.GraphQLInputField) -> gql.ValueNode | None:
     default = field.default
     if default is None:
         return None
     if default.literal is not None:
         return default.literal
-    return ast_from_value(default.value, field.type)
+    return gql.ast_from_value(default.value, field.type)
 
 
-def _of_scalar(type_: GraphQLScalarType) -> str | None:
+def _of_scalar(type_: gql.GraphQLScalarType) -> str | None:
     parts = [type_.description, f"Specified by {type_.specified_by_url}" if type_.specified_by_url else None]
     return "\n\n".join(part for part in parts if part) or f"A value of the scalar type {type_.name}"
 
@@ -179,6 +162,7 @@ def _of_scalar(type_: GraphQLScalarType) -> str | None:
 def _nullable(made: dict[str, Any]) -> dict[str, Any]:
     if "$ref" in made:
         return {"anyOf": [made, {"type": "null"}]}
+    # A custom scalar accepts anything anyway.
     if "type" not in made:
         return made
     changed = {**made, "type": [made["type"], "null"]}
@@ -187,41 +171,43 @@ def _nullable(made: dict[str, Any]) -> dict[str, Any]:
     return changed
 
 
-def _with_default(made: dict[str, Any], literal: ValueNode, type_: Any) -> dict[str, Any]:
+def _with_default(made: dict[str, Any], literal: gql.ValueNode, type_: Any) -> dict[str, Any]:
     value = default_of(literal, type_)
-    return made if value is _UNTOLD else {**made, "default": value}
+    return made if value is _NO_VALUE else {**made, "default": value}
 
 
-def default_of(literal: ValueNode, type_: Any) -> Any:
+def default_of(literal: gql.ValueNode, type_: Any) -> Any:
     """A literal of the document as the JSON value that would be sent for it."""
-    if isinstance(type_, GraphQLNonNull):
+    if isinstance(type_, gql.GraphQLNonNull):
         type_ = type_.of_type
-    if isinstance(literal, NullValueNode):
+    if isinstance(literal, gql.NullValueNode):
         return None
-    if isinstance(type_, GraphQLList):
-        items = literal.values if isinstance(literal, ListValueNode) else (literal,)
+    if isinstance(type_, gql.GraphQLList):
+        # "If the value is not a list, it is coerced to a list of one item": GraphQL, "List", "Input Coercion".
+        items = literal.values if isinstance(literal, gql.ListValueNode) else (literal,)
         return _whole([default_of(one, type_.of_type) for one in items])
-    if isinstance(literal, ListValueNode):
+    if isinstance(literal, gql.ListValueNode):
         return _whole([default_of(one, None) for one in literal.values])
-    if isinstance(literal, ObjectValueNode):
-        fields = type_.fields if isinstance(type_, GraphQLInputObjectType) else {}
+    if isinstance(literal, gql.ObjectValueNode):
+        fields = type_.fields if isinstance(type_, gql.GraphQLInputObjectType) else {}
         members = {
             one.name.value: default_of(one.value, fields[one.name.value].type if one.name.value in fields else None)
             for one in literal.fields
         }
-        return _UNTOLD if _UNTOLD in members.values() else members
-    if isinstance(literal, IntValueNode):
-        # Longer ones are no number that anybody means, and slow to read.
-        if len(literal.value) > 400:
-            return _UNTOLD
+        return _NO_VALUE if _NO_VALUE in members.values() else members
+    if isinstance(literal, gql.IntValueNode):
+        if len(literal.value) > _MAX_DIGITS:
+            return _NO_VALUE
+        # An ID is a string in JSON, however it is written in a document.
         return literal.value if getattr(type_, "name", "") == "ID" else int(literal.value)
-    if isinstance(literal, FloatValueNode):
+    if isinstance(literal, gql.FloatValueNode):
         number = float(literal.value)
-        return number if math.isfinite(number) else _UNTOLD
-    if isinstance(literal, StringValueNode | EnumValueNode | BooleanValueNode):
+        # 1e999 is a valid literal and no JSON number.
+        return number if math.isfinite(number) else _NO_VALUE
+    if isinstance(literal, gql.StringValueNode | gql.EnumValueNode | gql.BooleanValueNode):
         return literal.value
-    return _UNTOLD
+    return _NO_VALUE
 
 
 def _whole(values: list[Any]) -> Any:
-    return _UNTOLD if any(value is _UNTOLD for value in values) else values
+    return _NO_VALUE if any(value is _NO_VALUE for value in values) else values

@@ -8,41 +8,15 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any, Final
 
-from graphql import (
-    ArgumentNode,
-    DocumentNode,
-    FieldNode,
-    FragmentDefinitionNode,
-    FragmentSpreadNode,
-    GraphQLError,
-    GraphQLField,
-    GraphQLInputObjectType,
-    GraphQLObjectType,
-    GraphQLSchema,
-    InlineFragmentNode,
-    Node,
-    ObjectFieldNode,
-    OperationDefinitionNode,
-    OperationType,
-    SelectionNode,
-    TypeInfo,
-    TypeInfoVisitor,
-    VariableDefinitionNode,
-    VariableNode,
-    Visitor,
-    get_named_type,
-    print_ast,
-    type_from_ast,
-    validate,
-    visit,
-)
+import graphql as gql
 
 from gateway.upstream.graphql.documents import Document, Fragment
 from gateway.upstream.graphql.inputs import input_schema, type_description
-from gateway.upstream.graphql.refusals import Refused
+from gateway.upstream.graphql.rejections import FileRejected
 
 # An `s` after capitals is a plural: `getIDs` is `get_ids`.
 _WORD_EDGE: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z](?!s(?![a-z]))[a-z])")
+# Names in a generated description: enough to tell what is asked for, and still a sentence.
 _MAX_FIELDS: Final = 12
 
 
@@ -64,10 +38,10 @@ class Operation:
     text: str
     operation_name: str | None
     mutation: bool
-    notes: tuple[Refused, ...] = ()
+    notes: tuple[FileRejected, ...] = ()
 
 
-def tool_of(document: Document, schema: GraphQLSchema, shared: Mapping[str, Fragment]) -> Operation:
+def tool_of(document: Document, schema: gql.GraphQLSchema, shared: Mapping[str, Fragment]) -> Operation:
     """Make the tool of a document that holds an operation.
 
     Args:
@@ -76,27 +50,29 @@ def tool_of(document: Document, schema: GraphQLSchema, shared: Mapping[str, Frag
         shared: Fragments of files that hold only fragments; those that are used are sent along.
 
     Raises:
-        Refused: It is not valid for this schema; the reason says where.
+        FileRejected: It is not valid for this schema; the reason says where.
     """
     operation = document.operation
     assert operation is not None
     root = schema.get_root_type(operation.operation)
     if root is None:
         detail = f"the schema has no {operation.operation.value} type"
-        raise Refused.at("not_in_schema", detail, operation, document.file)
+        raise FileRejected.at("not_in_schema", detail, operation, document.file)
     borrowed = _borrowed(document, shared)
-    whole = DocumentNode(definitions=(*document.node.definitions, *(one.node for one in borrowed)))
-    notes: list[Refused] = []
-    for error in validate(schema, whole):
-        refused = Refused.of("not_in_schema", error, document.file)
+    # Validated with what it borrows: an error may be in a shared fragment, and then names its file.
+    whole = gql.DocumentNode(definitions=(*document.node.definitions, *(one.node for one in borrowed)))
+    notes: list[FileRejected] = []
+    for error in gql.validate(schema, whole):
+        refused = FileRejected.of("not_in_schema", error, document.file)
         if not _is_condition(error, whole):
             raise refused
         detail = f"{refused.detail} A strict endpoint refuses it: make it Boolean!, or give it a default."
-        notes.append(Refused("nullable_condition", detail, refused.place))
+        notes.append(FileRejected("nullable_condition", detail, refused.place))
     own_name = operation.name.value if operation.name is not None else None
+    # Unnamed operations are allowed where a file holds only one: then the file names the tool.
     name = document.tool_name or (snake_case(own_name) if own_name else PurePosixPath(document.file).stem)
-    mutation = operation.operation == OperationType.MUTATION
-    fragments = {one.name.value: one for one in whole.definitions if isinstance(one, FragmentDefinitionNode)}
+    mutation = operation.operation == gql.OperationType.MUTATION
+    fragments = {one.name.value: one for one in whole.definitions if isinstance(one, gql.FragmentDefinitionNode)}
     fields = list(_root_fields(operation, root, fragments))
     return Operation(
         name=name,
@@ -122,33 +98,33 @@ def snake_case(name: str) -> str:
     return "_".join(parts).lower()
 
 
-def _is_condition(error: GraphQLError, whole: DocumentNode) -> bool:
+def _is_condition(error: gql.GraphQLError, whole: gql.DocumentNode) -> bool:
     """Whether all that is wrong is a variable that may be null as the condition of @include or @skip.
 
-    People write it so, and there are servers that take it: the endpoint has the last word.
+    People write it so, and there are servers that accept it: the endpoint has the last word.
     """
-    if len(error.nodes or ()) != 2 or error.nodes is None or not isinstance(error.nodes[1], VariableNode):
+    if len(error.nodes or ()) != 2 or error.nodes is None or not isinstance(error.nodes[1], gql.VariableNode):
         return False
-    if not isinstance(error.nodes[0], VariableDefinitionNode) or print_ast(error.nodes[0].type) != "Boolean":
+    if not isinstance(error.nodes[0], gql.VariableDefinitionNode) or gql.print_ast(error.nodes[0].type) != "Boolean":
         return False
     return any(node is error.nodes[1] for node in _conditions(whole))
 
 
-def _conditions(whole: DocumentNode) -> Iterator[Node]:
+def _conditions(whole: gql.DocumentNode) -> Iterator[gql.Node]:
     pending: list[Any] = list(whole.definitions)
     while pending:
-        one = pending.pop()
-        for directive in getattr(one, "directives", None) or ():
+        node = pending.pop()
+        for directive in getattr(node, "directives", None) or ():
             if directive.name.value in ("include", "skip"):
                 yield from (argument.value for argument in directive.arguments or ())
-        if getattr(one, "selection_set", None) is not None:
-            pending += one.selection_set.selections
+        if getattr(node, "selection_set", None) is not None:
+            pending += node.selection_set.selections
 
 
 def _borrowed(document: Document, shared: Mapping[str, Fragment]) -> list[Fragment]:
     """The shared fragments that a document needs, those that they need included, ordered by name."""
     needed: dict[str, Fragment] = {}
-    pending: list[Node] = list(document.node.definitions)
+    pending: list[gql.Node] = list(document.node.definitions)
     while pending:
         for name in _spreads(pending.pop()):
             if name not in document.fragments and name not in needed and name in shared:
@@ -157,90 +133,95 @@ def _borrowed(document: Document, shared: Mapping[str, Fragment]) -> list[Fragme
     return [needed[name] for name in sorted(needed)]
 
 
-def _spreads(node: Node) -> Iterator[str]:
+def _spreads(node: gql.Node) -> Iterator[str]:
     pending: list[Any] = [node]
     while pending:
-        one = pending.pop()
-        if isinstance(one, FragmentSpreadNode):
-            yield one.name.value
-        selection_set = getattr(one, "selection_set", None)
+        node = pending.pop()
+        if isinstance(node, gql.FragmentSpreadNode):
+            yield node.name.value
+        selection_set = getattr(node, "selection_set", None)
         if selection_set is not None:
             pending += selection_set.selections
 
 
 def _root_fields(
-    operation: OperationDefinitionNode, root: GraphQLObjectType, fragments: Mapping[str, FragmentDefinitionNode]
-) -> Iterator[tuple[str, GraphQLField | None]]:
-    """The fields that are asked for first, fragments opened."""
-    pending: list[SelectionNode] = list(reversed(operation.selection_set.selections))
+    operation: gql.OperationDefinitionNode,
+    root: gql.GraphQLObjectType,
+    fragments: Mapping[str, gql.FragmentDefinitionNode],
+) -> Iterator[tuple[str, gql.GraphQLField | None]]:
+    """The fields at the top of the operation, fragments opened."""
+    # A stack, so in reverse: the fields come in the order of the document.
+    pending: list[gql.SelectionNode] = list(reversed(operation.selection_set.selections))
     opened: set[str] = set()
     while pending:
-        one = pending.pop()
-        if isinstance(one, FieldNode):
-            yield one.name.value, root.fields.get(one.name.value)
-        elif isinstance(one, InlineFragmentNode):
-            pending += reversed(one.selection_set.selections)
-        elif isinstance(one, FragmentSpreadNode) and one.name.value not in opened:
-            opened.add(one.name.value)
-            pending += reversed(fragments[one.name.value].selection_set.selections)
+        node = pending.pop()
+        if isinstance(node, gql.FieldNode):
+            yield node.name.value, root.fields.get(node.name.value)
+        elif isinstance(node, gql.InlineFragmentNode):
+            pending += reversed(node.selection_set.selections)
+        elif isinstance(node, gql.FragmentSpreadNode) and node.name.value not in opened:
+            opened.add(node.name.value)
+            pending += reversed(fragments[node.name.value].selection_set.selections)
 
 
 def _described(
-    operation: OperationDefinitionNode, fields: list[tuple[str, GraphQLField | None]], name: str | None
+    operation: gql.OperationDefinitionNode, fields: list[tuple[str, gql.GraphQLField | None]], name: str | None
 ) -> str:
-    said = next((field.description for _, field in fields if field is not None and field.description), None)
-    if said is not None:
-        return said
+    # The author of the schema described what the first of its fields gives: no words of ours are better.
+    described = next((field.description for _, field in fields if field is not None and field.description), None)
+    if described is not None:
+        return described
     names = list(dict.fromkeys(name for name, _ in fields))
     shown = ", ".join(names[:_MAX_FIELDS]) + (" and others" if len(names) > _MAX_FIELDS else "")
     return f"Runs the GraphQL {operation.operation.value}{f' {name}' if name else ''}: {shown}."
 
 
 def _descriptions(
-    document: Document, operation: OperationDefinitionNode, whole: DocumentNode, schema: GraphQLSchema
+    document: Document, operation: gql.OperationDefinitionNode, whole: gql.DocumentNode, schema: gql.GraphQLSchema
 ) -> dict[str, str]:
-    """What is said of each variable: by the document, by its type, by the argument that it is given to."""
+    """The description of each variable: from the document, of its type, or of the argument that it is given to."""
     found = dict(document.arguments)
     wanting: set[str] = set()
-    for one in operation.variable_definitions or ():
-        name = one.variable.name.value
+    for variable in operation.variable_definitions or ():
+        name = variable.variable.name.value
         if name not in found:
-            said = type_description(type_from_ast(schema, one.type))
-            if said is None:
+            of_type = type_description(gql.type_from_ast(schema, variable.type))
+            if of_type is None:
                 wanting.add(name)
             else:
-                found[name] = said
+                found[name] = of_type
+    # A visit of the whole document, only where it can find something.
     if wanting:
-        info = TypeInfo(schema)
+        info = gql.TypeInfo(schema)
         uses = _Uses(info, wanting)
-        visit(whole, TypeInfoVisitor(info, uses))
+        gql.visit(whole, gql.TypeInfoVisitor(info, uses))
         found |= uses.found
     return found
 
 
-class _Uses(Visitor):
-    """Looks where variables are given to, for what the schema says there."""
+class _Uses(gql.Visitor):
+    """Looks at where variables are used, for the descriptions that the schema has there."""
 
-    def __init__(self, info: TypeInfo, wanting: set[str]) -> None:
+    def __init__(self, info: gql.TypeInfo, wanting: set[str]) -> None:
         super().__init__()
         self.found: dict[str, str] = {}
         self._info = info
         self._wanting = wanting
 
     def enter_variable(
-        self, node: VariableNode, _key: object, parent: object, _path: object, _ancestors: object
+        self, node: gql.VariableNode, _key: object, parent: object, _path: object, _ancestors: object
     ) -> None:
         """Take the description of the argument, or of the member of an input object."""
         name = node.name.value
         if name not in self._wanting or name in self.found:
             return
-        said: str | None = None
-        if isinstance(parent, ArgumentNode):
+        description: str | None = None
+        if isinstance(parent, gql.ArgumentNode):
             argument = self._info.get_argument()
-            said = argument.description if argument is not None else None
-        elif isinstance(parent, ObjectFieldNode):
-            owner = get_named_type(self._info.get_parent_input_type())
-            if isinstance(owner, GraphQLInputObjectType) and parent.name.value in owner.fields:
-                said = owner.fields[parent.name.value].description
-        if said:
-            self.found[name] = said
+            description = argument.description if argument is not None else None
+        elif isinstance(parent, gql.ObjectFieldNode):
+            owner = gql.get_named_type(self._info.get_parent_input_type())
+            if isinstance(owner, gql.GraphQLInputObjectType) and parent.name.value in owner.fields:
+                description = owner.fields[parent.name.value].description
+        if description:
+            self.found[name] = description

@@ -6,27 +6,22 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from graphql import (
-    GraphQLSchema,
-    GraphQLSyntaxError,
-    Source,
-    build_ast_schema,
-    build_client_schema,
-    get_introspection_query,
-    parse,
-)
+import graphql as gql
 
 from gateway import wire
 from gateway.errors import GatewayError
-from gateway.upstream.graphql.answers import response_of, words
-from gateway.upstream.graphql.aside import run_aside
 from gateway.upstream.graphql.endpoint import Endpoint
 from gateway.upstream.graphql.folder import FilesUnusable
-from gateway.upstream.graphql.refusals import ODD
+from gateway.upstream.graphql.rejections import SCHEMA_ERRORS
+from gateway.upstream.graphql.responses import error_text, response_of
+from gateway.upstream.graphql.worker_thread import run_in_thread
 from registry.schema.text import excerpt
 
+# Large public schemas have some megabytes as introspection JSON.
 MAX_SCHEMA_BYTES: Final = 16 * 1024 * 1024
+# Fewer than a file of that size may hold: text made of short tokens would keep a thread busy for most of a minute.
 _MAX_TOKENS: Final = 1_000_000
+# A row of a table.
 _MAX_REASON: Final = 300
 
 
@@ -52,10 +47,10 @@ def read_schema_file(path: Path) -> bytes:
     return data
 
 
-def load_schema(data: bytes, name: str) -> GraphQLSchema:
+def load_schema(data: bytes, name: str) -> gql.GraphQLSchema:
     """The schema that a file holds; whether it is SDL or JSON is seen from its first character.
 
-    Directives that it does not define are let pass: they are for the servers of those who use them.
+    Directives that it does not define are let pass: they are for the servers of their authors.
 
     Raises:
         FilesUnusable: It is neither.
@@ -72,30 +67,30 @@ def load_schema(data: bytes, name: str) -> GraphQLSchema:
         except ValueError as error:
             raise FilesUnusable(f"schema: {name}: {_reason(str(error))}") from None
     try:
-        document = parse(Source(text, name), max_tokens=_MAX_TOKENS)
-        schema = build_ast_schema(document, assume_valid=True, assume_valid_sdl=True)
-    except GraphQLSyntaxError as error:
+        document = gql.parse(gql.Source(text, name), max_tokens=_MAX_TOKENS)
+        schema = gql.build_ast_schema(document, assume_valid=True, assume_valid_sdl=True)
+    except gql.GraphQLSyntaxError as error:
         line, column = error.locations[0] if error.locations else (1, 1)
         raise FilesUnusable(f"schema: {name}:{line}:{column}: {_reason(error.message)}") from None
-    except ODD as error:  # boundary: whatever a schema provokes spoils that schema only
+    except SCHEMA_ERRORS as error:  # boundary: whatever a schema provokes spoils that schema only
         raise FilesUnusable(f"schema: {name}: {_reason(str(error) or type(error).__name__)}") from None
     if schema.query_type is None:
         raise FilesUnusable(f"schema: {name}: it defines no type Query")
     return schema
 
 
-def _from_introspection(found: Any) -> GraphQLSchema:
+def _from_introspection(found: Any) -> gql.GraphQLSchema:
     if isinstance(found, dict) and isinstance(found.get("data"), dict):
         found = found["data"]
     if not isinstance(found, dict) or not isinstance(found.get("__schema"), dict):
         raise ValueError("it holds no __schema; expected SDL or the answer to an introspection")
     try:
-        return build_client_schema(found, assume_valid=True)  # type: ignore[arg-type] # it raises for what is none
-    except ODD as error:  # boundary: whatever a schema provokes spoils that schema only
+        return gql.build_client_schema(found, assume_valid=True)  # type: ignore[arg-type] # it raises for what is none
+    except SCHEMA_ERRORS as error:  # boundary: whatever a schema provokes spoils that schema only
         raise ValueError(_reason(str(error) or type(error).__name__)) from None
 
 
-async def introspect(endpoint: Endpoint) -> bytes:
+async def fetch_introspection(endpoint: Endpoint) -> bytes:
     """Ask the endpoint for its schema; older servers are asked for less.
 
     Raises:
@@ -103,22 +98,25 @@ async def introspect(endpoint: Endpoint) -> bytes:
         ConnectionLost, HttpStatusError: As `Endpoint.post`.
     """
     reason = ""
-    newest = get_introspection_query(
+    # The newest features first: `oneOf` and deprecated arguments make better tools.
+    newest = gql.get_introspection_query(
         specified_by_url=True, directive_is_repeatable=True, input_value_deprecation=True, one_of=True
     )
-    for query in (newest, get_introspection_query()):
+    for query in (newest, gql.get_introspection_query()):
         payload = {"query": query, "operationName": "IntrospectionQuery"}
         answer = await endpoint.post(payload, limit_bytes=MAX_SCHEMA_BYTES)
-        response = await run_aside(partial(response_of, answer))
+        response = await run_in_thread(partial(response_of, answer))
         if isinstance(response.get("data"), dict) and isinstance(response["data"].get("__schema"), dict):
             return answer.body
         errors = response.get("errors")
-        reason = excerpt(words(errors) if isinstance(errors, list) else "", _MAX_REASON) or "the answer has no schema"
+        reason = (
+            excerpt(error_text(errors) if isinstance(errors, list) else "", _MAX_REASON) or "the answer has no schema"
+        )
     raise SchemaUnusable(f"the endpoint does not tell its schema ({reason}); name a file under `schema`")
 
 
-def load_introspection(body: bytes) -> GraphQLSchema:
-    """The schema in an answer that `introspect` gave.
+def load_introspection(body: bytes) -> gql.GraphQLSchema:
+    """The schema in an answer that `fetch_introspection` gave.
 
     Raises:
         SchemaUnusable: It is none.

@@ -2,112 +2,142 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from functools import partial
 from typing import Any, Final
 
 import anyio
 
 from gateway.errors import INVALID_PARAMS, METHOD_NOT_FOUND, RpcError, error_result
-from gateway.upstream.graphql import exploring
-from gateway.upstream.graphql.answers import is_request_error, response_of, result_of
-from gateway.upstream.graphql.aside import run_aside
+from gateway.upstream.graphql import introspection_tools
 from gateway.upstream.graphql.endpoint import Endpoint
-from gateway.upstream.graphql.library import Library, Shelf
-from gateway.upstream.mcp_session import ALL_KINDS, RawListing, UpstreamCall, UpstreamSession
+from gateway.upstream.graphql.responses import is_request_error, response_of, result_of
+from gateway.upstream.graphql.tool_set import ToolSet, ToolSetBuilder
+from gateway.upstream.graphql.worker_thread import run_in_thread
+from gateway.upstream.session import ALL_KINDS, OnListChanged, RawListing, UpstreamCall
+from gateway.upstream.watch_list import WatchList
 from registry.catalog.catalog import ListKind
 from registry.schema.text import excerpt
 
-# An endpoint that refuses document after document is asked for its schema only so often.
-_DOUBT_S: Final = 30.0
+# An endpoint that refuses document after document is asked for its schema only so often: an introspection costs a
+# large server seconds.
+_RECHECK_S: Final = 30.0
+_TOOLS: Final[tuple[ListKind, ...]] = ("tools",)
 
 
-class GraphqlSession(UpstreamSession):
-    """One span of time in which the endpoint is thought to be there; nothing is negotiated and nothing is kept."""
+class GraphqlSession:
+    """One span of time in which the endpoint is thought to be there; nothing is negotiated and nothing is kept.
+
+    Attributes:
+        abandoned: The endpoint was found not to be reachable.
+    """
+
+    protocol_version = "graphql"
+    capabilities: Final[dict[str, Any]] = {"tools": {}}
+    server_info: Final[dict[str, Any]] = {"name": "GraphQL"}
+    instructions = None
+    exchanges = True
+    # Of files changes are noticed at once, but not of the schema.
+    announces_changes = False
 
     def __init__(
-        self, *, server: str, endpoint: Endpoint, library: Library, exclude_mutations: bool, asks: bool
+        self,
+        *,
+        endpoint: Endpoint,
+        builder: ToolSetBuilder,
+        on_list_changed: OnListChanged,
+        exclude_mutations: bool,
+        introspects: bool,
     ) -> None:
-        """Serve the tools of a library.
+        """Serve what a builder makes.
 
         Args:
-            server: The alias.
             endpoint: Where documents go.
-            library: What they are made of; it outlives this session.
+            builder: Makes the tools; it outlives this session.
+            on_list_changed: Called when the tools have to be listed again.
             exclude_mutations: No mutation is sent.
-            asks: The schema is the endpoint's own word, and is doubted when it refuses a document.
+            introspects: The schema is from the endpoint, which is asked again when it refuses a document.
         """
-        super().__init__(
-            server=server,
-            channel=endpoint,
-            era="handshake",
-            version="graphql",
-            capabilities={"tools": {}},
-            server_info={"name": "GraphQL"},
-            instructions=None,
-        )
         self._endpoint = endpoint
-        self._library = library
+        self._builder = builder
+        self._on_list_changed = on_list_changed
         self._exclude_mutations = exclude_mutations
-        self._asks = asks
-        self._listed: Shelf | None = None
-        self._doubted = False
-        self._doubted_s = -_DOUBT_S
+        self._introspects = introspects
+        self._listed: ToolSet | None = None
+        self._recheck_schema = False
+        self._rechecked_s = -_RECHECK_S
+        self.abandoned = False
 
-    async def list_all(
-        self, kinds: Iterable[ListKind] = ALL_KINDS, *, limit_s: float, polled: bool = False
+    async def fetch_listing(
+        self, kinds: Collection[ListKind] = ALL_KINDS, *, limit_s: float, polled: bool = False
     ) -> RawListing:
-        """See `UpstreamSession.list_all`; where only files have changed, the endpoint is not asked."""
-        ask, self._doubted = frozenset(kinds) == ALL_KINDS or self._doubted, False
-        shelf = await self._library.renew(self._endpoint, ask=ask, polled=polled, limit_s=limit_s)
-        unchanged = shelf is self._listed
-        self._listed = shelf
+        """See `UpstreamSession.fetch_listing`; where only files have changed, the endpoint is not asked."""
+        # Only a change of files names `tools` alone; whoever wants everything wants the schema too.
+        introspect, self._recheck_schema = frozenset(kinds) == ALL_KINDS or self._recheck_schema, False
+        tool_set = await self._builder.renew(self._endpoint, introspect=introspect, polled=polled, limit_s=limit_s)
+        unchanged = tool_set is self._listed
+        self._listed = tool_set
         return RawListing(
-            tools=None if unchanged else list(shelf.tools),
+            tools=None if unchanged else list(tool_set.tools),
             offerings={},
             capabilities=self.capabilities,
             ttl_ms=None,
             scope="public",
-            refused=shelf.refused,
-            noted=shelf.noted,
+            refused=tool_set.refused,
+            noted=tool_set.noted,
         )
 
     async def send(self, call: UpstreamCall) -> Any:
         """See `UpstreamSession.send`; the only method is `tools/call`."""
         if call.method != "tools/call":
             raise RpcError(METHOD_NOT_FOUND, f"a GraphQL endpoint has no {excerpt(call.method, 100)}")
-        shelf, name = self._library.shelf, call.params.get("name")
+        tool_set, name = self._builder.tool_set, call.params.get("name")
         arguments = call.params.get("arguments") or {}
-        operation = shelf.operations.get(name) if shelf is not None and isinstance(name, str) else None
+        operation = tool_set.operations.get(name) if tool_set is not None and isinstance(name, str) else None
         if operation is not None:
             payload: dict[str, Any] = {"query": operation.text, "variables": arguments}
             if operation.operation_name is not None:
                 payload["operationName"] = operation.operation_name
-            return await self._answered(payload, call)
-        if shelf is None or not any(one["name"] == name for one in shelf.tools):
+            return await self._post(payload, call)
+        if tool_set is None or not any(tool["name"] == name for tool in tool_set.tools):
             raise RpcError(INVALID_PARAMS, f"there is no tool {excerpt(str(name), 128)}")
-        if name == exploring.GET_SCHEMA:
-            return await run_aside(partial(exploring.tell_schema, shelf.schema, arguments))
-        made = await run_aside(partial(self._payload_of, arguments))
-        return error_result(f"Not sent: {made}") if isinstance(made, str) else await self._answered(made, call)
+        # What is left are the tools of introspection; both print or parse what may be large.
+        if name == introspection_tools.GET_SCHEMA:
+            return await run_in_thread(partial(introspection_tools.get_schema_result, tool_set.schema, arguments))
+        prepared = await run_in_thread(
+            partial(introspection_tools.payload_of, arguments, exclude_mutations=self._exclude_mutations)
+        )
+        if isinstance(prepared, str):
+            return error_result(f"Not sent: {prepared}")
+        return await self._post(prepared, call)
 
-    def _payload_of(self, arguments: dict[str, Any]) -> dict[str, Any] | str:
-        return exploring.payload_of(arguments, exclude_mutations=self._exclude_mutations)
+    async def notify(self, method: str) -> None:
+        """See `UpstreamSession.notify`; there is nobody to tell."""
 
-    async def _answered(self, payload: dict[str, Any], call: UpstreamCall) -> dict[str, Any]:
-        response = response_of(await self._endpoint.post(payload, trace=call.trace))
-        if is_request_error(response):
-            self._doubt()
-        return result_of(response)
+    async def watch(self, watch_list: WatchList | None) -> None:
+        """See `UpstreamSession.watch`; the connector watches the files, and an endpoint announces nothing."""
 
-    def _doubt(self) -> None:
-        """Ask for the schema again: it may have changed under the document."""
-        now_s = anyio.current_time()
-        if self._asks and now_s - self._doubted_s >= _DOUBT_S:
-            self._doubted, self._doubted_s = True, now_s
-            self.files_changed()
+    async def wait_closed(self) -> str:
+        """See `UpstreamSession.wait_closed`; what has no connection does not lose it."""
+        await anyio.sleep_forever()
+        raise AssertionError("unreachable")
+
+    def abandon(self) -> None:
+        """See `UpstreamSession.abandon`."""
+        self.abandoned = True
 
     def files_changed(self) -> None:
         """Have the tools listed again soon."""
-        self.hearing.dirty.add("tools")
-        self.hearing.changed.set()
+        self._on_list_changed(_TOOLS)
+
+    async def _post(self, payload: dict[str, Any], call: UpstreamCall) -> dict[str, Any]:
+        response = response_of(await self._endpoint.post(payload, trace=call.trace))
+        if is_request_error(response):
+            self._schema_may_have_changed()
+        return result_of(response)
+
+    def _schema_may_have_changed(self) -> None:
+        now_s = anyio.current_time()
+        if self._introspects and now_s - self._rechecked_s >= _RECHECK_S:
+            self._recheck_schema, self._rechecked_s = True, now_s
+            self._on_list_changed(_TOOLS)

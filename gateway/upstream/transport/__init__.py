@@ -1,7 +1,8 @@
 """The ways to carry JSON-RPC to an upstream.
 
-`jsonrpc` is the seam: what a transport promises, and the table of pending requests. `child_process` runs a stdio
-server; `http_client` and `http_connection` send bounded HTTP requests; `streamable_http` and `http_sse` carry the two
-HTTP transports of MCP, reading server-sent events with `event_stream`. `invalid_json` rescues what it can of answers
-that are not strict JSON.
+`jsonrpc` is the seam: what a transport promises, and how responses are read. `stream_transport` matches requests
+and answers on one stream, for `stdio` (a child process) and for `http_sse`; `streamable_http` sends each request
+on its own. `http_client` and `http_connection` send bounded HTTP requests, `event_stream` reads server-sent
+events, `invalid_json` saves what it can of responses that are not strict JSON, and `bounds` says how much one
+message may hold.
 """

@@ -7,12 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final
 
 from gateway.errors import ConnectionLost
 from gateway.lines import LineSplitter
-
-MAX_EVENT_BYTES: Final = 8 * 1024 * 1024
+from gateway.upstream.transport.bounds import MAX_MESSAGE_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +31,7 @@ class EventParser:
     """
 
     def __init__(self, *, skip_large: bool = False, on_skipped: Callable[[bytes], None] = lambda ends: None) -> None:
-        self._lines = LineSplitter(MAX_EVENT_BYTES, lambda ends: on_skipped(ends.removeprefix(b"data:")))
+        self._lines = LineSplitter(MAX_MESSAGE_BYTES, lambda ends: on_skipped(ends.removeprefix(b"data:")))
         self._skip_large = skip_large
         self._dropping = False
         self._data: list[bytes] = []
@@ -45,18 +43,20 @@ class EventParser:
         """Events that end within this chunk.
 
         Raises:
-            ConnectionLost: A line or an event is larger than `MAX_EVENT_BYTES`.
+            ConnectionLost: A line or an event is larger than `MAX_MESSAGE_BYTES`.
         """
         for line in self._lines.feed(chunk):
             event = self._line(line.removesuffix(b"\r"))
             if event is not None:
                 yield event
-        # A line that was skipped left its event without data, which is no event.
+        # A line that was skipped left its event without data, which is no event: only the reader of several answers
+        # can do without it.
         if self._lines.skipped and not self._skip_large:
             raise _too_large()
 
     def _line(self, line: bytes) -> ServerSentEvent | None:
         if not line:
+            # An empty line ends an event; one without data is not dispatched.
             if not self._data or self._dropping:
                 self._data, self._data_bytes, self._event, self._dropping = [], 0, "", False
                 return None
@@ -68,7 +68,8 @@ class EventParser:
         if name == b"data" and not self._dropping:
             self._data.append(value)
             self._data_bytes += len(value)
-            if self._data_bytes > MAX_EVENT_BYTES:
+            # Many short lines can make one large event.
+            if self._data_bytes > MAX_MESSAGE_BYTES:
                 if not self._skip_large:
                     raise _too_large()
                 self._data, self._data_bytes, self._dropping = [], 0, True
@@ -80,4 +81,4 @@ class EventParser:
 
 
 def _too_large() -> ConnectionLost:
-    return ConnectionLost(f"an event is larger than {MAX_EVENT_BYTES} bytes", sent=True)
+    return ConnectionLost(f"an event is larger than {MAX_MESSAGE_BYTES} bytes", sent=True)

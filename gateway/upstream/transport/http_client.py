@@ -13,13 +13,17 @@ from typing import Final
 from urllib.parse import urljoin, urlsplit
 
 from gateway.errors import ConnectionLost, HttpStatusError
-from gateway.upstream.transport.http_connection import MAX_BODY_BYTES, HttpConnection
+from gateway.upstream.transport.bounds import MAX_MESSAGE_BYTES
+from gateway.upstream.transport.http_connection import HttpConnection
 
 # uvicorn and Node close idle connections after 5 s: leave before they do.
 IDLE_S: Final = 4.0
 # As many as calls come at once, each for a few seconds: a burst that has to connect anew costs thrice as much.
 MAX_IDLE: Final = 256
+# One for a trailing slash, one for a moved path; more is a loop.
 _MAX_REDIRECTS: Final = 3
+# Far above the URLs of a configuration; those of redirects must not fill the memory.
+_MAX_CACHED_URLS: Final = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +44,7 @@ class Origin:
         return f"{'https' if self.secure else 'http'}://{self.authority}"
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=_MAX_CACHED_URLS)
 def split_url(url: str) -> tuple[Origin, str]:
     """Split an absolute URL into its origin and request target.
 
@@ -64,12 +68,13 @@ def header_lines(headers: Mapping[str, str]) -> bytes:
         ValueError: A name or value holds a line break of its own.
     """
     text = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
+    # Counted once for all: a look at each name and value would cost every request more.
     if text.count("\n") != len(headers) or text.count("\r") != len(headers) or "\0" in text:
         raise ValueError("a header holds a line break")
     return text.encode("latin-1", "replace")
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=_MAX_CACHED_URLS)
 def _first_lines(method: str, url: str) -> tuple[str, bytes]:
     """The name of a URL's origin, and the lines that every request to it begins with."""
     origin, target = split_url(url)
@@ -90,7 +95,7 @@ class Response:
         """The media type without parameters, in lower case."""
         return self.headers.get("content-type", "").partition(";")[0].strip().lower()
 
-    async def read(self, limit_bytes: int = MAX_BODY_BYTES) -> bytes:
+    async def read(self, limit_bytes: int = MAX_MESSAGE_BYTES) -> bytes:
         """The whole body.
 
         Raises:
@@ -136,10 +141,10 @@ class HttpClient:
     """
 
     def __init__(self, *, connect_timeout_s: float = 10.0, unix_path: str | None = None) -> None:
-        """Keep no connection yet.
+        """Open no connection yet.
 
         Args:
-            connect_timeout_s: For each attempt.
+            connect_timeout_s: For each attempt; a host on the network that answers at all does so within some seconds.
             unix_path: A socket in the file system that every request goes to, whatever host its URL names.
         """
         self._connect_timeout_s = connect_timeout_s
@@ -189,11 +194,13 @@ class HttpClient:
                         raise ConnectionLost(connection.lost, sent=True)
                     await connection.wait()
                 headers, status = connection.headers, connection.status
+                # A small compressed body may be a huge one.
                 if headers.get("content-encoding", "identity") != "identity":
                     raise ConnectionLost("the answer is compressed, which was not asked for", sent=True)
             except BaseException:
                 connection.abort()
                 raise
+            # 301, 302 and 303 would turn a POST into a GET; they are an answer that is no result.
             if status not in (307, 308):
                 return Response(status=status, headers=headers, connection=connection)
             self._keep(connection)
@@ -202,6 +209,7 @@ class HttpClient:
                 moved, first = _first_lines(method, url)
             except ValueError as error:
                 raise HttpStatusError(status, str(error)) from None
+            # Our headers may hold credentials, which are for the configured origin only.
             if moved != origin:
                 raise HttpStatusError(status, "a redirect to another origin is not followed")
         raise HttpStatusError(status, "too many redirects")
@@ -214,6 +222,7 @@ class HttpClient:
         idle = self._idle.get(origin)
         while idle:
             connection = idle.pop()
+            # The newest first: the older ones are the likeliest to be closed by their server.
             if connection.alive and asyncio.get_running_loop().time() - connection.idle_since_s < IDLE_S:
                 connection.reset()
                 return connection
@@ -254,6 +263,7 @@ class HttpClient:
         idle.append(connection)
 
     def _context(self) -> ssl.SSLContext:
+        # Late: reading the system's certificates takes tens of milliseconds.
         if self._tls is None:
             self._tls = ssl.create_default_context()
         return self._tls

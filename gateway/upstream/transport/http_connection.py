@@ -8,10 +8,12 @@ from typing import Final, cast
 import httptools
 
 from gateway.errors import ConnectionLost
+from gateway.upstream.transport.bounds import MAX_MESSAGE_BYTES
 
-MAX_BODY_BYTES: Final = 8 * 1024 * 1024
+# What servers in use accept of requests (8 to 64 KiB), applied to their answers.
 MAX_HEAD_BYTES: Final = 64 * 1024
 MAX_HEADERS: Final = 256
+# A reader that does not keep up holds this much, some socket buffers' worth; then TCP slows the sender down.
 _PAUSE_BYTES: Final = 512 * 1024
 
 
@@ -19,7 +21,7 @@ class HttpConnection(asyncio.Protocol):
     """One socket.
 
     Attributes:
-        origin: Whom it leads to, as its owner names it.
+        origin: Where it leads to, as its owner names it.
         lost: Why it can carry nothing more; None while it can.
         idle_since_s: When its last exchange ended, by the loop's clock.
         status: Of the answer; 0 before its head is there.
@@ -37,7 +39,7 @@ class HttpConnection(asyncio.Protocol):
         self.reset()
 
     def reset(self) -> None:
-        """Be ready for the next exchange."""
+        """Prepare for the next exchange."""
         self._parser = httptools.HttpResponseParser(self)
         self._body: list[bytes] = []
         self._buffered_bytes = 0
@@ -58,8 +60,9 @@ class HttpConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if not self.head_done:
+            # A first chunk may hold the head and a body: the head alone is bounded by what both may have.
             self._head_bytes += len(data)
-            if self._head_bytes > MAX_HEAD_BYTES + MAX_BODY_BYTES:
+            if self._head_bytes > MAX_HEAD_BYTES + MAX_MESSAGE_BYTES:
                 self.fail("the head of the answer is too large")
                 return
         try:
@@ -76,6 +79,7 @@ class HttpConnection(asyncio.Protocol):
         return False
 
     def connection_lost(self, error: Exception | None) -> None:
+        # Without a length the end of the connection is the end of the body; with one it is a truncation.
         if self.head_done and not self.complete and error is None and self._until_close():
             self.complete = True
         if self.lost is None:
@@ -85,6 +89,7 @@ class HttpConnection(asyncio.Protocol):
     # httptools callbacks
 
     def on_message_begin(self) -> None:
+        # Bytes after the answer: they would be taken for the answer to the next request.
         if self.complete:
             raise ValueError("the peer speaks unasked")
 
@@ -95,6 +100,7 @@ class HttpConnection(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         self.status = self._parser.get_status_code()
+        # 1xx comes before the answer itself.
         if self.status < 200:
             self.headers = {}
             return
@@ -127,7 +133,7 @@ class HttpConnection(asyncio.Protocol):
         self._transport.write(data)
 
     def take(self) -> bytes:
-        """Whatever of the body has come and was not taken yet."""
+        """What of the body has arrived and was not taken yet."""
         parts: list[bytes] = []
         self.take_into(parts)
         return b"".join(parts)
@@ -145,6 +151,7 @@ class HttpConnection(asyncio.Protocol):
 
     async def wait(self) -> None:
         """Return when something has changed."""
+        # One waiter: an exchange has one reader.
         self._waiter = self._loop.create_future()
         try:
             await self._waiter
@@ -157,7 +164,7 @@ class HttpConnection(asyncio.Protocol):
         self.abort()
 
     def abort(self) -> None:
-        """Drop the socket at once."""
+        """Close the socket at once, without sending what is buffered."""
         if self._transport is not None:
             self._transport.abort()
 

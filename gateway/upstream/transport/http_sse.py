@@ -1,4 +1,4 @@
-"""HTTP+SSE of 2024-11-05: requests by POST, every answer on one long stream.
+"""The HTTP+SSE transport of 2024-11-05: requests by POST, every answer on one long stream.
 
 Source: MCP 2024-11-05, "Transports", "HTTP with SSE".
 """
@@ -8,108 +8,126 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from typing import Final
 from urllib.parse import urljoin
 
 import anyio
 
 from gateway import wire
-from gateway.errors import Congested, ConnectionLost, GatewayError, HttpStatusError
+from gateway.errors import INTERNAL_ERROR, Congested, ConnectionLost, GatewayError, HttpStatusError
 from gateway.upstream.transport.event_stream import EventParser
 from gateway.upstream.transport.http_client import HttpClient, Response, split_url
-from gateway.upstream.transport.jsonrpc import Correlator, OnMessage
-from gateway.upstream.transport.streamable_http import StreamChannel
+from gateway.upstream.transport.jsonrpc import OnMessage
+from gateway.upstream.transport.stream_transport import StreamTransport
 
 log = logging.getLogger(__name__)
+
+# Messages that wait for their POST to begin, which takes no longer than a turn of the loop: four times the calls
+# that are in flight by default, for their cancellations and answers.
+_MAX_UNSENT: Final = 256
 
 
 @asynccontextmanager
 async def open_sse(
     server: str, url: str, *, headers: Mapping[str, str], client: HttpClient, on_message: OnMessage
-) -> AsyncIterator[StreamChannel]:
+) -> AsyncIterator[StreamTransport]:
     """Open the long stream and learn where to post.
 
     Raises:
         ConnectionLost: The stream ended before it named an endpoint.
         HttpStatusError: It is no event stream, or names an endpoint of another origin.
     """
-    reason = ["the connection is closed"]
-    closed = anyio.Event()
-    ready = anyio.Event()
-    endpoint: list[str] = []
-    sender, posts = anyio.create_memory_object_stream[bytes](256)
-
-    def send(line: bytes) -> None:
+    async with anyio.create_task_group() as group:
+        connection = _SseConnection(server, url, headers, client, on_message)
+        group.start_soon(connection.hold_stream)
         try:
-            sender.send_nowait(line)
-        except (anyio.WouldBlock, anyio.ClosedResourceError, anyio.BrokenResourceError):
-            raise Congested("it takes no more messages") from None
+            await connection.wait_endpoint()
+            group.start_soon(connection.post_all)
+            yield connection.transport
+        finally:
+            connection.close()
+            group.cancel_scope.cancel()
 
-    correlator = Correlator(server, on_message, send)
 
-    async def read(response: Response) -> None:
-        parser = EventParser(skip_large=True, on_skipped=correlator.skip)
+class _SseConnection:
+    """The long stream, and the queue of messages to post."""
+
+    def __init__(
+        self, server: str, url: str, headers: Mapping[str, str], client: HttpClient, on_message: OnMessage
+    ) -> None:
+        self._url = url
+        self._headers = headers
+        self._client = client
+        self._unsent, self._to_post = anyio.create_memory_object_stream[bytes](_MAX_UNSENT)
+        self._endpoint = ""
+        self._endpoint_known = anyio.Event()
+        self._failure: Exception = ConnectionLost("the connection is closed", sent=False)
+        self.transport = StreamTransport(server, on_message, self._send)
+
+    async def hold_stream(self) -> None:
+        """Read the stream until it ends."""
+        head = {**self._headers, "accept": "text/event-stream"}
+        try:
+            async with self._client.send("GET", self._url, head) as response:
+                if response.status != 200 or response.content_type != "text/event-stream":
+                    raise HttpStatusError(response.status, "not an event stream")
+                await self._read(response)
+        except (GatewayError, ValueError) as error:
+            self._failure = error
+        finally:
+            self.transport.close(str(self._failure))
+            self._endpoint_known.set()
+
+    async def wait_endpoint(self) -> None:
+        """Return once the stream has named where to post, or raise the reason why it never will."""
+        await self._endpoint_known.wait()
+        if not self._endpoint:
+            raise self._failure
+
+    async def post_all(self) -> None:
+        """Post every message, each in its own time, so that a slow one holds up no other."""
+        async with anyio.create_task_group() as group, self._to_post:
+            async for line in self._to_post:
+                group.start_soon(self._post, line)
+
+    def close(self) -> None:
+        """Take no more messages."""
+        self._unsent.close()
+        self._to_post.close()
+        self.transport.close("the connection is being closed")
+
+    async def _read(self, response: Response) -> None:
+        # The stream carries the answers of others too: one that is too large must not end it.
+        parser = EventParser(skip_large=True, on_skipped=self.transport.skip)
         async for chunk in response.chunks():
             for event in parser.feed(chunk):
                 if event.event == "endpoint":
-                    target = urljoin(url, event.data.decode("utf-8", "replace").strip())
-                    if split_url(target)[0] != split_url(url)[0]:
+                    target = urljoin(self._url, event.data.decode("utf-8", "replace").strip())
+                    # Our headers may hold credentials, which are for the configured origin only.
+                    if split_url(target)[0] != split_url(self._url)[0]:
                         raise HttpStatusError(200, "the endpoint is of another origin")
-                    endpoint[:] = [target]
-                    ready.set()
+                    self._endpoint = target
+                    self._endpoint_known.set()
                 elif event.event == "message":
-                    correlator.receive(event.data)
+                    self.transport.receive(event.data)
         raise ConnectionLost("the event stream ended", sent=True)
 
-    async def wait_closed() -> str:
-        await closed.wait()
-        return reason[0]
-
-    async def hold() -> None:
+    def _send(self, line: bytes) -> None:
         try:
-            async with client.send("GET", url, {**headers, "accept": "text/event-stream"}) as response:
-                if response.status != 200 or response.content_type != "text/event-stream":
-                    raise HttpStatusError(response.status, "not an event stream")
-                await read(response)
-        except (GatewayError, ValueError) as error:
-            reason[0] = str(error)
-            failure.append(error)
-        finally:
-            correlator.close(reason[0])
-            closed.set()
-            ready.set()
+            self._unsent.send_nowait(line)
+        except (anyio.WouldBlock, anyio.ClosedResourceError, anyio.BrokenResourceError):
+            raise Congested("it takes no more messages") from None
 
-    async def post(line: bytes) -> None:
+    async def _post(self, line: bytes) -> None:
         try:
-            head = {**headers, "content-type": "application/json"}
-            async with client.send("POST", endpoint[0], head, line) as response:
+            head = {**self._headers, "content-type": "application/json"}
+            async with self._client.send("POST", self._endpoint, head, line) as response:
                 await response.read()
                 if response.status >= 400:
                     raise HttpStatusError(response.status, "the message was refused")
         except (GatewayError, ValueError) as error:
             message = wire.loads(line)
+            # A request of ours gets an answer, or it would wait for its deadline.
             if isinstance(message.get("id"), int):
-                failed = {
-                    "id": message["id"],
-                    "error": {"code": -32603, "message": f"could not be sent: {error}"},
-                }
-                correlator.receive(wire.dumps(failed))
-
-    failure: list[Exception] = []
-    async with anyio.create_task_group() as group:
-
-        async def post_all() -> None:
-            async for line in posts:
-                group.start_soon(post, line)
-
-        group.start_soon(hold)
-        try:
-            await ready.wait()
-            if not endpoint:
-                raise failure[0] if failure else ConnectionLost(reason[0], sent=False)
-            group.start_soon(post_all)
-            yield StreamChannel(correlator, wait_closed)
-        finally:
-            sender.close()
-            correlator.close("the connection is being closed")
-            group.cancel_scope.cancel()
-    posts.close()
+                failure = {"code": INTERNAL_ERROR, "message": f"could not be sent: {error}"}
+                self.transport.receive(wire.dumps({"id": message["id"], "error": failure}))

@@ -1,4 +1,4 @@
-"""Answers that are no strict JSON: whoever waits for one is told at once, and a listing loses only what is none."""
+"""Responses that are not strict JSON: their request fails at once, and a listing loses only what is invalid."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import anyio.to_thread
 
 from gateway import wire
 from gateway.errors import INTERNAL_ERROR
+from gateway.lines import ENDS_BYTES
 
-# Deeper than any definition may be, so that intake still sees that it is, and shallower than parsers go.
+# Deeper than any definition may be, so that intake still sees that it is, and truncated_at_depther than parsers go.
 _KEPT_DEPTH: Final = 250
-_ENDS_BYTES: Final = 512
+# An id of more digits is none of ours.
 _MEMBER: Final = rb'\s*"(?:jsonrpc"\s*:\s*"2\.0"|id"\s*:\s*(\d{1,18}))\s*'
 _HEAD: Final = re.compile(rb"\s*\{(?:" + _MEMBER + rb',)*+\s*"(?:result|error)"\s*:')
 _TAIL: Final = re.compile(rb"(?:," + _MEMBER + rb")++\}\s*\Z")
@@ -31,17 +32,17 @@ def answered_id(line: bytes, *, ends: bool = False) -> int | None:
         line: The text.
         ends: It is only the two ends of one, and what was between is gone.
     """
-    head = _HEAD.match(line[:_ENDS_BYTES])
+    head = _HEAD.match(line[:ENDS_BYTES])
     if head is None:
         return None
     if head[1] is None and (ends or line.count(b"{") == line.count(b"}")):
         # Only of a whole text: in one that was cut, the last `id` may belong to anything.
-        head = _TAIL.search(line[-_ENDS_BYTES:])
+        head = _TAIL.search(line[-ENDS_BYTES:])
     return int(head[1]) if head is not None and head[1] is not None else None
 
 
-async def stand_in(data: bytes, method: str) -> dict[str, Any] | None:
-    """What takes the place of an answer that is no strict JSON; None where it is no answer at all.
+async def repaired_response(data: bytes, method: str) -> dict[str, Any] | None:
+    """What is taken for a response that is not strict JSON; None where it is no response at all.
 
     One bad tool must not cost a server its whole list: there, what is nested too deeply is cut and
     what is no number stays one, for intake to refuse. Every other method gets an error.
@@ -49,6 +50,7 @@ async def stand_in(data: bytes, method: str) -> dict[str, Any] | None:
     request_id = answered_id(data)
     if request_id is None:
         return None
+    # In a thread: the lenient parser is slow, and a listing may be large.
     try:
         if method == "tools/list":
             message = await anyio.to_thread.run_sync(_lenient, data)
@@ -62,7 +64,7 @@ async def stand_in(data: bytes, method: str) -> dict[str, Any] | None:
     return {"jsonrpc": "2.0", "id": request_id, "error": {"code": INTERNAL_ERROR, "message": text}}
 
 
-def shallow(data: bytes) -> bytes:
+def truncated_at_depth(data: bytes) -> bytes:
     """The same text with `null` for whatever is nested more than 250 levels deep; linear in its length."""
     kept: list[bytes] = []
     depth = start = 0
@@ -81,4 +83,4 @@ def shallow(data: bytes) -> bytes:
 
 
 def _lenient(data: bytes) -> Any:
-    return json.loads(shallow(data).decode("utf-8", "replace"), strict=False)
+    return json.loads(truncated_at_depth(data).decode("utf-8", "replace"), strict=False)

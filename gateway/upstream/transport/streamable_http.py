@@ -1,10 +1,13 @@
-"""Connections to upstreams of today: a child process, or Streamable HTTP."""
+"""The Streamable HTTP transport: one POST for each request, each contained.
+
+Source: MCP 2026-07-28 and 2025-11-25, "Transports", "Streamable HTTP".
+"""
 
 from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
@@ -13,17 +16,28 @@ from anyio.abc import TaskGroup
 
 from gateway import wire
 from gateway.errors import ConnectionLost, GatewayError, HttpStatusError, SessionForgotten
-from gateway.upstream.transport.child_process import running_child
 from gateway.upstream.transport.event_stream import EventParser
 from gateway.upstream.transport.http_client import HttpClient, Response, header_lines
-from gateway.upstream.transport.invalid_json import stand_in
-from gateway.upstream.transport.jsonrpc import Correlator, OnMessage, OnProgress, answer_of
+from gateway.upstream.transport.invalid_json import repaired_response
+from gateway.upstream.transport.jsonrpc import (
+    OnMessage,
+    OnProgress,
+    cancellation,
+    notification,
+    result_in,
+    with_progress_token,
+)
 
 log = logging.getLogger(__name__)
 
 _POST_HEADERS: Final = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
+# Cancellations and answers that are on their way beside the calls: as many as calls are in flight by default.
 _MAX_BACKGROUND: Final = 64
-# Words by which servers tell that they know a session no more, whatever the status.
+# A notification is answered with an empty 202: whoever takes longer does not take it.
+_NOTIFY_S: Final = 10.0
+# The farewell (DELETE) is a courtesy; the end of the gateway does not wait longer for it.
+_END_S: Final = 1.0
+# The standard says 404; these are the words of servers that say it with another status.
 _FORGOTTEN: Final = (
     "session not found",
     "session terminated",
@@ -33,82 +47,8 @@ _FORGOTTEN: Final = (
 )
 
 
-class StreamChannel:
-    """One stream for everything: answers arrive on it in any order, told apart by their ids alone."""
-
-    exchanges = False
-
-    def __init__(self, correlator: Correlator, wait_closed: Callable[[], Awaitable[str]]) -> None:
-        self._correlator = correlator
-        self._wait_closed = wait_closed
-
-    async def request(
-        self,
-        method: str,
-        params: dict[str, Any],
-        *,
-        on_progress: OnProgress | None = None,
-        on_message: OnMessage | None = None,
-        headers: dict[str, str] | None = None,
-    ) -> Any:
-        """See `Channel.request`; headers mean nothing here."""
-        return await self._correlator.request(method, params, on_progress, cancellable=method != "initialize")
-
-    async def notify(self, method: str, params: dict[str, Any] | None = None) -> None:
-        """See `Channel.notify`."""
-        self._correlator.notify(method, params)
-
-    async def wait_closed(self) -> str:
-        """See `Channel.wait_closed`."""
-        return await self._wait_closed()
-
-    def abandon(self) -> None:
-        """See `Channel.abandon`; a stream's end is heard by its owner."""
-
-
-@asynccontextmanager
-async def open_stdio(
-    server: str,
-    command: str,
-    args: Sequence[str],
-    *,
-    env: Mapping[str, str],
-    cwd: str | None,
-    on_message: OnMessage,
-) -> AsyncIterator[StreamChannel]:
-    """Start a child and talk to it.
-
-    Raises:
-        ConnectionLost: The command cannot be started.
-    """
-    correlator: Correlator
-
-    def receive(line: bytes) -> None:
-        correlator.receive(line)
-
-    def skip(ends: bytes) -> None:
-        correlator.skip(ends)
-
-    async with running_child(server, command, args, env=env, cwd=cwd, on_line=receive, on_skipped=skip) as child:
-        correlator = Correlator(server, on_message, child.write_line)
-        async with anyio.create_task_group() as group:
-
-            async def fail_when_ended() -> None:
-                correlator.close(await child.wait_ended())
-
-            group.start_soon(fail_when_ended)
-            try:
-                yield StreamChannel(correlator, child.wait_ended)
-            finally:
-                correlator.close("the connection is being closed")
-                group.cancel_scope.cancel()
-
-
-class HttpChannel:
-    """Streamable HTTP: one POST for each request, each contained.
-
-    Source: MCP 2026-07-28 and 2025-11-25, "Transports", "Streamable HTTP".
-    """
+class StreamableHttpTransport:
+    """See `Transport`. The session, where a server wants one, is the id that its answer to `initialize` gave."""
 
     exchanges = True
 
@@ -128,13 +68,16 @@ class HttpChannel:
         self._ended = False
         self._abandoned = False
         self._headers: dict[str, str] = {**_POST_HEADERS, **headers}
+        # The head of a usual request, written once; None while it has to be written anew.
         self._lines: bytes | None = None
         self.session_id: str | None = None
 
-    def speak(self, version: str) -> None:
-        """Name the negotiated version on every request from now on."""
-        self._headers["mcp-protocol-version"] = version
-        self._lines = None
+    def use_version(self, version: str) -> None:
+        """See `Transport.use_version`."""
+        # Source: MCP 2025-06-18, "Transports", "Protocol Version Header"; servers before it know no such header.
+        if version >= "2025-06-18":
+            self._headers["mcp-protocol-version"] = version
+            self._lines = None
 
     async def request(
         self,
@@ -145,10 +88,10 @@ class HttpChannel:
         on_message: OnMessage | None = None,
         headers: dict[str, str] | None = None,
     ) -> Any:
-        """See `Channel.request`."""
+        """See `Transport.request`."""
         request_id = next(self._ids)
         if on_progress is not None:
-            params = {**params, "_meta": {**params.get("_meta", {}), "progressToken": request_id}}
+            params = with_progress_token(params, request_id)
         body = wire.dumps({"jsonrpc": "2.0", "id": request_id, "method": method, "params": params})
         finished = False
         try:
@@ -161,62 +104,55 @@ class HttpChannel:
                     self._lines = None
             finally:
                 self._client.release(response)
-            if self.session_id is not None and _tells_forgotten(message):
+            if self.session_id is not None and _says_forgotten(message):
                 raise SessionForgotten("the upstream has forgotten the session")
-            return answer_of(message)
+            return result_in(message)
         finally:
             if not finished and self.session_id is not None:
                 # In the handshake era a closed connection cancels nothing by itself.
-                self._later("notifications/cancelled", {"requestId": request_id, "reason": "the caller left"})
+                self._post_later(cancellation(request_id))
 
     async def notify(self, method: str, params: dict[str, Any] | None = None) -> None:
-        """See `Channel.notify`."""
-        message: dict[str, Any] = {"jsonrpc": "2.0", "method": method}
-        if params is not None:
-            message["params"] = params
-        await self._post(message)
+        """See `Transport.notify`."""
+        await self._post(notification(method, params))
 
     async def wait_closed(self) -> str:
-        """See `Channel.wait_closed`."""
+        """See `Transport.wait_closed`."""
         await self._closed.wait()
         return self._reason
 
     def fail(self, reason: str) -> None:
-        """Mark the whole connection as gone: the server cannot be reached."""
+        """See `Transport.fail`."""
         self.abandon()
         if not self._closed.is_set():
             self._reason = reason
             self._closed.set()
 
-    @asynccontextmanager
-    async def listen_get(self) -> AsyncIterator[AsyncIterator[dict[str, Any]]]:
-        """The handshake era's stream of messages that belong to no request.
-
-        Raises:
-            HttpStatusError: The server offers none.
-        """
+    async def listen(self, on_open: Callable[[], None]) -> None:
+        """See `Transport.listen`: the stream that a handshake-era server gives to a GET; some offer none."""
         head = {**self._head(), "accept": "text/event-stream"}
         head.pop("content-type", None)
         async with self._client.send("GET", self._url, head) as response:
             if response.status != 200 or response.content_type != "text/event-stream":
                 raise HttpStatusError(response.status, "no stream of notifications")
-            yield self._messages(response)
+            on_open()
+            async for message in self._messages(response):
+                if isinstance(message.get("method"), str):
+                    self._on_message(message, self._post_later)
 
     def abandon(self) -> None:
-        """Leave the session to itself: it is lost, or calls on their way still need it."""
+        """See `Transport.abandon`."""
         self._abandoned = True
 
     async def end(self) -> None:
-        """End the session, as a good client does; requests on their way go on by themselves."""
+        """End the session, as a good client does; requests on their way go on by themselves.
+
+        Source: MCP 2025-11-25, "Transports", "Session Management".
+        """
         self._ended = True
         if self.session_id is not None and not self._abandoned:
             async with self._client.send("DELETE", self._url, self._head()) as response:
                 await response.read()
-
-    def receive(self, message: dict[str, Any]) -> None:
-        """Take a message that belongs to no request of ours."""
-        if isinstance(message.get("method"), str):
-            self._on_message(message, self._later_message)
 
     def _head(self) -> dict[str, str]:
         if self.session_id is None:
@@ -252,7 +188,7 @@ class HttpChannel:
                     if params is not None and ours and on_progress is not None:
                         on_progress(params)
                 elif isinstance(message["method"], str):
-                    on_message(message, self._later_message)
+                    on_message(message, self._post_later)
             raise ConnectionLost("the stream of the answer ended before the answer", sent=True)
         body = await response.read()
         parsed: Any = None
@@ -261,7 +197,7 @@ class HttpChannel:
                 parsed = _read(body, method)
             except wire.MalformedJson as error:
                 if response.status < 400:
-                    parsed = await stand_in(body, method)
+                    parsed = await repaired_response(body, method)
                     if parsed is None:
                         raise ConnectionLost(f"the answer is not JSON ({error})", sent=True) from None
         message = parsed if isinstance(parsed, dict) else {}
@@ -286,19 +222,16 @@ class HttpChannel:
                     message = _read(event.data, method)
                 except wire.MalformedJson:
                     log.warning("an event is not JSON", extra={"server": self._server})
-                    message = await stand_in(event.data, method)
+                    message = await repaired_response(event.data, method)
                 if isinstance(message, dict):
                     yield message
 
     async def _post(self, message: dict[str, Any]) -> None:
-        with anyio.fail_after(10):
+        with anyio.fail_after(_NOTIFY_S):
             async with self._client.send("POST", self._url, self._head(), wire.dumps(message)) as response:
                 await response.read()
 
-    def _later(self, method: str, params: dict[str, Any]) -> None:
-        self._later_message({"jsonrpc": "2.0", "method": method, "params": params})
-
-    def _later_message(self, message: dict[str, Any]) -> None:
+    def _post_later(self, message: dict[str, Any]) -> None:
         if self._ended or self._background >= _MAX_BACKGROUND:
             return
         self._background += 1
@@ -315,18 +248,18 @@ class HttpChannel:
 
 
 @asynccontextmanager
-async def open_http(
+async def open_streamable_http(
     server: str, url: str, *, headers: Mapping[str, str], client: HttpClient, on_message: OnMessage
-) -> AsyncIterator[HttpChannel]:
-    """A Streamable HTTP channel; nothing is sent before its first request."""
+) -> AsyncIterator[StreamableHttpTransport]:
+    """A Streamable HTTP connection; nothing is sent before its first request."""
     async with anyio.create_task_group() as group:
-        channel = HttpChannel(server, client, url, headers, on_message, group)
+        transport = StreamableHttpTransport(server, client, url, headers, on_message, group)
         try:
-            yield channel
+            yield transport
         finally:
-            with anyio.move_on_after(1, shield=True):
+            with anyio.move_on_after(_END_S, shield=True):
                 try:
-                    await channel.end()
+                    await transport.end()
                 except (GatewayError, ValueError):
                     log.debug("the session could not be ended", extra={"server": server})
             group.cancel_scope.cancel()
@@ -337,7 +270,7 @@ def _read(data: bytes, method: str) -> Any:
     return wire.loads_answer(data) if method == "tools/call" else wire.loads(data)
 
 
-def _tells_forgotten(message: dict[str, Any]) -> bool:
+def _says_forgotten(message: dict[str, Any]) -> bool:
     error = message.get("error")
     text = error.get("message") if isinstance(error, dict) else None
     return isinstance(text, str) and any(words in text.lower() for words in _FORGOTTEN)

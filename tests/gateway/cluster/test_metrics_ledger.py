@@ -12,7 +12,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from gateway.cluster import single_process_only
 from gateway.cluster.assignment import Assignment, owner_of, prefix_of
 from gateway.cluster.metrics_ledger import Ledger
-from gateway.config.model import Config, ServerConfig
+from gateway.config.model import Config
+from gateway.config.upstream_types.http_config import HttpConfig
+from gateway.config.upstream_types.stdio_config import StdioConfig
 from gateway.errors import ConfigError
 
 COUNTS = st.dictionaries(st.sampled_from(["a", 'b"\n\\', "ü"]), st.integers(0, 1000), max_size=3)
@@ -97,9 +99,9 @@ def test_an_assignment_survives_its_journey() -> None:
 
 
 def test_what_needs_one_process_is_named_with_its_reason() -> None:
-    process = ServerConfig(command="x")
-    network = ServerConfig(type="http", url="http://127.0.0.1:1/mcp")
-    copied = ServerConfig(command="x", copies=True)
+    process = StdioConfig(command="x")
+    network = HttpConfig(url="http://127.0.0.1:1/mcp")
+    copied = StdioConfig(command="x", copies=True)
     single_process_only.check(Config(servers={"a": network, "b": copied}), file="f")
     with pytest.raises(ConfigError, match=r"b, c are processes .*copies"):
         single_process_only.check(Config(servers={"a": network, "b": process, "c": process}), file="f")

@@ -8,7 +8,7 @@ import pytest
 from gateway.calls.builtin_tools import BUILTIN_TOOLS, SEARCH_TOOLS
 from gateway.discovery import listing_of
 from gateway.downstream.lists import ListViews
-from gateway.upstream.mcp_session import RawListing
+from gateway.upstream.session import RawListing
 from registry.catalog.names import ServerName
 from registry.catalog.shape import ServerShape, Shape
 from registry.catalog.store import Registry

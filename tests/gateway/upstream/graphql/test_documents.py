@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gateway.upstream.graphql.documents import Document, Fragment, read_document
 from gateway.upstream.graphql.operations import snake_case, tool_of
-from gateway.upstream.graphql.refusals import Refused
+from gateway.upstream.graphql.rejections import FileRejected
 
 NAMES = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,8}", fullmatch=True).filter(
     lambda name: name not in ("query", "mutation", "subscription", "fragment", "on", "true", "false", "null")
@@ -120,10 +120,10 @@ def test_any_bytes_are_a_document_or_refused_with_a_place(data: bytes) -> None:
         assert len(refused.finding("a.graphql").detail) <= 300
 
 
-def refusal_of(data: bytes) -> Refused | None:
+def refusal_of(data: bytes) -> FileRejected | None:
     try:
         read_document("a.graphql", data)
-    except Refused as refused:
+    except FileRejected as refused:
         return refused
     return None
 
@@ -173,9 +173,9 @@ def test_fragments_of_other_files_are_taken_through_each_other_and_in_circles_re
     tool = tool_of(document("{ t { ...A } }"), SCHEMA, one)
     assert tool.text == "{ t { ...A } }\n\nfragment A on T { t { ...B } }\n\nfragment B on T { b }"
     circle = shared(x="fragment A on T { t { ...B } }\nfragment B on T { t { ...A } }")
-    with pytest.raises(Refused, match=r"x\.graphql:1:23: Cannot spread fragment 'A' within itself"):
+    with pytest.raises(FileRejected, match=r"x\.graphql:1:23: Cannot spread fragment 'A' within itself"):
         tool_of(document("{ t { ...A } }"), SCHEMA, circle)
-    with pytest.raises(Refused, match=r"a\.graphql:1:10: Unknown fragment 'C'"):
+    with pytest.raises(FileRejected, match=r"a\.graphql:1:10: Unknown fragment 'C'"):
         tool_of(document("{ t { ...C } }"), SCHEMA, one)
 
 
@@ -184,11 +184,11 @@ def test_a_file_of_fragments_has_no_operation() -> None:
 
 
 def test_an_operation_of_a_kind_that_the_schema_has_not_is_refused() -> None:
-    with pytest.raises(Refused, match=r"a\.graphql:1:1: the schema has no mutation type"):
+    with pytest.raises(FileRejected, match=r"a\.graphql:1:1: the schema has no mutation type"):
         tool_of(document("mutation { a }"), SCHEMA, {})
 
 
 def test_a_place_after_a_cut_and_in_lines_of_windows_is_that_of_the_file() -> None:
     text = '"""\r\ntold\r\n"""\r\nquery A @mcpTool(name: "ä") {\r\n  t { wrong }\r\n}'
-    with pytest.raises(Refused, match=r"a\.graphql:5:7: Cannot query field 'wrong'"):
+    with pytest.raises(FileRejected, match=r"a\.graphql:5:7: Cannot query field 'wrong'"):
         tool_of(document(text), SCHEMA, {})

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from gateway.errors import GatewayError
 from gateway.upstream.graphql.documents import read_document
-from gateway.upstream.graphql.exploring import payload_of, tell_schema
 from gateway.upstream.graphql.folder import FilesUnusable, read_folder
-from gateway.upstream.graphql.library import make_operation
+from gateway.upstream.graphql.introspection_tools import get_schema_result, payload_of
 from gateway.upstream.graphql.operations import Operation
-from gateway.upstream.graphql.refusals import Refused
+from gateway.upstream.graphql.rejections import FileRejected
 from gateway.upstream.graphql.schema import load_introspection, load_schema, read_schema_file
+from gateway.upstream.graphql.tool_set import make_operation
 from registry.intake.tools import admit
 
 SDL = """
@@ -136,11 +136,11 @@ def test_a_schema_with_anything_odd_in_it_spoils_itself_or_what_touches_it(
     if schema is None:
         return
     made = make_operation(DOCUMENT, schema, {})
-    assert isinstance(made, Operation | Refused)
+    assert isinstance(made, Operation | FileRejected)
     if isinstance(made, Operation):
         admit([made.definition], transport="http")
     for arguments in ({}, {"type": name}):
-        assert tell_schema(schema, arguments)["content"]
+        assert get_schema_result(schema, arguments)["content"]
 
 
 def loaded(found: Any) -> Any:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.lines import LineSplitter
-from gateway.upstream.transport.invalid_json import answered_id, shallow
+from gateway.upstream.transport.invalid_json import answered_id, truncated_at_depth
 
 ORDERS = st.permutations(["jsonrpc", "id", "answer"])
 NUMBERS = st.integers(min_value=0, max_value=10**15)
@@ -58,7 +58,7 @@ def test_the_ends_of_a_long_answer_tell_its_id(number: int, kind: str, order: li
 @given(st.binary(max_size=300))
 def test_whatever_is_no_answer_has_no_id(noise: bytes) -> None:
     assert answered_id(noise) is None
-    shallow(noise)
+    truncated_at_depth(noise)
 
 
 def test_requests_and_notifications_are_no_answers() -> None:
@@ -74,16 +74,16 @@ def test_requests_and_notifications_are_no_answers() -> None:
 
 
 @given(VALUES.filter(lambda value: value == value))
-def test_what_is_shallow_stays_as_it_is(value: Any) -> None:
+def test_what_is_truncated_at_depth_stays_as_it_is(value: Any) -> None:
     text = json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass")
-    assert shallow(text) == text
+    assert truncated_at_depth(text) == text
 
 
 @given(st.lists(st.sampled_from(["[", '{"]":', '["}",']), min_size=245, max_size=600), VALUES)
 def test_what_is_deep_stays_json_and_ends_at_the_bound(openings: list[str], value: Any) -> None:
     closings = ["}" if one.startswith("{") else "]" for one in reversed(openings)]
     text = "".join(openings) + json.dumps(value) + "".join(closings)
-    kept = json.loads(shallow(f"[{text},{json.dumps('last')}]".encode()))
+    kept = json.loads(truncated_at_depth(f"[{text},{json.dumps('last')}]".encode()))
     assert kept[1] == "last"
     depth, level = 0, [kept]
     while level := [child for node in level if isinstance(node, dict | list) for child in _children(node)]:
@@ -101,5 +101,5 @@ def test_the_work_grows_with_the_length_only() -> None:
         began_s = time.monotonic()
         answered_id(line)
         assert time.monotonic() - began_s < 0.1, hostile
-        shallow(line)
+        truncated_at_depth(line)
         assert time.monotonic() - began_s < 5, hostile

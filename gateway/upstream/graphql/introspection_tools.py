@@ -1,4 +1,4 @@
-"""Two tools that know the schema itself: one tells it, one sends any document; only where they are asked for."""
+"""Two tools that know the schema itself, only where they are configured: one shows it, one sends any document."""
 
 from __future__ import annotations
 
@@ -6,29 +6,23 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any, Final
 
-from graphql import (
-    GraphQLObjectType,
-    GraphQLSchema,
-    GraphQLSyntaxError,
-    OperationDefinitionNode,
-    OperationType,
-    is_introspection_type,
-    is_specified_scalar_type,
-    parse,
-    print_schema,
-    print_type,
-)
+import graphql as gql
 
 from gateway.errors import error_result
 from gateway.upstream.graphql.documents import MAX_TOKENS
-from gateway.upstream.graphql.refusals import ODD
+from gateway.upstream.graphql.rejections import SCHEMA_ERRORS
 from registry.schema.text import excerpt
 
 GET_SCHEMA: Final = "get_schema"
 EXECUTE: Final = "execute_graphql"
 NAMES: Final = frozenset({GET_SCHEMA, EXECUTE})
+# Characters, about 15,000 tokens: what a model reads at once without losing what it was about.
 MAX_TEXT: Final = 60_000
-_MAX_NAMES: Final = 2_000
+# Printing more types than these takes seconds, and their text is over the bound above anyway.
+_MAX_TYPES_PRINTED: Final = 2_000
+# Type names may be of any length; the parser's reasons quote the document.
+_MAX_SHOWN_NAME: Final = 100
+_MAX_SHOWN_REASON: Final = 500
 
 
 def definitions(*, exclude_mutations: bool) -> list[dict[str, Any]]:
@@ -66,32 +60,34 @@ def definitions(*, exclude_mutations: bool) -> list[dict[str, Any]]:
     ]
 
 
-def tell_schema(schema: GraphQLSchema, arguments: Mapping[str, Any]) -> dict[str, Any]:
+def get_schema_result(schema: gql.GraphQLSchema, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Answer `get_schema`."""
     try:
-        return _told(schema, arguments)
-    except ODD as error:
-        # Boundary: an odd schema spoils only the answers that tell of what is odd.
+        return _schema_text(schema, arguments)
+    except SCHEMA_ERRORS as error:
+        # Boundary: what is wrong with a schema spoils only the answers that show that part of it.
         return error_result(f"This part of the schema cannot be told ({type(error).__name__}).")
 
 
-def _told(schema: GraphQLSchema, arguments: Mapping[str, Any]) -> dict[str, Any]:
+def _schema_text(schema: gql.GraphQLSchema, arguments: Mapping[str, Any]) -> dict[str, Any]:
     wanted = arguments.get("type")
     if isinstance(wanted, str) and wanted:
         found = schema.type_map.get(wanted)
         if found is None:
             near = get_close_matches(wanted, list(schema.type_map), n=3)
             hint = f" Did you mean {' or '.join(near)}?" if near else ""
-            return error_result(f"The schema has no type {excerpt(wanted, 100)}.{hint}")
-        return _text(print_type(found))
-    whole = print_schema(schema) if len(schema.type_map) < _MAX_NAMES else ""
+            return error_result(f"The schema has no type {excerpt(wanted, _MAX_SHOWN_NAME)}.{hint}")
+        return _text(gql.print_type(found))
+    whole = gql.print_schema(schema) if len(schema.type_map) < _MAX_TYPES_PRINTED else ""
     if whole and len(whole) <= MAX_TEXT:
         return _text(whole)
     return _text(_outline(schema))
 
 
-def _outline(schema: GraphQLSchema) -> str:
-    roots: list[GraphQLObjectType] = [one for one in (schema.query_type, schema.mutation_type) if one is not None]
+def _outline(schema: gql.GraphQLSchema) -> str:
+    roots: list[gql.GraphQLObjectType] = [
+        root for root in (schema.query_type, schema.mutation_type) if root is not None
+    ]
     parts = ["The schema is too large to be told at once. Ask for one type by its name."]
     for root in roots:
         fields = [
@@ -104,7 +100,7 @@ def _outline(schema: GraphQLSchema) -> str:
     names = [
         name
         for name, one in schema.type_map.items()
-        if not is_introspection_type(one) and not is_specified_scalar_type(one) and one not in roots
+        if not gql.is_introspection_type(one) and not gql.is_specified_scalar_type(one) and one not in roots
     ]
     parts.append(f"Other types: {', '.join(names)}")
     return "\n\n".join(parts)
@@ -116,7 +112,7 @@ def _text(text: str) -> dict[str, Any]:
 
 
 def payload_of(arguments: Mapping[str, Any], *, exclude_mutations: bool) -> dict[str, Any] | str:
-    """What `execute_graphql` sends, or the words by which it refuses.
+    """What `execute_graphql` sends, or the reason why it sends nothing.
 
     Where mutations are excluded no document with one is sent, whichever of its operations is named: which one
     runs is for the endpoint to say.
@@ -125,17 +121,17 @@ def payload_of(arguments: Mapping[str, Any], *, exclude_mutations: bool) -> dict
     if not isinstance(query, str):
         return "query is no text."
     try:
-        document = parse(query, max_tokens=MAX_TOKENS)
-    except GraphQLSyntaxError as error:
+        document = gql.parse(query, max_tokens=MAX_TOKENS)
+    except gql.GraphQLSyntaxError as error:
         line, column = error.locations[0] if error.locations else (1, 1)
-        reason = excerpt(error.message.removeprefix("Syntax Error: "), 500)
+        reason = excerpt(error.message.removeprefix("Syntax Error: "), _MAX_SHOWN_REASON)
         return f"the document is no GraphQL: {reason} (line {line}, column {column})."
-    operations = [one for one in document.definitions if isinstance(one, OperationDefinitionNode)]
+    operations = [one for one in document.definitions if isinstance(one, gql.OperationDefinitionNode)]
     if not operations:
         return "the document holds no operation."
-    if any(one.operation == OperationType.SUBSCRIPTION for one in operations):
+    if any(one.operation == gql.OperationType.SUBSCRIPTION for one in operations):
         return "a subscription cannot be answered by a tool call."
-    if exclude_mutations and any(one.operation == OperationType.MUTATION for one in operations):
+    if exclude_mutations and any(one.operation == gql.OperationType.MUTATION for one in operations):
         return "mutations are excluded by the configuration of this server."
     if name is None and len(operations) > 1:
         names = ", ".join(one.name.value for one in operations if one.name is not None)

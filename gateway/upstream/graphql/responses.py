@@ -1,7 +1,7 @@
-"""What an endpoint answered, as the result of a tool call.
+"""An endpoint's response as the result of a tool call.
 
 `data` is `structuredContent`, and its JSON the text. Errors make an error result that keeps `data` where there
-is some. The error objects and `extensions` are in `_meta`, whole, so that nothing the endpoint said is lost and
+is some. The error objects and `extensions` are in `_meta`, whole, so that nothing of the response is lost and
 `structuredContent` is `data` and nothing else.
 """
 
@@ -17,7 +17,9 @@ from registry.schema.text import excerpt
 ERRORS_KEY: Final = "typegate/graphqlErrors"
 EXTENSIONS_KEY: Final = "typegate/graphqlExtensions"
 _JSON: Final = frozenset({"application/json", "application/graphql-response+json"})
+# A list query can fail once for each item: the first errors say what is wrong, all of them are in `_meta`.
 _MAX_SHOWN: Final = 20
+# In characters: some servers put a stack trace into the message.
 _MAX_MESSAGE: Final = 2_000
 _MAX_PATH: Final = 300
 
@@ -30,15 +32,18 @@ def response_of(answer: HttpAnswer) -> dict[str, Any]:
         ConnectionLost: It answered with something that is no GraphQL response.
     """
     if answer.status in (401, 403):
-        # What such an answer says may repeat the credentials.
+        # The body of such an answer may repeat the credentials.
         raise HttpStatusError(answer.status, "the credentials were refused")
     response: Any = None
+    # Older servers answer with text/plain; a brace is enough to try.
     if answer.content_type in _JSON or answer.body[:1] == b"{":
         try:
             response = wire.loads(answer.body)
         except wire.MalformedJson as error:
+            # An error page is told by its status, not by its form.
             if answer.status < 300:
                 raise ConnectionLost(f"the answer is not JSON ({excerpt(str(error), 200)})", sent=True) from None
+    # Whatever the status: under `application/json` request errors may come with 200 or 400.
     if isinstance(response, dict) and ("data" in response or _errors(response)):
         return response
     if answer.status >= 300:
@@ -57,38 +62,39 @@ def result_of(response: dict[str, Any]) -> dict[str, Any]:
     """The result of a tool call.
 
     Raises:
-        ConnectionLost: The response says nothing, or what no JSON can say again.
+        ConnectionLost: The response has neither data nor errors, or cannot be written as JSON again.
     """
     errors, data = _errors(response), response.get("data")
     content: list[dict[str, Any]] = []
     result: dict[str, Any] = {"content": content}
     meta: dict[str, Any] = {}
     if errors:
-        content.append({"type": "text", "text": words(errors)})
+        content.append({"type": "text", "text": error_text(errors)})
         meta[ERRORS_KEY] = errors
         result["isError"] = True
     if isinstance(data, dict):
         content.append({"type": "text", "text": _text(data)})
         result["structuredContent"] = data
     elif data is not None or not errors:
+        # Neither a result nor a reason: its outcome is as unknown as after a lost connection.
         raise ConnectionLost("the answer is a GraphQL response with neither data nor errors", sent=True)
     if isinstance(response.get("extensions"), dict):
         meta[EXTENSIONS_KEY] = response["extensions"]
     if meta:
-        _text(meta)
+        _text(meta)  # only to find out that it can be written
         result["_meta"] = meta
     return result
 
 
 def _text(value: dict[str, Any]) -> str:
-    """The value as JSON, wherever in a message it is put."""
+    """The value as JSON; `data` may be nested more deeply than a message may be."""
     try:
         return wire.dumps(value).decode()
     except wire.MalformedJson as error:
         raise ConnectionLost(f"the answer cannot be passed on ({error})", sent=True) from None
 
 
-def words(errors: list[Any]) -> str:
+def error_text(errors: list[Any]) -> str:
     """What went wrong, one error on each line, each with the place in the answer that it belongs to."""
     lines = [_line(error) for error in errors[:_MAX_SHOWN]]
     if len(errors) > _MAX_SHOWN:

@@ -1,4 +1,4 @@
-"""Long work in a thread beside the loop, which stays quick meanwhile."""
+"""Long work in a thread, while the event loop stays quick."""
 
 from __future__ import annotations
 
@@ -11,21 +11,22 @@ import anyio.to_thread
 
 T = TypeVar("T")
 
-# The loop gives the interpreter away at each system call, and gets it back from a busy thread only after this
-# time: with the usual 5 ms a call of a dozen steps takes a tenth of a second longer.
+# The loop releases the interpreter at each system call, and gets it back from a busy thread only after this time:
+# with the usual 5 ms a call of a dozen steps takes a tenth of a second longer.
 _SWITCH_S: Final = 0.0005
 _lock = Lock()
 _working = 0
-_usual_s = 0.005
+_usual_s = 0.005  # of CPython; read anew before it is changed
 
 
-async def run_aside(work: Callable[[], T]) -> T:
+async def run_in_thread(work: Callable[[], T]) -> T:
     """Run work of more than some milliseconds, and return what it gives."""
     return await anyio.to_thread.run_sync(_run, work)
 
 
 def _run(work: Callable[[], T]) -> T:
     global _working, _usual_s
+    # The interval is of the whole process: the first one in shortens it, the last one out restores it.
     with _lock:
         if _working == 0:
             _usual_s = sys.getswitchinterval()

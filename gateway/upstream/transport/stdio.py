@@ -1,4 +1,4 @@
-"""A child process as an upstream: bounded lines in, its own process group, a clean end.
+"""The stdio transport: a child process in a process group of its own, with bounded lines and a clean end.
 
 Source: MCP 2026-07-28, "Transports", "stdio".
 """
@@ -20,15 +20,26 @@ import anyio
 
 from gateway.errors import Congested, ConnectionLost
 from gateway.lines import LineSplitter
+from gateway.upstream.transport.bounds import MAX_MESSAGE_BYTES
+from gateway.upstream.transport.jsonrpc import OnMessage
+from gateway.upstream.transport.stream_transport import StreamTransport
 
 log = logging.getLogger(__name__)
 
-MAX_UNSENT_BYTES: Final = 16 * 1024 * 1024
+# What may wait in our memory for a child that does not read: two of the largest messages.
+MAX_UNSENT_BYTES: Final = 2 * MAX_MESSAGE_BYTES
+# Log lines are for people: a longer one is data, and a traceback still fits into a second's worth of lines.
 _STDERR_LINE_BYTES: Final = 2000
 _STDERR_LINES_PER_S: Final = 50
+# A server that ends at the end of its input needs some milliseconds, one with an interpreter to unwind some hundred.
+# Both waits together stay below the 5 s after which hosts kill a gateway that they end.
 _CLOSE_GRACE_S: Final = 1.0
 _TERM_GRACE_S: Final = 1.0
-# Three pairs of pipes, and one to hear whether the program could be started.
+# After SIGKILL only the system is waited for; a process in an uninterruptible call is left to it.
+_KILL_GRACE_S: Final = 2.0
+# The output of a child that exits is closed a moment before its exit code is known.
+_EXIT_CODE_S: Final = 0.2
+# Three pairs of pipes, and one that tells whether the program could be started.
 _SPAWN_DESCRIPTORS: Final = 8
 
 # What a program needs to run at all; everything else a child must be given by name.
@@ -54,7 +65,7 @@ class _Pipes(asyncio.SubprocessProtocol):
     ) -> None:
         self._on_line = on_line
         self._on_stderr = on_stderr
-        self._stdout = LineSplitter(on_skipped=on_skipped)
+        self._stdout = LineSplitter(MAX_MESSAGE_BYTES, on_skipped)
         self._stderr = LineSplitter(_STDERR_LINE_BYTES)
         self.exited = asyncio.Event()
         self.ended = asyncio.Event()
@@ -79,7 +90,7 @@ class _Pipes(asyncio.SubprocessProtocol):
 
 
 class ChildProcess:
-    """A running child: write lines to it, be told the lines that it writes."""
+    """A running child that takes lines."""
 
     def __init__(self, transport: asyncio.SubprocessTransport, pipes: _Pipes) -> None:
         self._transport = transport
@@ -104,7 +115,7 @@ class ChildProcess:
     async def wait_ended(self) -> str:
         """Return the reason once the child has exited or closed its output."""
         await self._pipes.ended.wait()
-        with anyio.move_on_after(0.2):
+        with anyio.move_on_after(_EXIT_CODE_S):
             await self._pipes.exited.wait()
         return self.end_reason()
 
@@ -119,7 +130,10 @@ class ChildProcess:
         return f"the process exited with code {code}"
 
     async def end(self) -> None:
-        """Close its input, wait, terminate, kill; leave nobody of its group behind."""
+        """Close its input, wait, terminate, kill; leave nobody of its group behind.
+
+        Source: MCP 2025-11-25, "Lifecycle", "Shutdown", "stdio".
+        """
         self._stdin.close()
         for grace_s, sign in ((_CLOSE_GRACE_S, signal.SIGTERM), (_TERM_GRACE_S, signal.SIGKILL)):
             with anyio.move_on_after(grace_s):
@@ -127,7 +141,7 @@ class ChildProcess:
             if self._pipes.exited.is_set():
                 break
             self._signal_group(sign)
-        with anyio.move_on_after(2):
+        with anyio.move_on_after(_KILL_GRACE_S):
             await self._pipes.exited.wait()
         # Its descendants may live on after the leader: the group is ours alone.
         self._signal_group(signal.SIGKILL)
@@ -139,11 +153,7 @@ class ChildProcess:
 
 
 def _require_descriptors() -> None:
-    """Find out in words whether a child's pipes can be made: uvloop has none for it.
-
-    Raises:
-        OSError: Too many files are open.
-    """
+    """Raise the `OSError` of too many open files, which uvloop reports without a reason."""
     taken: list[int] = []
     try:
         for _ in range(_SPAWN_DESCRIPTORS):
@@ -154,12 +164,53 @@ def _require_descriptors() -> None:
 
 
 def _die_with_parent() -> None:
+    # A gateway that is killed outright can end nobody; on Linux the kernel does it then.
     if _LIBC is not None:
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 @asynccontextmanager
-async def running_child(
+async def open_stdio(
+    server: str,
+    command: str,
+    args: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    cwd: str | None,
+    on_message: OnMessage,
+) -> AsyncIterator[StreamTransport]:
+    """Start a child and talk to it.
+
+    Raises:
+        ConnectionLost: The command cannot be started.
+    """
+    child: ChildProcess | None = None
+
+    def send(line: bytes) -> None:
+        if child is None:  # it has asked something before its start was over
+            raise ConnectionLost("the process is being started", sent=False)
+        child.write_line(line)
+
+    transport = StreamTransport(server, on_message, send)
+    async with _running_child(
+        server, command, args, env=env, cwd=cwd, on_line=transport.receive, on_skipped=transport.skip
+    ) as started:
+        child = started
+        async with anyio.create_task_group() as group:
+
+            async def close_at_end() -> None:
+                transport.close(await started.wait_ended())
+
+            group.start_soon(close_at_end)
+            try:
+                yield transport
+            finally:
+                transport.close("the connection is being closed")
+                group.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def _running_child(
     server: str,
     command: str,
     args: Sequence[str],
@@ -169,11 +220,7 @@ async def running_child(
     on_line: Callable[[bytes], None],
     on_skipped: Callable[[bytes], None],
 ) -> AsyncIterator[ChildProcess]:
-    """Start a child; it has ended, with all its descendants, when this is left.
-
-    Raises:
-        ConnectionLost: The command cannot be started.
-    """
+    """Start a child; it has ended, with all its descendants, when this is left."""
     environment = child_environment(env, os.environ)
     path = shutil.which(command, path=environment.get("PATH"))
     if path is None:
@@ -205,7 +252,7 @@ async def running_child(
 
 
 class _StderrLog:
-    """A child's standard error in our log: labelled, cut, and not more than so much a second."""
+    """A child's standard error in our log: labelled, cut, and at most so many lines a second."""
 
     def __init__(self, server: str) -> None:
         self._server = server
@@ -223,6 +270,7 @@ class _StderrLog:
             self._dropped += 1
             return
         text = line.decode("utf-8", "replace").rstrip()
+        # Nothing that moves the cursor of a terminal or feigns another line of the log.
         clean = "".join(character if character.isprintable() or character == "\t" else "?" for character in text)
         if clean:
             log.info("stderr: %s", clean, extra={"server": self._server})

@@ -1,4 +1,4 @@
-"""Why a file gives no tool, and where in it the reason stands."""
+"""Why a file gives no tool, and where in the file the reason is."""
 
 from __future__ import annotations
 
@@ -10,19 +10,29 @@ from gateway.errors import GatewayError
 from registry.intake.tools import Finding
 from registry.schema.text import excerpt
 
-# What graphql-core raises where a schema is odd in ways that it takes for impossible.
-ODD: Final = (GraphQLError, TypeError, ValueError, LookupError, AttributeError, AssertionError, RecursionError)
+# What graphql-core raises for schemas that are wrong in ways that it takes for impossible.
+SCHEMA_ERRORS: Final = (
+    GraphQLError,
+    TypeError,
+    ValueError,
+    LookupError,
+    AttributeError,
+    AssertionError,
+    RecursionError,
+)
+# A row of a table; graphql-core repeats whole type names and lists of suggestions.
 _MAX_DETAIL: Final = 300
+# As for names of tools, in whose column it stands.
 _MAX_LABEL: Final = 128
 
 
-class Refused(GatewayError):
+class FileRejected(GatewayError):
     """One file cannot be used.
 
     Attributes:
         code: A stable word for the reason.
         detail: One sentence.
-        place: `file:line:column`, as far as it is known.
+        place: `file:line:column`, as far as known.
     """
 
     def __init__(self, code: str, detail: str, place: str) -> None:
@@ -32,8 +42,8 @@ class Refused(GatewayError):
         self.place = place
 
     @classmethod
-    def of(cls, code: str, error: GraphQLError, file: str) -> Refused:
-        """What graphql-core found; an error may speak of a shared fragment and then stands in its file."""
+    def of(cls, code: str, error: GraphQLError, file: str) -> FileRejected:
+        """What graphql-core found; an error in a shared fragment has its place in the fragment's file."""
         message = error.message.removeprefix("Syntax Error: ")
         if error.source is None or not error.locations:
             return cls(code, message, file)
@@ -41,8 +51,8 @@ class Refused(GatewayError):
         return cls(code, message, f"{error.source.name}:{line}:{column}")
 
     @classmethod
-    def at(cls, code: str, detail: str, node: Node, file: str) -> Refused:
-        """A fault of ours, at the beginning of this node."""
+    def at(cls, code: str, detail: str, node: Node, file: str) -> FileRejected:
+        """What was found here, at the beginning of this node."""
         if node.loc is None:
             return cls(code, detail, file)
         token = node.loc.start_token

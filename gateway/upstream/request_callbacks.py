@@ -16,48 +16,41 @@ Ask = Callable[[str, dict[str, Any]], Awaitable[Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Host:
+class HostSession:
     """One downstream session, as a connection of its own is negotiated and answered.
 
     Attributes:
         version: The protocol version that it negotiated with us.
-        capabilities: What it said it can do.
+        capabilities: What it declared.
         client_info: What it said it is.
         ask: Puts a question to it that belongs to no request of its own.
-        tell: Sends it a notification.
+        notify: Sends it a notification.
     """
 
     version: str
     capabilities: dict[str, Any]
     client_info: dict[str, Any]
     ask: Ask
-    tell: OnParams
+    notify: OnParams
 
 
-class Sideband:
-    """One request's way to its caller while the answer is being made.
+class RequestCallbacks:
+    """One request's way back to its caller before its result.
 
     Attributes:
-        owner: Equal for requests of one caller: where a wire tells nothing of which request a message
+        owner: Equal for requests of one caller: where a transport does not tell which request a message
             belongs to, it is passed on only if all that are in flight have one owner.
-        on_progress: Hears progress params; None where the caller wants none.
-        on_log: Hears the params of log messages; None where the caller wants none.
+        on_progress: Takes the params of progress notifications; None where the caller wants none.
+        on_log: Takes the params of log messages; None where the caller wants none.
         ask: Puts a question to the caller; None where it cannot be asked.
-        deadline: Ends the request when nothing is heard of it for too long; None before it is sent.
+        deadline: Ends the request when nothing arrives for it for too long; None before it is sent.
         refused: The methods of questions that were refused while the request was in flight.
+        asking: Of the questions that are being asked on its behalf.
         ended: Nobody waits for the answer any more, so nobody is to be asked anything for it.
     """
 
-    __slots__ = (
-        "ask",
-        "asking",
-        "deadline",
-        "ended",
-        "on_log",
-        "on_progress",
-        "owner",
-        "refused",
-    )
+    # Every call has one.
+    __slots__ = ("ask", "asking", "deadline", "ended", "on_log", "on_progress", "owner", "refused")
 
     def __init__(
         self,
@@ -77,24 +70,25 @@ class Sideband:
         self.deadline: Deadline | None = None
 
     def progressed(self, params: dict[str, Any]) -> None:
-        """Take one progress notification, a sign of life."""
+        """Pass a progress notification on; the deadline starts anew."""
         if self.deadline is not None:
             self.deadline.extend()
         if self.on_progress is not None:
             self.on_progress(params)
 
     def hold(self) -> None:
-        """Stop the clock while a person is asked."""
+        """Stop the deadline while a person is asked."""
         if self.deadline is not None:
             self.deadline.hold()
 
     def release(self) -> None:
-        """Let the clock run again."""
+        """Let the deadline run again."""
         if self.deadline is not None:
             self.deadline.release()
 
     def end(self) -> None:
         """Withdraw whatever is still being asked on behalf of this request."""
         self.ended = True
+        # A copy: a question that ends takes itself off the list.
         for scope in list(self.asking):
             scope.cancel()

@@ -1,0 +1,8 @@
+"""The types of upstreams: one file for each, with all that its entry in the configuration may say.
+
+To add a type: a subclass of `gateway.config.server.ServerConfig` in a file of its own here, its connector (a class
+that `gateway.upstream.connector` describes) where its transport or client lives, and one line in `registration`.
+Everything else is derived: the JSON Schema, the type of an entry that does not say it, warnings of foreign keys,
+whether a change needs a new connection (`gateway.config.plan`), and whether a saved listing is of the same server
+(`gateway.snapshot`).
+"""

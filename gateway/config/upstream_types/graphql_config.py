@@ -1,0 +1,80 @@
+"""Upstreams of type graphql: an endpoint, and a folder of operations that become tools."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from gateway.config.sections import WrittenText, fault
+from gateway.config.server import ServerConfig
+from gateway.config.upstream_types.headers_config import HeadersConfig, check_url
+
+
+class GraphqlConfig(HeadersConfig):
+    """An endpoint and the operations that are sent to it."""
+
+    connector = "gateway.upstream.graphql.connector:GraphqlConnector"
+    inferred_from = "endpoint"
+    tolerated_keys = frozenset()
+    identity = ("endpoint", "operations", "exclude_mutations", "introspection_tools")
+    # Another file with the schema may well hold the same one.
+    connection = (*HeadersConfig.connection, "schema_file")
+    in_place = (*ServerConfig.in_place, "nullable")
+
+    type: Literal["graphql"] = "graphql"
+    endpoint: WrittenText = Field(
+        default="",
+        repr=False,
+        description="graphql: the URL that operations go to.",
+        json_schema_extra={"default": None},
+    )
+    operations: str | None = Field(
+        default=None, description="graphql: the folder of .graphql and .gql files, one operation in each."
+    )
+    schema_file: str | None = Field(
+        default=None,
+        alias="schema",
+        description="graphql: a file with the schema, as SDL or introspection JSON; without it the endpoint is asked.",
+    )
+    nullable: Literal["plain", "union"] = Field(
+        default="plain", description="graphql: whether arguments that take null are shown with it; all accept it."
+    )
+    exclude_mutations: bool = Field(default=False, description="graphql: mutations are neither listed nor sent.")
+    introspection_tools: bool = Field(default=False, description="graphql: adds get_schema and execute_graphql.")
+
+    @property
+    def address(self) -> str:
+        """See `ServerConfig.address`."""
+        return self.endpoint
+
+    @property
+    def plain_nulls(self) -> bool:
+        """See `ServerConfig.plain_nulls`."""
+        return self.nullable == "plain"
+
+    def check_entry(self, entry: Mapping[str, Any]) -> None:
+        """See `ServerConfig.check_entry`."""
+        for key in ("command", "url"):
+            if entry.get(key) is not None:
+                raise fault(f"is graphql, which has no {key}", "endpoint: the URL that operations go to", key="type")
+        check_url(self.endpoint, "endpoint", "https://example.test/graphql")
+        if self.operations is None and not self.introspection_tools:
+            expected = "a folder of .graphql files, or introspectionTools: true"
+            raise fault("is missing", expected, key="operations")
+        for key, path in (("operations", self.operations), ("schema", self.schema_file)):
+            if path is not None and (not path.strip() or "\0" in path):
+                raise fault("is no path", "where it is, relative to this file", key=key)
+        if self.elicitation:
+            raise fault("is graphql, which asks nobody", "elicitation: false", key="type")
+
+    def beside(self, folder: Path) -> ServerConfig:
+        """See `ServerConfig.beside`."""
+        paths = {
+            field: str(folder.absolute() / path)
+            for field, path in (("operations", self.operations), ("schema_file", self.schema_file))
+            if path is not None
+        }
+        return self.model_copy(update=paths)

@@ -1,0 +1,98 @@
+"""Which types of upstreams there are, and what follows from it for entries in general."""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import Annotated, Any, Final
+
+from pydantic import BaseModel, BeforeValidator, TypeAdapter
+
+from gateway.config.sections import fault
+from gateway.config.server import ServerConfig
+from gateway.config.upstream_types.graphql_config import GraphqlConfig
+from gateway.config.upstream_types.http_config import HttpConfig
+from gateway.config.upstream_types.sse_config import SseConfig
+from gateway.config.upstream_types.stdio_config import StdioConfig
+
+# The order in which the type of an entry is told by its keys; the first one is meant where no key tells it.
+UPSTREAM_TYPES: Final[tuple[type[ServerConfig], ...]] = (
+    StdioConfig,
+    HttpConfig,
+    SseConfig,
+    GraphqlConfig,
+)
+_BY_NAME: Final = {str(model.model_fields["type"].default): model for model in UPSTREAM_TYPES}
+_NAMES: Final = {spelling: name for name, model in _BY_NAME.items() for spelling in (name, *model.spellings)}
+
+
+class _HostKeys(BaseModel):
+    """The form of what hosts write in entries, whichever type uses it."""
+
+    command: str | None = None
+    args: list[str] | None = None
+    env: dict[str, str] | None = None
+    cwd: str | None = None
+    url: str | None = None
+    headers: dict[str, str] | None = None
+
+
+def _type_of(entry: dict[str, Any]) -> str | None:
+    """The name of an entry's type, stated or inferred; None where something odd is stated."""
+    stated = entry.get("type")
+    if stated is not None:
+        return _NAMES.get(stated.casefold()) if isinstance(stated, str) else None
+    inferred = (name for name, model in _BY_NAME.items() if model.inferred_from and entry.get(model.inferred_from))
+    return next(inferred, next(iter(_BY_NAME)))
+
+
+def _of_its_type(entry: Any) -> Any:
+    if not isinstance(entry, dict):
+        return entry
+    name = _type_of(entry)
+    if name is None:
+        *others, last = (f"'{name}'" for name in _BY_NAME)
+        raise fault("has a wrong value", f"{', '.join(others)} or {last}", key="type")
+    model = _BY_NAME[name]
+    # A key of another type is ignored, but not when its form is wrong: its author meant something by it.
+    _HostKeys.model_validate({key: value for key, value in entry.items() if key not in model.model_fields})
+    return model.model_validate({**entry, "type": name})
+
+
+AnyServerConfig = Annotated[ServerConfig, BeforeValidator(_of_its_type)]
+"""An entry, read as the model of its type."""
+_ENTRY: Final[TypeAdapter[ServerConfig]] = TypeAdapter(AnyServerConfig)
+
+
+def read_server(entry: object) -> ServerConfig:
+    """One entry that is not in a file.
+
+    Raises:
+        ValidationError: It cannot be used.
+    """
+    return _ENTRY.validate_python(entry)
+
+
+def strange_keys(entry: dict[str, Any]) -> list[str]:
+    """The keys of an entry that mean nothing for a server of its type."""
+    model = _BY_NAME.get(_type_of(entry) or "", UPSTREAM_TYPES[0])
+    known = {*model.keys(), *model.model_fields, *model.tolerated_keys}
+    return [key for key in entry if key not in known]
+
+
+def all_keys() -> list[str]:
+    """Every key that an entry of some type may have."""
+    return list(dict.fromkeys(chain.from_iterable(model.keys() for model in UPSTREAM_TYPES)))
+
+
+def entry_schema(schema: dict[str, Any]) -> dict[str, Any]:
+    """The JSON Schema of an entry of any type, from that of what all have in common."""
+    # One object with the keys of all types, as editors show it best; which of them go together is told by the loader.
+    properties: dict[str, Any] = {}
+    for model in UPSTREAM_TYPES:
+        properties |= model.model_json_schema(by_alias=True, ref_template="#/$defs/{model}")["properties"]
+    kind = {name: member for name, member in schema["properties"]["type"].items() if name != "default"}
+    return {
+        **schema,
+        "description": schema["description"].partition("\n\n")[0],  # without what is for who writes a type
+        "properties": {**properties, "type": {**kind, "enum": list(_BY_NAME)}},
+    }

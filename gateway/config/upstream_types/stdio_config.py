@@ -1,0 +1,44 @@
+"""Upstreams of type stdio: a child process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import Field
+
+from gateway.config.sections import WrittenText, fault
+from gateway.config.server import ServerConfig
+
+
+class StdioConfig(ServerConfig):
+    """A program to start."""
+
+    connector = "gateway.upstream.mcp_connectors:StdioConnector"
+    inferred_from = "command"
+    listed_over = "stdio"
+    identity = ("command", "args", "cwd")
+    # The environment holds credentials, of which nothing may be kept on disk, not even a digest.
+    connection = (*ServerConfig.connection, "env")
+
+    type: Literal["stdio"] = "stdio"
+    command: WrittenText = Field(default="", description="The program to start.", json_schema_extra={"default": None})
+    args: list[str] = Field(default_factory=list, repr=False)
+    env: dict[str, str] = Field(default_factory=dict, repr=False)
+    cwd: str | None = None
+
+    def check_entry(self, entry: Mapping[str, Any]) -> None:
+        """See `ServerConfig.check_entry`."""
+        if entry.get("url") is not None:
+            if entry.get("command") is not None:
+                raise both_ways()
+            raise fault("is stdio, which has no url", "http or sse", key="type")
+        if not self.command.strip():
+            raise fault("is missing or empty", "the program to start, or a url beside it", key="command")
+        if "\0" in self.command or any("\0" in arg for arg in self.args):
+            raise fault("holds a NUL character", "text that can be an argument of a program", key="command")
+
+
+def both_ways() -> Exception:
+    """The fault of an entry with a program and an address."""
+    return fault("has both command and url", "command for a process, or url for a server on the network")

@@ -1,0 +1,162 @@
+"""Calls over a link: bounded in number, refused while the upstream keeps failing, repeated once where that is safe."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from gateway.config.server import ServerConfig
+from gateway.errors import (
+    HEADER_MISMATCH,
+    INVALID_PARAMS,
+    Congested,
+    ConnectionLost,
+    GatewayError,
+    HttpStatusError,
+    RpcError,
+    SessionForgotten,
+    UpstreamLost,
+    UpstreamProtocolError,
+    UpstreamTimeout,
+    UpstreamUnavailable,
+)
+from gateway.upstream.breaker import Breaker
+from gateway.upstream.deadline import Deadline
+from gateway.upstream.link_states import Ready
+from gateway.upstream.session import UpstreamCall, UpstreamSession
+
+
+class ReadyLink(Protocol):
+    """What calls need of a link."""
+
+    server: str
+    config: ServerConfig
+
+    @property
+    def patience_s(self) -> float: ...
+
+    async def wait_ready(self, wait_s: float) -> Ready:
+        """The connection; raises `UpstreamUnavailable` where there is none within the bound."""
+
+    def drop(self, connection: Ready, reason: str) -> None:
+        """Use this connection no more: it was found to be lost."""
+
+    def refresh(self) -> None:
+        """List again soon."""
+
+
+class CallSender:
+    """Sends the calls of one upstream.
+
+    Attributes:
+        in_flight: Calls that were admitted and have not ended.
+    """
+
+    def __init__(self, link: ReadyLink, *, chance: Callable[[], float] = random.random) -> None:
+        self._link = link
+        self._chance = chance
+        self._breaker = Breaker()
+        self.in_flight = 0
+
+    def close_breaker(self) -> None:
+        """Admit calls again: there is a new connection, on which nothing has failed."""
+        self._breaker = Breaker()
+
+    async def call(self, call: UpstreamCall) -> Any:
+        """See `UpstreamLink.call`."""
+        now_s = time.monotonic()
+        link = self._link
+        if self.in_flight >= link.config.max_concurrency:
+            raise self._unavailable(
+                f"server '{link.server}' already has {self.in_flight} calls in flight. "
+                "Nothing was sent; try again when some have ended."
+            )
+        if not self._breaker.admits(now_s):
+            raise self._unavailable(
+                f"server '{link.server}' has failed {self._breaker.failures} times in a row "
+                "and is left alone for some seconds. Nothing was sent."
+            )
+        self._breaker = self._breaker.probing(now_s)
+        self.in_flight += 1
+        try:
+            return await self._attempts(call)
+        finally:
+            self.in_flight -= 1
+
+    async def _attempts(self, call: UpstreamCall) -> Any:
+        link = self._link
+        # How the first attempt ended, if it may have reached the upstream.
+        lost: ConnectionLost | None = None
+        for last in (False, True):
+            try:
+                connection = await link.wait_ready(link.patience_s)
+            except UpstreamUnavailable:
+                if lost is not None:
+                    raise self._lost(lost) from None
+                raise
+            try:
+                result = await self._send(connection.session, call)
+            except SessionForgotten as error:
+                # Refused before it was run, so that it may be sent again whatever it does.
+                link.drop(connection, str(error))
+                if last:
+                    raise UpstreamUnavailable(
+                        link.server, f"Server '{link.server}' keeps forgetting its session."
+                    ) from None
+            except Congested as error:
+                raise self._unavailable(f"server '{link.server}' is overloaded ({error}). Nothing was sent.") from None
+            except ConnectionLost as error:
+                if not error.sent:
+                    self._breaker = self._breaker.failed(time.monotonic(), self._chance())
+                if not error.sent or not connection.session.exchanges:
+                    # Of exchanges only one was lost; elsewhere it was the connection of all.
+                    link.drop(connection, str(error))
+                if error.sent and not call.repeatable:
+                    raise self._lost(error) from None
+                if last:
+                    raise self._lost(lost or error, repeated=lost is not None and error.sent) from None
+                lost = error if error.sent else None
+            except HttpStatusError as error:
+                raise UpstreamProtocolError(
+                    link.server, f"Server '{link.server}' answered with {error}; the call has no result."
+                ) from None
+            except RpcError as error:
+                self._breaker = self._breaker.succeeded()
+                if error.code in (INVALID_PARAMS, HEADER_MISMATCH):
+                    # Evidence that our listing is no longer true.
+                    link.refresh()
+                raise
+            else:
+                self._breaker = self._breaker.succeeded()
+                connection.served = True
+                return result
+        raise AssertionError("unreachable")
+
+    async def _send(self, session: UpstreamSession, call: UpstreamCall) -> Any:
+        limit_s = self._link.config.call_timeout
+        deadline = call.callbacks.deadline = Deadline(limit_s)
+        try:
+            with deadline:
+                return await session.send(call)
+        except TimeoutError:
+            server = self._link.server
+            raise UpstreamTimeout(
+                server,
+                f"Server '{server}' gave no answer within {limit_s:g} s and the call was given up; "
+                "it may still have taken effect there.",
+            ) from None
+
+    def _lost(self, error: ConnectionLost, *, repeated: bool = False) -> GatewayError:
+        server = self._link.server
+        if not error.sent:
+            return self._unavailable(f"server '{server}' is not reachable right now ({error}). Nothing was sent.")
+        return UpstreamLost(
+            server,
+            f"The connection to server '{server}' failed after the call was sent ({error}): its outcome is "
+            f"unknown, and it was {'sent twice' if repeated else 'not repeated'}. Check before you call again.",
+        )
+
+    def _unavailable(self, reason: str) -> UpstreamUnavailable:
+        return UpstreamUnavailable(self._link.server, f"Not called: {reason}")

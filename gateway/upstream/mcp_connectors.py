@@ -1,0 +1,189 @@
+"""Open sessions to MCP servers: find what they speak by probing."""
+
+from __future__ import annotations
+
+import logging
+import math
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any, Final, Generic, TypeVar
+
+import anyio
+
+from gateway.config.server import ServerConfig
+from gateway.config.upstream_types.http_config import UrlConfig
+from gateway.config.upstream_types.stdio_config import StdioConfig
+from gateway.errors import INTERNAL_ERROR, ConnectionLost, GatewayError, HttpStatusError, RpcError, innermost
+from gateway.protocol import HANDSHAKE_VERSIONS, MODERN_VERSIONS, SERVER_INFO_KEY, envelope
+from gateway.upstream.inbound_messages import InboundMessages
+from gateway.upstream.mcp_session import CLIENT_INFO, McpSession
+from gateway.upstream.request_callbacks import HostSession
+from gateway.upstream.session import SessionPorts, UpstreamSession
+from gateway.upstream.transport.http_client import HttpClient
+from gateway.upstream.transport.http_sse import open_sse
+from gateway.upstream.transport.jsonrpc import Transport
+from gateway.upstream.transport.stdio import open_stdio
+from gateway.upstream.transport.streamable_http import open_streamable_http
+
+log = logging.getLogger(__name__)
+
+MODERN: Final = MODERN_VERSIONS[-1]
+_ENVELOPE: Final = envelope(CLIENT_INFO)
+# Handshake-era servers that never answer an unknown method: within `connectTimeout` the handshake still has time.
+_PROBE_S: Final = 3.0
+# What hosts can be asked for; declared to servers that may ask, so that they list all their tools.
+_ASKABLE: Final[dict[str, Any]] = {
+    "elicitation": {"form": {}, "url": {}},
+    "sampling": {},
+    "roots": {"listChanged": True},
+}
+Config = TypeVar("Config", bound=ServerConfig)
+
+
+class _McpConnector(ABC, Generic[Config]):
+    """Opens a transport and negotiates over it; see `Connector`."""
+
+    def __init__(self, server: str, config: Config, client: HttpClient, *, host: HostSession | None = None) -> None:
+        self._server = server
+        self._config = config
+        self._client = client
+        self._host = host
+
+    @asynccontextmanager
+    async def open(self, ports: SessionPorts) -> AsyncIterator[UpstreamSession]:
+        """See `Connector.open`."""
+        limit_s = self._config.connect_timeout
+        # One scope around it all: a connection's own scopes have to end before the deadline's does.
+        with anyio.CancelScope(deadline=anyio.current_time() + limit_s) as scope:
+            async with anyio.create_task_group() as group, AsyncExitStack() as stack:
+                session = await self._connect(stack, InboundMessages(group, ports, self._host))
+                scope.deadline = math.inf
+                try:
+                    yield session
+                finally:
+                    # Before the transport is closed: nobody is asked for a connection that has ended.
+                    group.cancel_scope.cancel()
+        if scope.cancelled_caught:
+            raise ConnectionLost(f"no answer to the handshake within {limit_s:g} s", sent=False)
+
+    @abstractmethod
+    async def _connect(self, stack: AsyncExitStack, inbound: InboundMessages) -> McpSession:
+        """Open a transport on this stack and negotiate."""
+
+    async def _negotiate(self, transport: Transport, inbound: InboundMessages, *, probe: bool) -> McpSession:
+        """The session of what the server speaks: the newest version first, where it may be asked."""
+        # A host's own connection is for what only the handshake era has: questions in the middle of a call.
+        if probe and self._host is None:
+            session = await self._discover(transport, inbound)
+            if session is not None:
+                return session
+        return await self._initialize(transport, inbound)
+
+    async def _discover(self, transport: Transport, inbound: InboundMessages) -> McpSession | None:
+        """Ask for 2026-07-28; None where the server does not speak it.
+
+        Source: MCP 2026-07-28, "Discovery".
+        """
+        headers = {"mcp-protocol-version": MODERN, "mcp-method": "server/discover"}
+        result: Any = None
+        with anyio.move_on_after(_PROBE_S):
+            try:
+                result = await transport.request("server/discover", {"_meta": _ENVELOPE}, headers=headers)
+            except RpcError:
+                return None
+            except HttpStatusError as error:
+                # With these credentials the handshake would be refused too, with a less telling reason.
+                if error.status in (401, 403):
+                    raise
+                return None
+        versions = result.get("supportedVersions") if isinstance(result, dict) else None
+        if not isinstance(versions, list) or MODERN not in versions:
+            return None
+        meta = result.get("_meta")
+        stamp = meta.get(SERVER_INFO_KEY) if isinstance(meta, dict) else None
+        return McpSession(self._server, transport, inbound, MODERN, result, stamp or result.get("serverInfo"))
+
+    async def _initialize(self, transport: Transport, inbound: InboundMessages) -> McpSession:
+        """Shake hands. Source: MCP 2025-11-25, "Lifecycle", "Initialization"."""
+        host = self._host
+        params = {
+            "protocolVersion": host.version if host else HANDSHAKE_VERSIONS[-1],
+            "capabilities": host.capabilities if host else _ASKABLE if self._config.elicitation else {},
+            "clientInfo": (host.client_info if host else None) or CLIENT_INFO,
+        }
+        result = await transport.request("initialize", params)
+        if not isinstance(result, dict) or result.get("protocolVersion") not in HANDSHAKE_VERSIONS:
+            raise RpcError(INTERNAL_ERROR, "the upstream negotiates no protocol version that is known here")
+        version = str(result["protocolVersion"])
+        transport.use_version(version)
+        await transport.notify("notifications/initialized")
+        return McpSession(self._server, transport, inbound, version, result, result.get("serverInfo"))
+
+
+class StdioConnector(_McpConnector[StdioConfig]):
+    """Starts a process."""
+
+    _probe = True
+
+    async def _connect(self, stack: AsyncExitStack, inbound: InboundMessages) -> McpSession:
+        config = self._config
+        transport = await stack.enter_async_context(
+            open_stdio(
+                self._server,
+                config.command,
+                config.args,
+                env=config.env,
+                cwd=config.cwd,
+                on_message=inbound.receive,
+            )
+        )
+        try:
+            return await self._negotiate(transport, inbound, probe=self._probe)
+        except ConnectionLost:
+            # Some old servers exit at a method they do not know: next time without the probe.
+            self._probe = not self._probe
+            raise
+
+
+class SseConnector(_McpConnector[UrlConfig]):
+    """Opens the event stream of HTTP+SSE."""
+
+    async def _connect(self, stack: AsyncExitStack, inbound: InboundMessages) -> McpSession:
+        config = self._config
+        transport = await stack.enter_async_context(
+            open_sse(self._server, config.url, headers=config.headers, client=self._client, on_message=inbound.receive)
+        )
+        # That transport is older than what the probe asks for.
+        return await self._negotiate(transport, inbound, probe=False)
+
+
+class HttpConnector(SseConnector):
+    """Speaks Streamable HTTP, and HTTP+SSE from the day on which a server was found to have only that."""
+
+    _only_sse = False
+
+    async def _connect(self, stack: AsyncExitStack, inbound: InboundMessages) -> McpSession:
+        if self._only_sse:
+            return await super()._connect(stack, inbound)
+        config = self._config
+        transport = await stack.enter_async_context(
+            open_streamable_http(
+                self._server, config.url, headers=config.headers, client=self._client, on_message=inbound.receive
+            )
+        )
+        try:
+            return await self._negotiate(transport, inbound, probe=True)
+        except HttpStatusError as error:
+            # Source: MCP 2025-03-26, "Transports", "Backwards Compatibility".
+            if error.status not in (400, 404, 405):
+                raise
+            log.info("no Streamable HTTP, trying HTTP+SSE", extra={"server": self._server})
+            try:
+                session = await super()._connect(stack, inbound)
+            except Exception as second:  # boundary: what the first attempt said is the better reason
+                if isinstance(innermost(second), GatewayError):
+                    raise error from None
+                raise
+            self._only_sse = True
+            return session

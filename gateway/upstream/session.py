@@ -1,0 +1,139 @@
+"""The seam to upstreams of every type: what a link needs of a session, and what goes through it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, Protocol
+
+from gateway.upstream.request_callbacks import RequestCallbacks
+from gateway.upstream.watch_list import WatchedKind, WatchList
+from registry.catalog.catalog import ListKind
+from registry.intake.prompts_and_resources import OfferingKind
+from registry.intake.tools import Finding
+
+ALL_KINDS: Final[frozenset[ListKind]] = frozenset(("tools", "prompts", "resources"))
+
+OnListChanged = Callable[[Collection[ListKind]], None]
+"""Takes the kinds of lists that have changed."""
+OnUpdate = Callable[[WatchedKind, str, dict[str, Any]], None]
+"""Takes a change of one watched resource or task: its kind, its URI or id, the notification's params."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionPorts:
+    """Where a session reports what its upstream sends unasked; all are synchronous and quick."""
+
+    on_list_changed: OnListChanged
+    on_update: OnUpdate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RawListing:
+    """What an upstream answered to its list methods, all pages, unchecked; None where it was not asked.
+
+    Attributes:
+        refused: What should have become a tool and did not, with the reason.
+        noted: What an operator should know of tools that did.
+    """
+
+    tools: list[Any] | None
+    offerings: Mapping[OfferingKind, list[Any]]
+    capabilities: Mapping[str, Any]
+    ttl_ms: int | None
+    scope: Literal["public", "private"]
+    refused: tuple[Finding, ...] = ()
+    noted: tuple[Finding, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpstreamCall:
+    """One request on behalf of a caller, as the upstream is to get it.
+
+    Attributes:
+        method: Any method but those of discovery and subscription.
+        params: The whole `params` object, names already those of the upstream.
+        repeatable: To run it twice does no harm.
+        header_map: Property paths to the `x-mcp-header` tokens they are mirrored in.
+        capabilities: What the caller can do, as a modern upstream is told.
+        log_level: What the caller wants to read; None for nothing.
+        trace: HTTP headers of the caller's trace context.
+        callbacks: The request's way back to its caller while it runs.
+    """
+
+    method: str
+    params: dict[str, Any]
+    repeatable: bool = False
+    header_map: Mapping[tuple[str, ...], str] = field(default_factory=dict)
+    capabilities: Mapping[str, Any] = field(default_factory=dict)
+    log_level: str | None = None
+    trace: Mapping[str, str] = field(default_factory=dict)
+    callbacks: RequestCallbacks = field(default_factory=RequestCallbacks)
+
+
+class UpstreamSession(Protocol):
+    """One span of time in which an upstream can be used. Its owner opens and watches it; calls come from any task.
+
+    Attributes:
+        protocol_version: What it speaks, as administrators are shown.
+        capabilities: What it says it offers.
+        server_info: What it says it is.
+        instructions: What it says about its use.
+        exchanges: A request that is lost costs no other one, and the session is left by whom it fails for.
+        announces_changes: Changes of its tools are announced right now, so that nobody has to poll for them.
+    """
+
+    # Read-only, so that an implementation may derive them.
+    @property
+    def protocol_version(self) -> str: ...
+    @property
+    def capabilities(self) -> Mapping[str, Any]: ...
+    @property
+    def server_info(self) -> Mapping[str, Any]: ...
+    @property
+    def instructions(self) -> str | None: ...
+    @property
+    def exchanges(self) -> bool: ...
+    @property
+    def announces_changes(self) -> bool: ...
+
+    async def fetch_listing(
+        self, kinds: Collection[ListKind] = ALL_KINDS, *, limit_s: float, polled: bool = False
+    ) -> RawListing:
+        """Every page of these kinds, within bounds; a list other than that of tools which fails is left out.
+
+        Args:
+            kinds: Which lists to ask for.
+            limit_s: For each list, all its pages together.
+            polled: Nothing has changed as far as is known: it is only time to look again.
+
+        Raises:
+            GatewayError: There is no listing.
+        """
+
+    async def send(self, call: UpstreamCall) -> Any:
+        """Send a caller's request and return the raw result.
+
+        Raises:
+            RpcError: The upstream answered with an error.
+            ConnectionLost: The connection failed.
+            SessionForgotten: The upstream does not know the session any more; the request was not run.
+            Congested: Too much is waiting; nothing was sent.
+            HttpStatusError: The upstream refused over HTTP.
+        """
+
+    async def notify(self, method: str) -> None:
+        """Send a notification of the host whose own session it is.
+
+        Raises:
+            GatewayError, TimeoutError: It could not be sent.
+        """
+
+    async def watch(self, watch_list: WatchList | None) -> None:
+        """Report changes of lists, and of what is on the watch list, for as long as the session lives."""
+
+    async def wait_closed(self) -> str:
+        """Return the reason once the session has ended."""
+
+    def abandon(self) -> None:
+        """Do not tell the upstream of the end: it cannot be reached, or calls on their way still need the session."""

@@ -1,0 +1,9 @@
+"""How much one message of an upstream may hold, whatever carries it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+# A line, an event, a body: well above what models can read, and 64 of them at once (the usual bound of calls in
+# flight to one server) still fit into the memory of a small machine.
+MAX_MESSAGE_BYTES: Final = 8 * 1024 * 1024

@@ -1,0 +1,391 @@
+"""The life of a link, with an upstream that does what the test says: no process, no socket."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Collection
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import anyio
+import pytest
+from anyio.lowlevel import checkpoint
+
+from gateway.config.upstream_types.stdio_config import StdioConfig
+from gateway.errors import (
+    INVALID_PARAMS,
+    ConnectionLost,
+    GatewayError,
+    HttpStatusError,
+    RpcError,
+    SessionForgotten,
+    UpstreamLost,
+    UpstreamProtocolError,
+    UpstreamTimeout,
+    UpstreamUnavailable,
+)
+from gateway.upstream.breaker import FAILURES_TO_OPEN
+from gateway.upstream.link import WAIT_FAILING_S, LinkPorts, UpstreamLink
+from gateway.upstream.link_states import Ready, Waiting
+from gateway.upstream.session import ALL_KINDS, RawListing, SessionPorts, UpstreamCall
+from gateway.upstream.watch_list import WatchList
+
+NOT_SENT = ConnectionLost("it refused", sent=False)
+SENT = ConnectionLost("it broke", sent=True)
+
+
+@dataclass
+class FakeSession:
+    """Answers calls in the order of `answers`, each a result or an error; then with "ok"."""
+
+    answers: list[Any] = field(default_factory=list)
+    listings: list[GatewayError] = field(default_factory=list)
+    exchanges: bool = True
+    announces_changes: bool = True
+    protocol_version: str = "fake"
+    instructions: str | None = None
+    capabilities: dict[str, Any] = field(default_factory=dict)
+    server_info: dict[str, Any] = field(default_factory=dict)
+    ports: SessionPorts | None = None
+    sent: int = 0
+    abandoned: bool = False
+    listed: list[frozenset[str]] = field(default_factory=list)
+    watched: list[WatchList | None] = field(default_factory=list)
+    held: anyio.Event | None = None
+    closed: anyio.Event = field(default_factory=anyio.Event)
+
+    async def fetch_listing(
+        self, kinds: Collection[str] = ALL_KINDS, *, limit_s: float, polled: bool = False
+    ) -> RawListing:
+        self.listed.append(frozenset(kinds))
+        if self.listings:
+            raise self.listings.pop(0)
+        return RawListing(tools=[], offerings={}, capabilities={}, ttl_ms=None, scope="public")
+
+    async def send(self, call: UpstreamCall) -> Any:
+        self.sent += 1
+        if self.held is not None:
+            await self.held.wait()
+        answer = self.answers.pop(0) if self.answers else "ok"
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def notify(self, method: str) -> None:
+        raise AssertionError("no host, no notification")
+
+    async def watch(self, watch_list: WatchList | None) -> None:
+        self.watched.append(watch_list)
+
+    async def wait_closed(self) -> str:
+        await self.closed.wait()
+        return "the process exited"
+
+    def abandon(self) -> None:
+        self.abandoned = True
+
+
+@dataclass
+class Upstream:
+    """A connector whose attempts give these sessions or errors in turn, and then nothing."""
+
+    attempts: list[FakeSession | Exception]
+    lost: int = 0
+    updates: list[str] = field(default_factory=list)
+    listings: list[tuple[int, bool]] = field(default_factory=list)
+
+    @asynccontextmanager
+    async def open(self, ports: SessionPorts) -> AsyncIterator[FakeSession]:
+        if not self.attempts:
+            await anyio.sleep_forever()
+        attempt = self.attempts.pop(0)
+        if isinstance(attempt, Exception):
+            raise attempt
+        attempt.ports = ports
+        yield attempt
+
+    async def on_listing(self, link: UpstreamLink, listing: RawListing) -> None:
+        self.listings.append((link.epoch, link.session is not None))
+
+    def on_lost(self, link: UpstreamLink) -> None:
+        self.lost += 1
+
+    def on_update(self, kind: str, key: str, params: dict[str, Any]) -> None:
+        self.updates.append(key)
+
+
+@asynccontextmanager
+async def linked(upstream: Upstream, *, lists: bool = True, **limits: Any) -> AsyncIterator[UpstreamLink]:
+    ports = LinkPorts(on_listing=upstream.on_listing, on_lost=upstream.on_lost, on_update=upstream.on_update)
+    config = StdioConfig(command="unused", **limits)
+    link = UpstreamLink("up", config, upstream, ports, lists=lists, chance=lambda: 0.5)
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as group:
+            group.start_soon(link.run)
+            yield link
+            link.close()
+
+
+async def until(holds: Callable[[], object]) -> None:
+    while not holds():
+        await checkpoint()
+
+
+async def try_again(link: UpstreamLink) -> None:
+    """Let a link that waits make its next attempt."""
+    await until(lambda: isinstance(link.state, Waiting))
+    wait = link.state
+    link.refresh()
+    await until(lambda: link.state is not wait)
+
+
+def call(**more: Any) -> UpstreamCall:
+    return UpstreamCall(method="tools/call", params={"name": "t"}, **more)
+
+
+async def test_a_connection_is_listed_and_watched_and_its_listing_is_there_before_calls_can_use_it() -> None:
+    session, upstream = FakeSession(), Upstream([])
+    upstream.attempts.append(session)
+    async with linked(upstream) as link:
+        assert (link.state.name, link.session, link.epoch) == ("connecting", None, 0)
+        await link.wait_ready(1)
+        assert (link.state.name, link.session, link.epoch) == ("ready", session, 1)
+        assert link.tried.is_set()
+        assert upstream.listings == [(1, False)]
+        assert await link.call(call()) == "ok"
+        await until(lambda: session.watched == [link.watch_list])
+
+
+async def test_each_connection_has_a_greater_epoch_and_the_end_of_one_is_reported_with_its_reason() -> None:
+    first, second = FakeSession(exchanges=False), FakeSession(exchanges=False)
+    upstream = Upstream([first, second])
+    async with linked(upstream) as link:
+        await link.wait_ready(1)
+        first.closed.set()
+        await until(lambda: isinstance(link.state, Waiting))
+        assert (upstream.lost, link.epoch, link.last_error) == (1, 1, "the process exited")
+        link.refresh()
+        await link.wait_ready(1)
+        assert (link.session, link.epoch, link.last_error) == (second, 2, None)
+        # It lists everything anyway: the wish to be refreshed is not one more listing.
+        assert second.listed == [ALL_KINDS]
+
+
+async def test_nothing_that_an_attempt_raises_ends_the_owner() -> None:
+    upstream = Upstream([ValueError("odd"), RpcError(-32000, "not today"), FakeSession()])
+    async with linked(upstream) as link:
+        for reason in ("unexpected ValueError", "not today"):
+            await until(lambda: isinstance(link.state, Waiting))
+            assert link.last_error == reason
+            await try_again(link)
+        await link.wait_ready(1)
+        assert link.epoch == 1
+
+
+async def test_a_call_without_a_connection_waits_within_its_patience_and_learns_the_reason() -> None:
+    upstream = Upstream([ConnectionLost("command not found: x", sent=False)])
+    async with linked(upstream, call_timeout=0.01) as link:
+        await link.tried.wait()
+        with pytest.raises(UpstreamUnavailable, match=r"not reachable right now \(command not found: x\)"):
+            await link.call(call())
+
+
+async def test_patience_is_shorter_where_attempts_keep_failing() -> None:
+    upstream = Upstream([ConnectionLost("no", sent=False) for _ in range(3)])
+    async with linked(upstream) as link:
+        assert link.patience_s > WAIT_FAILING_S
+        for _ in range(3):
+            await try_again(link)
+        assert link.patience_s == WAIT_FAILING_S
+
+
+async def test_a_call_that_was_not_sent_goes_over_the_next_connection_which_is_made_at_once() -> None:
+    first, second = FakeSession(["ok", NOT_SENT]), FakeSession(["second"])
+    async with linked(Upstream([first, second])) as link:
+        await link.call(call())
+        assert await link.call(call()) == "second"
+        assert (link.epoch, first.abandoned) == (2, True)
+
+
+async def test_a_forgotten_session_is_replaced_and_the_call_sent_again_whatever_it_does() -> None:
+    first, second = FakeSession(["ok", SessionForgotten("gone")]), FakeSession(["second"])
+    async with linked(Upstream([first, second])) as link:
+        await link.call(call())
+        assert await link.call(call()) == "second"
+        assert link.epoch == 2
+
+
+async def test_a_lost_call_is_sent_again_only_where_that_is_safe() -> None:
+    session = FakeSession([SENT, "never", SENT, "again", SENT, SENT])
+    async with linked(Upstream([session])) as link:
+        with pytest.raises(UpstreamLost, match="its outcome is unknown, and it was not repeated"):
+            await link.call(call())
+        session.answers.pop(0)
+        assert await link.call(call(repeatable=True)) == "again"
+        with pytest.raises(UpstreamLost, match="it was sent twice"):
+            await link.call(call(repeatable=True))
+        # Of exchanges only the one was lost each time.
+        assert (link.session, link.epoch) == (session, 1)
+
+
+async def test_where_one_stream_carries_everything_a_lost_call_is_the_end_of_the_connection() -> None:
+    session = FakeSession([SENT], exchanges=False)
+    async with linked(Upstream([session])) as link:
+        with pytest.raises(UpstreamLost):
+            await link.call(call())
+        assert link.session is None
+        # Its owner notices the end by itself, and knows the reason.
+        assert not session.abandoned
+        session.closed.set()
+        await until(lambda: isinstance(link.state, Waiting))
+        assert link.last_error == "the process exited"
+
+
+async def test_answers_that_are_no_results_leave_the_connection_as_it_is() -> None:
+    session = FakeSession([HttpStatusError(500, ""), RpcError(-32000, "no")])
+    async with linked(Upstream([session])) as link:
+        with pytest.raises(UpstreamProtocolError, match="HTTP 500"):
+            await link.call(call())
+        with pytest.raises(RpcError, match="no"):
+            await link.call(call())
+        assert (link.session, link.in_flight) == (session, 0)
+
+
+async def test_a_call_that_takes_too_long_is_given_up() -> None:
+    session = FakeSession(held=anyio.Event())
+    async with linked(Upstream([session]), call_timeout=0.01) as link:
+        await link.wait_ready(1)
+        with pytest.raises(UpstreamTimeout, match=r"no answer within 0\.01 s"):
+            await link.call(call())
+        assert link.in_flight == 0
+
+
+async def test_calls_beyond_the_bound_are_refused_and_those_within_go_on() -> None:
+    session, results = FakeSession(held=anyio.Event()), list[str]()
+    async with linked(Upstream([session]), max_concurrency=2) as link, anyio.create_task_group() as group:
+
+        async def keep() -> None:
+            results.append(await link.call(call()))
+
+        for _ in range(2):
+            group.start_soon(keep)
+        await until(lambda: session.sent == 2)
+        with pytest.raises(UpstreamUnavailable, match="already has 2 calls in flight"):
+            await link.call(call())
+        assert session.held is not None
+        session.held.set()
+        await until(lambda: results == ["ok", "ok"])
+        assert await link.call(call()) == "ok"
+
+
+async def test_failures_in_a_row_are_answered_at_once_until_there_is_a_new_connection() -> None:
+    first = FakeSession([NOT_SENT] * FAILURES_TO_OPEN, held=anyio.Event(), exchanges=False)
+    upstream = Upstream([first])
+    async with linked(upstream) as link, anyio.create_task_group() as group:
+
+        async def fail() -> None:
+            with pytest.raises(UpstreamUnavailable):
+                await link.call(call())
+
+        await link.wait_ready(1)
+        for _ in range(FAILURES_TO_OPEN):
+            group.start_soon(fail)
+        await until(lambda: first.sent == FAILURES_TO_OPEN)
+        assert first.held is not None
+        first.held.set()
+        await until(lambda: not first.answers)
+        with pytest.raises(UpstreamUnavailable, match=f"has failed {FAILURES_TO_OPEN} times in a row"):
+            await link.call(call())
+        group.cancel_scope.cancel()
+        upstream.attempts.append(FakeSession())
+        first.closed.set()
+        with anyio.CancelScope(shield=True):
+            await try_again(link)
+            await link.wait_ready(1)
+            assert await link.call(call()) == "ok"
+
+
+async def test_a_change_that_is_announced_lists_only_its_kind_and_a_refresh_lists_everything() -> None:
+    session = FakeSession()
+    async with linked(Upstream([session])) as link:
+        await link.wait_ready(1)
+        assert session.ports is not None
+        session.ports.on_list_changed(("prompts",))
+        session.ports.on_list_changed(("tools",))
+        await until(lambda: len(session.listed) == 2)
+        link.refresh()
+        await until(lambda: len(session.listed) == 3)
+        assert session.listed == [ALL_KINDS, {"prompts", "tools"}, ALL_KINDS]
+
+
+async def test_arguments_that_an_upstream_refuses_make_its_tools_listed_again() -> None:
+    session = FakeSession([RpcError(INVALID_PARAMS, "which?")])
+    async with linked(Upstream([session])) as link:
+        with pytest.raises(RpcError):
+            await link.call(call())
+        await until(lambda: session.listed == [ALL_KINDS, ALL_KINDS])
+
+
+async def test_a_list_that_fails_later_keeps_the_connection_and_tells_why() -> None:
+    session, upstream = FakeSession(), Upstream([])
+    upstream.attempts.append(session)
+    async with linked(upstream) as link:
+        await link.wait_ready(1)
+        session.listings.append(HttpStatusError(503, ""))
+        link.refresh()
+        await until(lambda: link.last_error == "listing failed: HTTP 503")
+        assert link.session is session
+        link.refresh()
+        await until(lambda: len(upstream.listings) == 2)
+        assert link.last_error is None
+
+
+async def test_a_list_that_shows_the_session_to_be_gone_makes_a_new_one() -> None:
+    first, second = FakeSession(), FakeSession()
+    async with linked(Upstream([first, second])) as link:
+        await link.call(call())
+        first.listings.append(SessionForgotten("gone"))
+        link.refresh()
+        await until(lambda: link.session is second)
+
+
+async def test_a_retired_link_reports_nothing_more_and_ends_once_its_calls_have() -> None:
+    session, results = FakeSession(held=anyio.Event()), list[str]()
+    upstream = Upstream([session])
+    async with linked(upstream) as link, anyio.create_task_group() as group:
+
+        async def keep() -> None:
+            results.append(await link.call(call()))
+
+        group.start_soon(keep)
+        await until(lambda: session.sent == 1)
+        assert session.ports is not None
+        session.ports.on_update("resourceSubscriptions", "before", {})
+        link.retire()
+        group.start_soon(link.close_when_idle)
+        session.ports.on_update("resourceSubscriptions", "after", {})
+        session.ports.on_list_changed(("tools",))
+        await until(lambda: len(session.listed) == 2)
+        assert (upstream.updates, len(upstream.listings)) == (["before"], 1)
+        assert isinstance(link.state, Ready)
+        assert session.held is not None
+        session.held.set()
+        await until(lambda: link.session is None)
+        assert (results, upstream.lost) == (["ok"], 0)
+
+
+async def test_the_connection_of_one_session_is_neither_listed_nor_watched_for_others() -> None:
+    session, upstream = FakeSession(), Upstream([])
+    upstream.attempts.append(session)
+    async with linked(upstream, lists=False) as link:
+        assert await link.call(call()) == "ok"
+        await until(lambda: session.watched == [None])
+        assert (session.listed, upstream.listings) == ([], [])
+        assert not link.unwilling
+
+
+async def test_an_upstream_that_refuses_the_version_of_a_session_is_told_from_one_that_is_not_there() -> None:
+    for error, unwilling in ((RpcError(-32602, "no"), True), (ConnectionLost("no", sent=False), False)):
+        async with linked(Upstream([error]), lists=False) as link:
+            await link.tried.wait()
+            assert link.unwilling is unwilling
