@@ -53,8 +53,9 @@ def _of_its_type(entry: Any) -> Any:
         *others, last = (f"'{name}'" for name in _BY_NAME)
         raise fault("has a wrong value", f"{', '.join(others)} or {last}", key="type")
     model = _BY_NAME[name]
-    # A key of another type is ignored, but not when its form is wrong: its author meant something by it.
-    _HostKeys.model_validate({key: value for key, value in entry.items() if key not in model.model_fields})
+    # A key that the type does not use is ignored, but not when its form is wrong: its author meant something by it.
+    unused = model.tolerated_keys.difference(model.model_fields)
+    _HostKeys.model_validate({key: entry[key] for key in unused if key in entry})
     return model.model_validate({**entry, "type": name})
 
 
