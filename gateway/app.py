@@ -27,9 +27,9 @@ from gateway.cluster.role import WorkerRole
 from gateway.config.model import Config
 from gateway.config.plan import Steps, plan
 from gateway.config.shapes import profile_of
-from gateway.downstream.changes import Announcer
+from gateway.downstream.changes import ChangeAnnouncer
 from gateway.downstream.server import McpServer
-from gateway.downstream.subscriptions import Listening
+from gateway.downstream.subscriptions import Subscriptions
 from gateway.embeddings.tool_vectors import ToolVectors
 from gateway.fleet import Fleet, FleetPorts
 from gateway.hooks.active import ActiveHooks
@@ -113,7 +113,7 @@ class Gateway:
         self.search_tools = SearchTools(
             registry=self.registry, links=links, synonyms=search.synonyms, tool_vectors=self.tool_vectors
         )
-        self.announcer = Announcer(self.registry, self.views)
+        self.announcer = ChangeAnnouncer(self.registry, self.views)
         self.hooks = ActiveHooks(self.registry, runners)
         signer = Signer(state_dir, key=role.signing_key if role is not None else None)
         task_ids = TaskIds(signer, self.hooks)
@@ -131,15 +131,23 @@ class Gateway:
             hooks=self.hooks,
         )
         self.server = McpServer(
-            self.views,
-            self.pipeline,
-            PromptsAndResources(registry=self.registry, forwarder=forwarder, task_ids=task_ids, hooks=self.hooks),
-            Listening(self.views, self.subscriptions, task_ids, self.announcer, pending=self._pending),
-            self.announcer,
+            views=self.views,
+            pipeline=self.pipeline,
+            prompts_and_resources=PromptsAndResources(
+                registry=self.registry, forwarder=forwarder, task_ids=task_ids, hooks=self.hooks
+            ),
+            subscriptions=Subscriptions(
+                views=self.views,
+                upstream_subscriptions=self.subscriptions,
+                task_ids=task_ids,
+                announcer=self.announcer,
+                pending=self._pending,
+            ),
+            announcer=self.announcer,
             shared=not self.authenticator.required,
-            settle=self._settle_first,
+            first_listings=self._first_listings,
             pending=self._pending,
-            private=self.private,
+            private_links=self.private,
             session_prefix=role.session_prefix if role is not None else "",
         )
 
@@ -175,13 +183,13 @@ class Gateway:
         self.tool_vectors.replace(enabled=search.embeddings)
         self.authenticator.replace(config.gateway.auth.api_keys)
         self.server.shared = not self.authenticator.required
-        self.announcer.stir()
+        self.announcer.notice_change()
         return steps
 
     def _pending(self) -> bool:
         return self.fleet.pending
 
-    async def _settle_first(self) -> None:
+    async def _first_listings(self) -> None:
         if not self.fleet.tried:
             await self.fleet.settled(self._began_s + FIRST_LIST_S - anyio.current_time())
 

@@ -1,4 +1,4 @@
-"""What we say we can do: what at least one upstream can, and what we can by ourselves."""
+"""Our capabilities: what at least one upstream has, and what we have ourselves."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from registry.catalog.catalog import Catalog
 def merged(catalog: Catalog, *, modern: bool, pending: bool) -> dict[str, Any]:
     """The capabilities of every upstream joined into one.
 
-    A call still meets only the upstream that it names, and is told there what that one lacks.
+    A request still reaches only the upstream that it names, and learns there what that one lacks.
 
     Args:
-        catalog: Holds what each upstream said of itself.
+        catalog: Holds the capabilities of each upstream.
         modern: For 2026-07-28, which knows extensions.
-        pending: Some upstream has not said anything yet. No host waits for it, and in the handshake era nothing
-            can be added later: what it may have is promised before it is known to be nothing.
+        pending: Some upstream has not listed anything yet. No host waits for it, and in the handshake era nothing
+            can be added later: what it may have is promised before it is known.
 
     Sources: MCP 2026-07-28, "Discovery"; MCP 2025-11-25, "Lifecycle", "Capability Negotiation".
     """
-    said = [one.capabilities for one in catalog.servers.values()]
+    declared = [listing.capabilities for listing in catalog.servers.values()]
     capabilities: dict[str, Any] = {"tools": {"listChanged": True}, "prompts": {"listChanged": True}, "completions": {}}
-    if pending or any("resources" in one for one in said):
-        capabilities["resources"] = {"listChanged": True, "subscribe": pending or _subscribable(said)}
-    if pending or any("logging" in one for one in said):
+    if pending or any("resources" in each for each in declared):
+        capabilities["resources"] = {"listChanged": True, "subscribe": pending or _subscribable(declared)}
+    if pending or any("logging" in each for each in declared):
         capabilities["logging"] = {}
     for name in ("experimental", "extensions") if modern else ("experimental",):
-        joined = _joined(one.get(name) for one in said)
+        joined = _joined(each.get(name) for each in declared)
         if joined:
             capabilities[name] = joined
     return capabilities
 
 
-def _subscribable(said: Iterable[Mapping[str, Any]]) -> bool:
-    offered = [one["resources"] for one in said if isinstance(one.get("resources"), dict)]
-    return any(one.get("subscribe") is True for one in offered)
+def _subscribable(declared: Iterable[Mapping[str, Any]]) -> bool:
+    resources = [each["resources"] for each in declared if isinstance(each.get("resources"), dict)]
+    return any(each.get("subscribe") is True for each in resources)
 
 
 def _joined(parts: Iterable[Any]) -> dict[str, Any]:

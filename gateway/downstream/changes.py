@@ -1,4 +1,4 @@
-"""Announce changes of the catalog: coalesced, to everyone who listens, each in its own way."""
+"""Announce changes of the catalog: coalesced, to every subscriber, each with the lists of its own profile."""
 
 from __future__ import annotations
 
@@ -16,44 +16,44 @@ from registry.views.profile import DEFAULT
 
 log = logging.getLogger(__name__)
 
-# Several upstreams that come up together are one change for a host.
-_GATHER_S: Final = 0.03
+# Several upstreams that connect together are one change for a host; nobody notices a delay of this length.
+_COALESCE_S: Final = 0.03
 
 Listener = Callable[[list[ListKind]], None]
 
 
 @dataclass(slots=True)
-class _Ear:
-    """One listener, and the lists as it knows them."""
+class _Subscriber:
+    """One listener, and the state of the lists that it was last told of."""
 
     profile: str
     listener: Listener
-    known: Mapping[ListKind, object]
+    lists: Mapping[ListKind, object]
 
 
-class Announcer:
-    """Tells every listener once for each burst of changes which lists of its profile differ from those it knows."""
+class ChangeAnnouncer:
+    """Tells every subscriber, once for each burst of changes, which lists of its profile differ from before."""
 
     def __init__(self, registry: Registry, views: ProfileViews) -> None:
         self._views = views
         self._changed = anyio.Event()
-        self._ears: dict[int, _Ear] = {}
+        self._subscribers: dict[int, _Subscriber] = {}
         self._next = 0
-        self._unsubscribe = registry.subscribe(lambda change: self.stir(), always=True)
+        self._unsubscribe = registry.subscribe(lambda change: self.notice_change(), always=True)
 
-    def listen(self, listener: Listener, profile: str = DEFAULT) -> Callable[[], None]:
-        """Call `listener`, synchronous and quick, at each change from now on; returns what ends that."""
+    def subscribe(self, listener: Listener, profile: str = DEFAULT) -> Callable[[], None]:
+        """Call `listener`, which must not block, at each change from now on; returns what ends that."""
         self._next += 1
         key = self._next
-        self._ears[key] = _Ear(profile, listener, _lists(self._views, profile))
+        self._subscribers[key] = _Subscriber(profile, listener, _states(self._views, profile))
 
         def end() -> None:
-            self._ears.pop(key, None)
+            self._subscribers.pop(key, None)
 
         return end
 
-    def stir(self) -> None:
-        """Something that lists are made of may have changed."""
+    def notice_change(self) -> None:
+        """Note that something may have changed which lists are made of."""
         self._changed.set()
 
     async def run(self) -> None:
@@ -61,27 +61,27 @@ class Announcer:
         try:
             while True:
                 await self._changed.wait()
-                await anyio.sleep(_GATHER_S)
+                await anyio.sleep(_COALESCE_S)
                 self._changed = anyio.Event()
-                profiles = {ear.profile for ear in self._ears.values()}
-                now = {profile: _lists(self._views, profile) for profile in profiles}
-                for ear in list(self._ears.values()):
-                    self._tell(ear, now[ear.profile])
+                profiles = {subscriber.profile for subscriber in self._subscribers.values()}
+                states = {profile: _states(self._views, profile) for profile in profiles}
+                for subscriber in list(self._subscribers.values()):
+                    self._tell(subscriber, states[subscriber.profile])
         finally:
             self._unsubscribe()
 
-    def _tell(self, ear: _Ear, now: Mapping[ListKind, object]) -> None:
-        before, ear.known = ear.known, now
+    def _tell(self, subscriber: _Subscriber, now: Mapping[ListKind, object]) -> None:
+        before, subscriber.lists = subscriber.lists, now
         kinds: list[ListKind] = sorted(kind for kind in now if before.get(kind) != now[kind])
         if kinds:
             try:
-                ear.listener(kinds)
+                subscriber.listener(kinds)
             except Exception:  # boundary: one listener spoils nothing for the others
                 log.exception("a listener of changes failed")
 
 
-def _lists(views: ProfileViews, profile: str) -> Mapping[ListKind, object]:
-    """What tells two states of each list apart; nothing for a profile that is gone."""
+def _states(views: ProfileViews, profile: str) -> Mapping[ListKind, object]:
+    """For each list a value that changes when the list does; nothing for a profile that is gone."""
     if profile not in views.profiles:
         return {}
     view = views.view(profile)

@@ -8,7 +8,9 @@ from registry.catalog.names import SEPARATOR
 from registry.views.view import View
 
 MAX_LENGTH: Final = 2_000
-_MANY: Final = 12
+"""Hosts put instructions into every conversation, and one of five cuts them here."""
+# Servers that are named; of more than that a model is told the number.
+_MAX_NAMED: Final = 12
 
 
 def instructions(view: View) -> str:
@@ -37,7 +39,7 @@ def instructions(view: View) -> str:
     if example:
         parts.append(f"An example of a typed name: {example}.")
     if view.servers:
-        shown = ", ".join(view.servers[:_MANY])
-        more = f" and {len(view.servers) - _MANY} more" if len(view.servers) > _MANY else ""
+        shown = ", ".join(view.servers[:_MAX_NAMED])
+        more = f" and {len(view.servers) - _MAX_NAMED} more" if len(view.servers) > _MAX_NAMED else ""
         parts.append(f"Servers: {shown}{more}.")
     return " ".join(parts)[:MAX_LENGTH]

@@ -1,4 +1,4 @@
-"""Lists as bytes: serialised once for each catalog and era, then spliced."""
+"""Results of the list methods as bytes: serialised once for each view and protocol era."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from registry.views.view import View
 
 SERVER_INFO: Final = {"name": "typegate", "title": "typegate", "version": __version__}
 DEFAULT_TTL_MS: Final = 60_000
+"""How long a list may be cached where no upstream says: a minute, since changes are announced anyway."""
 
 ListedKind = Literal["tools"] | OfferingKind
 LIST_METHODS: Final[dict[str, ListedKind]] = {
@@ -24,12 +25,12 @@ LIST_METHODS: Final[dict[str, ListedKind]] = {
 }
 
 
-class ListViews:
-    """The results of the list methods for the present views, one for each profile, kind and era."""
+class ListResults:
+    """Cached results of the list methods for the current views: one for each profile, kind and era."""
 
     def __init__(self) -> None:
-        self._views: dict[tuple[str, ListedKind, bool], tuple[object, bytes]] = {}
-        # Each item of the last list by the definition that it was made of: a change makes only its own anew.
+        self._results: dict[tuple[str, ListedKind, bool], tuple[object, bytes]] = {}
+        # Each item of the last list by the id of its definition: after a change only changed items are serialised.
         self._items: dict[tuple[str, ListedKind, bool], dict[int, tuple[object, bytes]]] = {}
 
     def result(
@@ -48,12 +49,12 @@ class ListViews:
         listings = catalog.servers.values()
         ttl_ms = min((one.ttl_ms for one in listings if one.ttl_ms is not None), default=DEFAULT_TTL_MS)
         public = shared and all(one.scope == "public" for one in listings)
-        # A catalog is replaced at each re-listing, also where nothing that is listed has changed.
+        # The digest and not the catalog: each re-listing replaces that, also where nothing listed has changed.
         digest = view.digest if kind == "tools" else catalog.offerings.digests.get(kind)
         key = (digest, ttl_ms, public, found if kind == "tools" else None)
-        known = self._views.get((view.profile.name, kind, modern))
-        if known is not None and known[0] == key:
-            return known[1]
+        cached = self._results.get((view.profile.name, kind, modern))
+        if cached is not None and cached[0] == key:
+            return cached[1]
         rest: dict[str, Any] = {}
         if modern:
             rest = {
@@ -62,22 +63,23 @@ class ListViews:
                 "cacheScope": "public" if public else "private",
                 "_meta": {SERVER_INFO_KEY: SERVER_INFO},
             }
-        items = b",".join(self._written(view, kind, modern, found))
+        items = b",".join(self._serialised_items(view, kind, modern, found))
         tail = b"," + wire.dumps(rest)[1:] if rest else b"}"
         result = b'{"' + kind.encode() + b'":[' + items + b"]" + tail
-        if not found:
-            self._views[view.profile.name, kind, modern] = (key, result)
+        if not found:  # what one session has searched for is no list of others
+            self._results[view.profile.name, kind, modern] = (key, result)
         return result
 
-    def _written(self, view: View, kind: ListedKind, modern: bool, found: frozenset[str]) -> Iterable[bytes]:
+    def _serialised_items(self, view: View, kind: ListedKind, modern: bool, found: frozenset[str]) -> Iterable[bytes]:
         name = (view.profile.name, kind, modern)
         before, now = self._items.get(name, {}), dict[int, tuple[object, bytes]]()
         for item in _items(view, kind, found):
-            known = before.get(id(item))
-            if known is None or known[0] is not item:
-                known = (item, wire.dumps(item if modern or kind != "tools" else handshake_definition(item)))
-            now[id(item)] = known
-            yield known[1]
+            entry = before.get(id(item))
+            # An id is used again after its object is gone, so the object itself is kept beside the bytes.
+            if entry is None or entry[0] is not item:
+                entry = (item, wire.dumps(item if modern or kind != "tools" else handshake_definition(item)))
+            now[id(item)] = entry
+            yield entry[1]
         if not found:
             self._items[name] = now
 

@@ -1,4 +1,4 @@
-"""Answer MCP requests in both eras; what carries them is somebody else's business."""
+"""Answers MCP requests in both protocol eras, whatever transport carries them."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from gateway.calls.pipeline import CallPipeline
 from gateway.calls.profile_views import ProfileViews
 from gateway.calls.prompts_and_resources import PromptsAndResources
 from gateway.downstream.capabilities import merged
-from gateway.downstream.changes import Announcer
+from gateway.downstream.changes import ChangeAnnouncer
 from gateway.downstream.instructions import instructions
-from gateway.downstream.lists import LIST_METHODS, SERVER_INFO, ListViews
+from gateway.downstream.lists import LIST_METHODS, SERVER_INFO, ListResults
 from gateway.downstream.sessions import Emit, Session
-from gateway.downstream.subscriptions import Listening
+from gateway.downstream.subscriptions import Subscriptions
 from gateway.errors import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, RpcError, error_result
 from gateway.jsonrpc import RequestId
 from gateway.protocol import (
@@ -40,22 +40,25 @@ from registry.views.view import View
 
 log = logging.getLogger(__name__)
 
+# What we can do changes with the upstreams' capabilities only, hardly ever within an hour.
 _DISCOVERY_TTL_MS: Final = 3_600_000
+# Of an unknown method that is echoed: longer than any that exists.
+_METHOD_LENGTH: Final = 200
 _TASK_METHODS: Final = frozenset({"tasks/get", "tasks/update", "tasks/cancel"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class McpRequest:
-    """One request from a caller, whatever carried it.
+    """One request of a caller, whatever transport carried it.
 
     Attributes:
         id: The JSON-RPC id, echoed as it came.
-        modern: It carries the envelope of 2026-07-28.
+        modern: It carries the `_meta` envelope of 2026-07-28.
         session: Of the handshake era; None in the modern one, and for `initialize`.
-        emit: Sends a message that belongs to this request.
+        emit: Sends a message to the caller before the response.
         trace: The caller's trace context, as HTTP headers.
-        peer: The other end of its connection.
-        profile: The one whose path it came by.
+        peer: The address of the caller.
+        profile: The profile that it addresses.
     """
 
     id: RequestId
@@ -72,7 +75,7 @@ class McpRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class McpResponse:
-    """The response, the code if it is an error, and the session that `initialize` has opened."""
+    """The response as JSON, its error code if it is an error, and the session that `initialize` has opened."""
 
     pieces: wire.Pieces
     error_code: int | None = None
@@ -80,7 +83,7 @@ class McpResponse:
 
     @property
     def body(self) -> bytes:
-        """The response in one."""
+        """The response in one piece."""
         return b"".join(self.pieces)
 
 
@@ -89,43 +92,52 @@ class McpServer:
 
     def __init__(
         self,
+        *,
         views: ProfileViews,
         pipeline: CallPipeline,
-        offerings: PromptsAndResources,
-        listening: Listening,
-        announcer: Announcer,
-        *,
+        prompts_and_resources: PromptsAndResources,
+        subscriptions: Subscriptions,
+        announcer: ChangeAnnouncer,
         shared: bool,
-        settle: Callable[[], Awaitable[None]],
+        first_listings: Callable[[], Awaitable[None]],
         pending: Callable[[], bool],
-        private: PrivateLinks,
+        private_links: PrivateLinks,
         session_prefix: str = "",
     ) -> None:
-        self._calling = views
-        self._pipeline = pipeline
-        self._offerings = offerings
-        self._listening = listening
-        self._announcer = announcer
-        self.shared = shared
-        self._settle = settle
-        self._pending = pending
-        self._private = private
-        self.session_prefix = session_prefix
-        self._views = ListViews()
+        """Answer with these.
 
-    @property
-    def announcer(self) -> Announcer:
-        """Tells of changes."""
-        return self._announcer
+        Args:
+            views: What each profile shows.
+            pipeline: Calls tools.
+            prompts_and_resources: Answers everything else that belongs to an upstream.
+            subscriptions: Connects callers with changes.
+            announcer: Announces changes of lists.
+            shared: No credentials are asked for, so that caches may share answers between callers.
+            first_listings: Waits, bounded, until a first list has something to show.
+            pending: Whether some upstream has not listed anything yet.
+            private_links: The connections that belong to one session.
+            session_prefix: What the ids of sessions begin with.
+        """
+        self._views = views
+        self._pipeline = pipeline
+        self._prompts_and_resources = prompts_and_resources
+        self._subscriptions = subscriptions
+        self._first_listings = first_listings
+        self._pending = pending
+        self._private_links = private_links
+        self._session_prefix = session_prefix
+        self._lists = ListResults()
+        self.announcer = announcer
+        self.shared = shared
 
     def close_streams(self) -> None:
-        """End every listen stream with its proper result."""
-        self._listening.closing.set()
+        """End every `subscriptions/listen` request with its proper result."""
+        self._subscriptions.closing.set()
 
     @property
     def closing(self) -> anyio.Event:
         """Set once long-lived streams have to end."""
-        return self._listening.closing
+        return self._subscriptions.closing
 
     async def answer(self, request: McpRequest) -> McpResponse:
         """Answer any request; every failure becomes an error object."""
@@ -141,64 +153,68 @@ class McpServer:
             log.exception("a request failed unexpectedly")
             return error_response(request.id, RpcError(INTERNAL_ERROR, "Internal error"))
 
-    def given_up(self, request: McpRequest) -> McpResponse:
-        """Answer a request that the end of the process cuts off."""
+    def abandoned(self, request: McpRequest) -> McpResponse:
+        """The response to a request that the end of the process interrupts."""
         text = "The gateway is shutting down and no answer came in time: the outcome of this request is unknown."
         if request.method != "tools/call":
             return error_response(request.id, RpcError(INTERNAL_ERROR, text))
         result = error_result(text)
-        return _response(request.id, _finished(result, request))
+        return _response(request.id, _serialised(result, request))
 
     async def notified(self, session: Session, method: str) -> None:
-        """Hear a notification of a handshake-era host."""
+        """Take a notification of a handshake-era host."""
         if method == "notifications/roots/list_changed":
-            await self._private.notify(session.id, method)
+            await self._private_links.notify(session.id, method)
 
     async def _result(self, request: McpRequest) -> wire.Pieces:
-        method = request.method
+        method, params = request.method, request.params
         if method == "tools/call":
-            result = await self._pipeline.call(request.params, self._caller(request))
-            try:
-                return _finished(result, request)
-            except wire.MalformedJson:
-                # Not a JSON-RPC error: hosts would call again what has run already.
-                text = "The call ran, but its result is nested too deeply to be passed on."
-                return _finished(error_result(text), request)
+            return await self._call(request)
         if method in LIST_METHODS:
             return (await self._list(request),)
+        owners = self._prompts_and_resources
         if method == "prompts/get":
-            return _finished(await self._offerings.get_prompt(request.params, self._caller(request)), request)
+            return _serialised(await owners.get_prompt(params, self._caller(request)), request)
         if method == "resources/read":
-            return self._read(await self._offerings.read_resource(request.params, self._caller(request)), request)
+            return self._read(await owners.read_resource(params, self._caller(request)), request)
         if method == "completion/complete":
-            return _finished(await self._offerings.complete(request.params, self._caller(request)), request)
+            return _serialised(await owners.complete(params, self._caller(request)), request)
         if request.modern:
+            if method in _TASK_METHODS:
+                return _serialised(await owners.task(method, params, self._caller(request)), request)
             if method == "server/discover":
                 return (self._discover(request),)
             if method == "subscriptions/listen":
-                listened = await self._listening.listen(
-                    request.id, request.params, request.principal, request.profile, request.emit
+                ended = await self._subscriptions.listen(
+                    request.id, params, request.principal, request.profile, request.emit
                 )
-                return (listened,)
-            if method in _TASK_METHODS:
-                return _finished(await self._offerings.task(method, request.params, self._caller(request)), request)
+                return (ended,)
         elif method == "ping":
             return (b"{}",)
         elif request.session is not None:
             if method == "logging/setLevel":
-                return (self._set_level(request.session, request.params),)
+                return (self._set_level(request.session, params),)
             if method == "resources/subscribe":
-                return (await self._listening.subscribe(request.session, request.params),)
+                return (await self._subscriptions.subscribe(request.session, params),)
             if method == "resources/unsubscribe":
-                return (self._listening.unsubscribe(request.session, request.params),)
-        raise RpcError(METHOD_NOT_FOUND, f"Method not found: {method[:200]}")
+                return (self._subscriptions.unsubscribe(request.session, params),)
+        raise RpcError(METHOD_NOT_FOUND, f"Method not found: {method[:_METHOD_LENGTH]}")
+
+    async def _call(self, request: McpRequest) -> wire.Pieces:
+        result = await self._pipeline.call(request.params, self._caller(request))
+        try:
+            return _serialised(result, request)
+        except wire.MalformedJson:
+            # Not a JSON-RPC error: hosts would call again what has run already.
+            text = "The call ran, but its result is nested too deeply to be passed on."
+            return _serialised(error_result(text), request)
 
     async def _list(self, request: McpRequest) -> bytes:
         if request.params.get("cursor") is not None:
             raise RpcError(INVALID_PARAMS, "Invalid cursor: the list has one page")
-        await self._settle()
+        await self._first_listings()
         found = request.session.found if request.session is not None else frozenset()
-        return self._views.result(
+        return self._lists.result(
             self._view(request),
             LIST_METHODS[request.method],
             modern=request.modern,
@@ -211,11 +227,11 @@ class McpServer:
             result.setdefault("ttlMs", 0)
             if not self.shared or result.get("cacheScope") != "public":
                 result["cacheScope"] = "private"
-        return _finished(result, request)
+        return _serialised(result, request)
 
     def _view(self, request: McpRequest) -> View:
         try:
-            return self._calling.view(request.profile)
+            return self._views.view(request.profile)
         except KeyError:
             raise RpcError(INVALID_REQUEST, f"The profile {request.profile} is no longer configured") from None
 
@@ -231,9 +247,9 @@ class McpServer:
             "instructions": instructions(self._view(request)),
         }
         session = Session(
-            request.principal, version=version, params=params, profile=request.profile, prefix=self.session_prefix
+            request.principal, version=version, params=params, profile=request.profile, prefix=self._session_prefix
         )
-        session.endings.append(partial(self._private.drop, session.id))
+        session.on_end.append(partial(self._private_links.drop, session.id))
         return _response(request.id, (wire.dumps(result),), session)
 
     def _discover(self, request: McpRequest) -> bytes:
@@ -250,7 +266,7 @@ class McpServer:
         return wire.dumps(result)
 
     def _caller(self, request: McpRequest) -> Caller:
-        """Who makes this request, and every way back to it."""
+        """The caller of this request, with every way to reach it."""
         meta = request.params.get("_meta")
         meta = meta if isinstance(meta, dict) else {}
         token = meta.get("progressToken")
@@ -279,7 +295,7 @@ class McpServer:
                 on_progress=on_progress,
                 on_log=on_log,
                 ask=partial(session.ask, request.emit),
-                found=partial(_grow, session, request.emit),
+                found=partial(_extend_list, session, request.emit),
                 trace=request.trace,
                 peer=request.peer,
             )
@@ -305,8 +321,8 @@ class McpServer:
         return b"{}"
 
 
-def _grow(session: Session, emit: Emit, names: list[str]) -> None:
-    """Let the list of a session have what it searched for; it is told before the result."""
+def _extend_list(session: Session, emit: Emit, names: list[str]) -> None:
+    """Add to the list of a session what it searched for; it is notified before the result."""
     if not session.found.issuperset(names):
         session.found = session.found.union(names)
         emit({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"})
@@ -331,8 +347,8 @@ def _response(request_id: RequestId, result: wire.Pieces, session: Session | Non
     return McpResponse(pieces=(head, *result, b"}"), session=session)
 
 
-def _finished(result: dict[str, Any], request: McpRequest) -> wire.Pieces:
-    """A result as its caller gets it: in the modern era with its type and our stamp."""
+def _serialised(result: dict[str, Any], request: McpRequest) -> wire.Pieces:
+    """A result as its caller gets it: in the modern era with its type and our `serverInfo`."""
     if request.modern:
         result.setdefault("resultType", "complete")
         meta = result.get("_meta")

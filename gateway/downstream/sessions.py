@@ -17,16 +17,21 @@ import anyio
 from cachetools import TTLCache
 
 from gateway.access.principal import Principal
-from gateway.downstream.changes import Announcer
+from gateway.downstream.changes import ChangeAnnouncer
 from gateway.errors import INTERNAL_ERROR, RpcError
 from gateway.upstream.request_callbacks import HostSession
 from registry.catalog.catalog import ListKind
 from registry.views.profile import DEFAULT
 
 MAX_SESSIONS: Final = 10_000
+"""As many as connections that are served at once; an idle session takes about 4 KiB."""
 IDLE_S: Final = 1800.0
+"""Hosts seldom end their sessions; one that was away for longer initializes again."""
 MAX_REPLAYED: Final = 256
-_MAX_QUESTIONS: Final = 256
+"""Messages kept for a stream that comes back: changes of lists and logs, of which older ones are of no use."""
+# Requests to a host that wait for a person: no host shows more.
+_MAX_REQUESTS: Final = 256
+# Against half an hour of idleness a minute more does not matter.
 _SWEEP_S: Final = 60.0
 
 Emit = Callable[[dict[str, Any]], None]
@@ -34,23 +39,24 @@ EmitNumbered = Callable[[dict[str, Any], int], None]
 
 
 class Running(Protocol):
-    """A request in flight, whatever carries it."""
+    """A request in flight, whatever transport carries it."""
 
     def cancel(self) -> None:
         """Stop it; its caller gets an answer that says so."""
 
 
 class Session:
-    """One handshake-era caller: what it said of itself, what it runs, and its stream of notifications.
+    """One handshake-era caller: what it negotiated, what it runs, and its stream of notifications.
 
     Attributes:
         id: Unguessable; where several processes serve, its prefix says which of them has the session.
         version: The protocol version that was negotiated.
-        profile: The one whose path it came by.
-        found: Tools that a search of its own has found; its list has grown by them.
-        log_level: What `logging/setLevel` said last; everything is sent before it says anything.
+        profile: The profile that it addresses.
+        found: Tools that its own searches have found, which its list has in addition.
+        log_level: The last `logging/setLevel`; before the first one everything is sent.
         running: The requests in flight, by id.
-        subscribed: What ends the watching of each resource, by URI.
+        subscribed: By URI, what ends the subscription to each resource.
+        on_end: Called when the session ends.
     """
 
     def __init__(
@@ -79,16 +85,16 @@ class Session:
         self.log_level = "debug"
         self.running: dict[str | int | float, Running] = {}
         self.subscribed: dict[str, Callable[[], None]] = {}
-        self.endings: list[Callable[[], None]] = []
+        self.on_end: list[Callable[[], None]] = []
         self._ids = itertools.count(1)
-        self._questions: dict[int, _Question] = {}
+        self._requests: dict[int, _ClientRequest] = {}
         self._numbers = itertools.count(1)
         self._outbox: deque[tuple[int, dict[str, Any]]] = deque(maxlen=MAX_REPLAYED)
         self._delivered = 0
         self._emit: EmitNumbered | None = None
         self._hang_up: Callable[[], None] | None = None
 
-    # its stream of messages that belong to no request
+    # the stream of messages that belong to no request
 
     @property
     def streaming(self) -> bool:
@@ -96,9 +102,9 @@ class Session:
         return self._emit is not None
 
     def open_stream(self, emit: EmitNumbered, hang_up: Callable[[], None], after: int | None = None) -> None:
-        """Send what comes, after what was missed: since the message of this number, or since the last stream.
+        """Send what was missed, then what comes: since the message of this number, or since the last stream.
 
-        A stream that is still open ends: its host has come back before anybody knew that it was gone.
+        A stream that is still open ends: its host has come back before its loss was noticed.
         """
         if self._hang_up is not None:
             self._hang_up()
@@ -109,20 +115,20 @@ class Session:
                 self._deliver(number, message)
 
     def close_stream(self, emit: EmitNumbered) -> None:
-        """Keep what comes for the next stream, unless that one is open already."""
+        """Keep what comes for the next stream, unless that is open already."""
         if self._emit == emit:
             self._emit = self._hang_up = None
 
     def notify(self, message: dict[str, Any]) -> None:
         """Send a notification, now or when the caller opens its stream; the same one waits only once."""
-        if self._emit is None and any(n > self._delivered and known == message for n, known in self._outbox):
+        if self._emit is None and any(n > self._delivered and waiting == message for n, waiting in self._outbox):
             return
         number = next(self._numbers)
         self._outbox.append((number, message))
         self._deliver(number, message)
 
     def announce(self, kinds: Iterable[ListKind]) -> None:
-        """Tell of changed lists."""
+        """Notify of changed lists."""
         for kind in kinds:
             self.notify({"jsonrpc": "2.0", "method": f"notifications/{kind}/list_changed"})
 
@@ -136,7 +142,7 @@ class Session:
             self._emit(message, number)
             self._delivered = max(self._delivered, number)
 
-    # questions to its user
+    # requests to its user
 
     async def ask(self, emit: Emit, method: str, params: dict[str, Any]) -> Any:
         """Send a request to the caller beside one of its own, and return the result.
@@ -144,31 +150,31 @@ class Session:
         Raises:
             RpcError: It refused, or is asked too much at once.
         """
-        if len(self._questions) >= _MAX_QUESTIONS:
-            raise RpcError(INTERNAL_ERROR, "too many questions are open")
+        if len(self._requests) >= _MAX_REQUESTS:
+            raise RpcError(INTERNAL_ERROR, "too many requests to the host are open")
         number = next(self._ids)
-        question = self._questions[number] = _Question()
+        request = self._requests[number] = _ClientRequest()
         try:
             emit({"jsonrpc": "2.0", "id": number, "method": method, "params": params})
-            await question.answered.wait()
+            await request.answered.wait()
         except BaseException:
-            if not question.answered.is_set():
+            if not request.answered.is_set():
                 withdrawn = {"requestId": number, "reason": "the answer is no longer needed"}
                 emit({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": withdrawn})
             raise
         finally:
-            del self._questions[number]
-        return question.result()
+            del self._requests[number]
+        return request.result()
 
     def answered(self, message: dict[str, Any]) -> None:
-        """Take an answer of the caller's; one that nobody waits for is nothing."""
+        """Take a response of the caller; one that nobody waits for is ignored."""
         number = message.get("id")
-        question = self._questions.get(number) if type(number) is int else None
-        if question is not None:
-            question.message = message
-            question.answered.set()
+        request = self._requests.get(number) if type(number) is int else None
+        if request is not None:
+            request.message = message
+            request.answered.set()
 
-    # its life
+    # cancellation and end
 
     def cancel(self, request_id: object) -> None:
         """Cancel one of its requests, if it is still running."""
@@ -177,19 +183,19 @@ class Session:
             running.cancel()
 
     def end(self) -> None:
-        """Stop everything that belongs to it."""
+        """Cancel and end everything that belongs to it."""
         for running in list(self.running.values()):
             running.cancel()
         for unsubscribe in list(self.subscribed.values()):
             unsubscribe()
-        for ending in self.endings:
-            ending()
+        for callback in self.on_end:
+            callback()
         if self._hang_up is not None:
             self._hang_up()
 
 
-class _Question:
-    """One request to a caller, waiting for its answer."""
+class _ClientRequest:
+    """One request to a caller, waiting for its response."""
 
     def __init__(self) -> None:
         self.answered = anyio.Event()
@@ -223,7 +229,7 @@ class _Table(TTLCache[str, Session]):
 class SessionTable:
     """All sessions. The least recently used one makes room for a new one."""
 
-    def __init__(self, announcer: Announcer, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, announcer: ChangeAnnouncer, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._announcer = announcer
         self._sessions = _Table(MAX_SESSIONS, IDLE_S, timer=clock)
 
@@ -231,12 +237,12 @@ class SessionTable:
         return len(self._sessions)
 
     def put(self, session: Session) -> None:
-        """Keep a new session, and tell it of changes."""
-        session.endings.append(self._announcer.listen(session.announce, session.profile))
+        """Keep a new session, and notify it of changes."""
+        session.on_end.append(self._announcer.subscribe(session.announce, session.profile))
         self._sessions[session.id] = session
 
     def get(self, session_id: str, principal: Principal, profile: str = DEFAULT) -> Session | None:
-        """The session, if it is this caller's and of this path; to anyone else it does not exist."""
+        """The session, if it is this caller's and of this profile; for anyone else it does not exist."""
         session = self._sessions.get(session_id)
         if session is None or session.principal != principal or session.profile != profile:
             return None

@@ -1,4 +1,4 @@
-"""Standard input and output as a pair of bounded, asynchronous pipes of lines."""
+"""Standard input and output as bounded, asynchronous streams of lines."""
 
 from __future__ import annotations
 
@@ -13,13 +13,20 @@ from typing import Final, cast
 
 import anyio
 
+from gateway.downstream.http.request import MAX_REQUEST_BYTES
 from gateway.lines import LineSplitter
 
 MAX_WAITING: Final = 1024
-MAX_LINE_BYTES: Final = 4 * 1024 * 1024
-# So much may wait for a host to read it before nothing more is taken from it.
-MAX_UNREAD_BYTES: Final = 32 * 1024 * 1024
-_AT_A_STRETCH: Final = 16
+"""Lines that wait to be handled, and requests in flight: more than a host has windows and tools at work."""
+MAX_INPUT_LINE_BYTES: Final = MAX_REQUEST_BYTES
+"""One request is bounded alike over every transport."""
+MAX_UNREAD_OUTPUT_BYTES: Final = 32 * 1024 * 1024
+"""What may wait for a host to read it before nothing more is taken from it: a few of the largest results."""
+# Lines handled in a row before others get their turn, so that responses leave while more requests come in.
+_LINES_IN_A_ROW: Final = 16
+# Lets the last lines reach a host that still reads; one that does not would hold up the end.
+_FLUSH_S: Final = 2.0
+_FLUSH_POLL_S: Final = 0.005
 
 
 async def stop_at_signal(scope: anyio.CancelScope) -> None:
@@ -34,7 +41,7 @@ class _Input(asyncio.Protocol):
     """Lines of standard input in a bounded queue; reading pauses while it is full."""
 
     def __init__(self) -> None:
-        self._splitter = LineSplitter(MAX_LINE_BYTES)
+        self._splitter = LineSplitter(MAX_INPUT_LINE_BYTES)
         self._transport: asyncio.ReadTransport | None = None
         self.waiting: deque[bytes | None] = deque()
         self.arrived = asyncio.Event()
@@ -62,7 +69,7 @@ class _Input(asyncio.Protocol):
 
 
 class _Output(asyncio.Protocol):
-    """Knows whether the host reads what it is sent."""
+    """Standard output; full while the host does not read what it is sent."""
 
     def __init__(self, on_change: Callable[[], None]) -> None:
         self._on_change = on_change
@@ -79,8 +86,8 @@ class _Output(asyncio.Protocol):
         self.resume_writing()
 
 
-class StandardPipes:
-    """The process's own pipes. While held, whatever prints goes to standard error."""
+class StandardStreams:
+    """The process's own standard streams. While they are held, whatever prints goes to standard error."""
 
     def __init__(self) -> None:
         self._input = _Input()
@@ -89,7 +96,7 @@ class StandardPipes:
         self._writer: asyncio.WriteTransport | None = None
         self._output = -1
 
-    async def __aenter__(self) -> StandardPipes:
+    async def __aenter__(self) -> StandardStreams:
         loop = asyncio.get_running_loop()
         output = os.fdopen(os.dup(1), "wb", buffering=0)
         os.dup2(2, 1)
@@ -98,15 +105,15 @@ class StandardPipes:
         self._output = output.fileno()
         if not stat.S_ISREG(os.fstat(self._output).st_mode):
             self._writer, _ = await loop.connect_write_pipe(lambda: self._host, output)
-            self._writer.set_write_buffer_limits(high=MAX_UNREAD_BYTES)
+            self._writer.set_write_buffer_limits(high=MAX_UNREAD_OUTPUT_BYTES)
         self._file = output
         return self
 
     async def __aexit__(self, *exc: object) -> None:
         if self._writer is not None:
-            with anyio.move_on_after(2, shield=True):
+            with anyio.move_on_after(_FLUSH_S, shield=True):
                 while self._writer.get_write_buffer_size() and not self._writer.is_closing():
-                    await anyio.sleep(0.005)
+                    await anyio.sleep(_FLUSH_POLL_S)
             self._writer.close()
         if self._reader is not None:
             self._reader.close()
@@ -123,13 +130,13 @@ class StandardPipes:
     async def lines(self) -> AsyncIterator[bytes | None]:
         """Lines until standard input ends; None stands for one that was too long."""
         waiting = self._input.waiting
-        given = 0
+        handled = 0
         while True:
             while waiting and (self._input.ended or not self._host.full):
                 yield waiting.popleft()
-                given += 1
-                if given % _AT_A_STRETCH == 0:
-                    # What was asked is to be answered before more is: only so is it seen that nobody reads.
+                handled += 1
+                if handled % _LINES_IN_A_ROW == 0:
+                    # Responses have to be written before more requests are taken: only then it shows that nobody reads.
                     await asyncio.sleep(0)
             if self._input.ended and not waiting:
                 return

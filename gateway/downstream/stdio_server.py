@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import anyio
 from anyio.abc import TaskGroup
@@ -16,7 +16,7 @@ from gateway import wire
 from gateway.access.principal import LOCAL
 from gateway.downstream.server import McpRequest, McpServer, error_response
 from gateway.downstream.sessions import Session
-from gateway.downstream.standard_streams import MAX_WAITING, StandardPipes, stop_at_signal
+from gateway.downstream.standard_streams import MAX_WAITING, StandardStreams, stop_at_signal
 from gateway.errors import INVALID_REQUEST, PARSE_ERROR, RpcError
 from gateway.jsonrpc import InvalidMessage, RequestId, RpcNotification, RpcRequest, RpcResponse, classify
 from gateway.protocol import check_envelope, is_modern
@@ -24,9 +24,14 @@ from registry.views.profile import DEFAULT
 
 log = logging.getLogger(__name__)
 
+# A host that closes its end still reads for a moment; what takes longer it does not wait for.
+_END_S: Final = 5.0
+# Calls end at their own pace; nothing wakes anybody when the last one has.
+_POLL_S: Final = 0.02
+
 
 class StdioServer:
-    """One connection over a pair of pipes; in the handshake era it is one session."""
+    """One connection over standard input and output; in the handshake era it is one session."""
 
     def __init__(self, server: McpServer, profile: str = DEFAULT) -> None:
         self._server = server
@@ -37,16 +42,16 @@ class StdioServer:
 
     async def run(self) -> None:
         """Serve until standard input ends."""
-        async with StandardPipes() as pipes:
+        async with StandardStreams() as pipes:
             self._write = pipes.write
             try:
                 async with anyio.create_task_group() as group:
                     group.start_soon(stop_at_signal, group.cancel_scope)
                     async for line in pipes.lines():
                         self._receive(line, group)
-                    with anyio.move_on_after(5):
+                    with anyio.move_on_after(_END_S):
                         while self._running:
-                            await anyio.sleep(0.02)
+                            await anyio.sleep(_POLL_S)
                     group.cancel_scope.cancel()
             finally:
                 if self._session is not None:
@@ -59,7 +64,7 @@ class StdioServer:
         if self._session is not None:
             self._session.end()
         self._session = session
-        session.endings.append(self._server.announcer.listen(session.announce, session.profile))
+        session.on_end.append(self._server.announcer.subscribe(session.announce, session.profile))
         session.open_stream(self._emit, lambda: None)
 
     def _receive(self, line: bytes | None, group: TaskGroup) -> None:

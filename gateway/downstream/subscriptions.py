@@ -1,4 +1,4 @@
-"""What callers listen to: `subscriptions/listen` of the modern era, `resources/subscribe` of the other."""
+"""What callers subscribe to: `subscriptions/listen` of the modern era, `resources/subscribe` of the other."""
 
 from __future__ import annotations
 
@@ -12,34 +12,40 @@ from gateway.access.principal import Principal
 from gateway.calls.profile_views import ProfileViews
 from gateway.calls.prompts_and_resources import TaskIds
 from gateway.calls.upstream_subscriptions import UpstreamSubscriptions
-from gateway.downstream.changes import Announcer
+from gateway.downstream.changes import ChangeAnnouncer
 from gateway.downstream.lists import SERVER_INFO
 from gateway.downstream.sessions import Emit, Session
 from gateway.errors import INTERNAL_ERROR, INVALID_PARAMS, RESOURCE_NOT_FOUND, RpcError
 from gateway.protocol import SERVER_INFO_KEY, SUBSCRIPTION_KEY
 from registry.catalog.catalog import ListKind
 
-MAX_LISTENERS: Final = 1024
-MAX_WATCHED: Final = 1024
+MAX_STREAMS: Final = 1024
+"""Open `subscriptions/listen` requests of all callers: one for each host window is plenty, each holds a connection."""
+MAX_SUBSCRIBED: Final = 1024
+"""Resources, and tasks, that one request or one session may subscribe to; each costs its upstream a subscription."""
 _LISTS: Final[tuple[ListKind, ...]] = ("tools", "prompts", "resources")
 
 
-class Listening:
-    """Joins callers to changes of lists, and to what they watch at upstreams."""
+class Subscriptions:
+    """Connects callers with changes of lists, and with the resources and tasks of upstreams.
+
+    Attributes:
+        closing: Set once every stream has to end.
+    """
 
     def __init__(
         self,
-        views: ProfileViews,
-        subscriptions: UpstreamSubscriptions,
-        tasks: TaskIds,
-        announcer: Announcer,
         *,
+        views: ProfileViews,
+        upstream_subscriptions: UpstreamSubscriptions,
+        task_ids: TaskIds,
+        announcer: ChangeAnnouncer,
         pending: Callable[[], bool],
     ) -> None:
         self._views = views
         self._pending = pending
-        self._subscriptions = subscriptions
-        self._tasks = tasks
+        self._upstream_subscriptions = upstream_subscriptions
+        self._task_ids = task_ids
         self._announcer = announcer
         self._open = 0
         self.closing = anyio.Event()
@@ -47,7 +53,7 @@ class Listening:
     async def listen(
         self, request_id: str | int | float, params: dict[str, Any], principal: Principal, profile: str, emit: Emit
     ) -> bytes:
-        """Serve `subscriptions/listen` (MCP 2026-07-28, "UpstreamSubscriptions") until it is cancelled or we close.
+        """Serve `subscriptions/listen` (MCP 2026-07-28, "Subscriptions") until it is cancelled or we close.
 
         Raises:
             RpcError: The request is unsound, or too many streams are open.
@@ -55,42 +61,42 @@ class Listening:
         wanted = params.get("notifications")
         if not isinstance(wanted, dict):
             raise RpcError(INVALID_PARAMS, "params.notifications must be an object")
-        if self._open >= MAX_LISTENERS:
+        if self._open >= MAX_STREAMS:
             raise RpcError(INTERNAL_ERROR, "Too many subscriptions are open")
-        uris = _texts(wanted, "resourceSubscriptions")
-        task_ids = _texts(wanted, "taskIds")
+        uris = _text_list(wanted, "resourceSubscriptions")
+        task_ids = _text_list(wanted, "taskIds")
         kinds = [kind for kind in _LISTS if wanted.get(f"{kind}ListChanged") is True and self._offers(kind, profile)]
         meta = {SUBSCRIPTION_KEY: request_id}
 
-        # What happens before the acknowledgement is told after it: that one comes first on the stream.
-        early: list[dict[str, Any]] | None = []
+        # The acknowledgement comes first on the stream: what happens before it is held until then.
+        held: list[dict[str, Any]] | None = []
 
-        def tell(method: str, told: dict[str, Any]) -> None:
-            message = _marked(method, told, meta)
-            emit(message) if early is None else early.append(message)
+        def notify(method: str, params: dict[str, Any]) -> None:
+            message = _notification(method, params, meta)
+            emit(message) if held is None else held.append(message)
 
         def changed(changes: list[ListKind]) -> None:
             for kind in changes:
                 if kind in kinds:
-                    tell(f"{kind}/list_changed", {})
+                    notify(f"{kind}/list_changed", {})
 
         honoured: dict[str, Any] = {f"{kind}ListChanged": True for kind in kinds}
         endings: list[Callable[[], None]] = []
         self._open += 1
         try:
             for uri in uris:
-                if watched := await self._watch(uri, profile, lambda told: tell("resources/updated", told)):
+                if watched := await self._watch(uri, profile, lambda params: notify("resources/updated", params)):
                     endings += watched
                     honoured.setdefault("resourceSubscriptions", []).append(uri)
             for task_id in task_ids:
-                endings.append(await self._watch_task(task_id, principal, lambda told: tell("tasks", told)))
+                endings.append(await self._watch_task(task_id, principal, lambda params: notify("tasks", params)))
             if task_ids:
                 honoured["taskIds"] = task_ids
             if kinds:
-                endings.append(self._announcer.listen(changed, profile))
-            emit(_marked("subscriptions/acknowledged", {"notifications": honoured}, meta))
-            held, early = early, None
-            for message in held or ():
+                endings.append(self._announcer.subscribe(changed, profile))
+            emit(_notification("subscriptions/acknowledged", {"notifications": honoured}, meta))
+            early, held = held, None
+            for message in early or ():
                 emit(message)
             await self.closing.wait()
         finally:
@@ -100,7 +106,7 @@ class Listening:
         return wire.dumps({"resultType": "complete", "_meta": {**meta, SERVER_INFO_KEY: SERVER_INFO}})
 
     async def subscribe(self, session: Session, params: dict[str, Any]) -> bytes:
-        """Answer `resources/subscribe` (MCP 2025-11-25, "Resources", "UpstreamSubscriptions").
+        """Answer `resources/subscribe` (MCP 2025-11-25, "Resources", "Subscriptions").
 
         Raises:
             RpcError: No server may know the URI, or the session watches too many.
@@ -108,11 +114,11 @@ class Listening:
         uri = _uri(params)
         if uri in session.subscribed:
             return b"{}"
-        if len(session.subscribed) >= MAX_WATCHED:
-            raise RpcError(INVALID_PARAMS, f"A session may watch {MAX_WATCHED} resources")
+        if len(session.subscribed) >= MAX_SUBSCRIBED:
+            raise RpcError(INVALID_PARAMS, f"A session may watch {MAX_SUBSCRIBED} resources")
 
-        def updated(told: dict[str, Any]) -> None:
-            session.notify({"jsonrpc": "2.0", "method": "notifications/resources/updated", "params": told})
+        def updated(params: dict[str, Any]) -> None:
+            session.notify({"jsonrpc": "2.0", "method": "notifications/resources/updated", "params": params})
 
         endings = await self._watch(uri, session.profile, updated)
         if not endings:
@@ -126,52 +132,53 @@ class Listening:
         return b"{}"
 
     def unsubscribe(self, session: Session, params: dict[str, Any]) -> bytes:
-        """Answer `resources/unsubscribe`; what was not watched is not watched afterwards either."""
+        """Answer `resources/unsubscribe`; one that was never subscribed to is no error."""
         end = session.subscribed.pop(_uri(params), None)
         if end is not None:
             end()
         return b"{}"
 
     def _offers(self, kind: ListKind, profile: str) -> bool:
-        said = (one.capabilities for one in self._views.view(profile).catalog.servers.values())
-        return kind != "resources" or self._pending() or any(kind in one for one in said)
+        servers = self._views.view(profile).catalog.servers.values()
+        # Tools and prompts of our own are always there; of resources that is known once every upstream is.
+        return kind != "resources" or self._pending() or any(kind in listing.capabilities for listing in servers)
 
     async def _watch(self, uri: str, profile: str, tell: Callable[[dict[str, Any]], None]) -> list[Callable[[], None]]:
-        def told(params: dict[str, Any]) -> None:
-            tell({**params, "uri": uri})
+        def updated(params: dict[str, Any]) -> None:
+            tell({**params, "uri": uri})  # as the caller named it, not as the upstream does
 
         for server, original in self._views.view(profile).catalog.offerings.owners(uri)[:1]:
-            ending = self._subscriptions.add(server, "resourceSubscriptions", original, told)
-            await self._subscriptions.settled(server)
+            ending = self._upstream_subscriptions.add(server, "resourceSubscriptions", original, updated)
+            await self._upstream_subscriptions.settled(server)
             return [ending]
         return []
 
     async def _watch_task(
         self, exposed: str, principal: Principal, tell: Callable[[dict[str, Any]], None]
     ) -> Callable[[], None]:
-        server, original = self._tasks.owner(exposed, principal.name)
+        server, original = self._task_ids.owner(exposed, principal.name)
 
-        def told(params: dict[str, Any]) -> None:
-            tell(self._tasks.announced(params, server, principal.name))
+        def updated(params: dict[str, Any]) -> None:
+            tell(self._task_ids.announced(params, server, principal.name))
 
-        ending = self._subscriptions.add(server, "taskIds", original, told)
-        await self._subscriptions.settled(server)
+        ending = self._upstream_subscriptions.add(server, "taskIds", original, updated)
+        await self._upstream_subscriptions.settled(server)
         return ending
 
 
-def _marked(method: str, told: dict[str, Any], meta: dict[str, Any]) -> dict[str, Any]:
-    """A notification of a subscription, with the id that tells whose it is."""
-    known = told.get("_meta")
-    params = {**told, "_meta": {**(known if isinstance(known, dict) else {}), **meta}}
+def _notification(method: str, params: dict[str, Any], meta: dict[str, Any]) -> dict[str, Any]:
+    """A notification of a subscription, with the id of its subscription."""
+    own = params.get("_meta")
+    params = {**params, "_meta": {**(own if isinstance(own, dict) else {}), **meta}}
     return {"jsonrpc": "2.0", "method": f"notifications/{method}", "params": params}
 
 
-def _texts(wanted: dict[str, Any], member: str) -> list[str]:
+def _text_list(wanted: dict[str, Any], member: str) -> list[str]:
     value = wanted.get(member, [])
-    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
         raise RpcError(INVALID_PARAMS, f"params.notifications.{member} must be a list of strings")
-    if len(value) > MAX_WATCHED:
-        raise RpcError(INVALID_PARAMS, f"A subscription may watch {MAX_WATCHED} of them")
+    if len(value) > MAX_SUBSCRIBED:
+        raise RpcError(INVALID_PARAMS, f"A subscription may watch {MAX_SUBSCRIBED} of them")
     return list(dict.fromkeys(value))
 
 

@@ -14,8 +14,9 @@ import anyio
 from anyio.abc import TaskGroup
 
 from gateway import wire
-from gateway.downstream.standard_streams import StandardPipes, stop_at_signal
+from gateway.downstream.standard_streams import StandardStreams, stop_at_signal
 from gateway.errors import INTERNAL_ERROR, PARSE_ERROR, GatewayError, HttpStatusError, RpcError
+from gateway.jsonrpc import InvalidMessage, RequestId, RpcNotification, RpcResponse, classify, usable_id
 from gateway.protocol import NAMED_BY, VERSION_KEY, header_value, is_modern
 from gateway.upstream.transport.event_stream import EventParser
 from gateway.upstream.transport.http_client import HttpClient, Response
@@ -23,7 +24,11 @@ from gateway.upstream.transport.http_client import HttpClient, Response
 log = logging.getLogger(__name__)
 
 _HEADERS: Final = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
-_RELISTEN_S: Final = 1.0
+# A gateway that restarts is back within seconds.
+_REOPEN_S: Final = 1.0
+# A host that closes its end still reads for a moment; what takes longer it does not wait for.
+_END_S: Final = 5.0
+_POLL_S: Final = 0.02
 
 
 async def bridge(url: str, headers: dict[str, str]) -> int:
@@ -44,19 +49,19 @@ class _Bridge:
         self._session_id: str | None = None
         self._version: str | None = None
         self._initialize: dict[str, Any] | None = None
-        self._running: dict[Any, anyio.CancelScope] = {}
+        self._running: dict[RequestId | None, anyio.CancelScope] = {}
         self._renewing = anyio.Lock()
-        self._pipes = StandardPipes()
+        self._streams = StandardStreams()
 
     async def run(self) -> None:
-        async with self._pipes, anyio.create_task_group() as group:
+        async with self._streams, anyio.create_task_group() as group:
             group.start_soon(stop_at_signal, group.cancel_scope)
-            async for line in self._pipes.lines():
+            async for line in self._streams.lines():
                 if line is not None and line.strip():
                     await self._receive(line, group)
-            with anyio.move_on_after(5):
+            with anyio.move_on_after(_END_S):
                 while self._running:
-                    await anyio.sleep(0.02)
+                    await anyio.sleep(_POLL_S)
             group.cancel_scope.cancel()
 
     async def _receive(self, line: bytes, group: TaskGroup) -> None:
@@ -65,32 +70,36 @@ class _Bridge:
         except wire.MalformedJson as error:
             self._fail(None, RpcError(PARSE_ERROR, f"Parse error: {error}"))
             return
-        params = message.get("params") if isinstance(message, dict) else None
-        request_id = message.get("id") if isinstance(message, dict) else None
-        if not isinstance(message, dict) or not isinstance(message.get("method"), str):
-            # An answer's id is of the other side's numbering: it names none of the host's own requests.
-            answer = isinstance(message, dict) and ("result" in message or "error" in message)
-            group.start_soon(self._carry, message, line, None if answer else request_id)
-        elif message["method"] == "notifications/cancelled" and isinstance(params, dict):
-            scope = self._running.get(_hashable(params.get("requestId")))
-            if scope is not None:
-                scope.cancel()
-        elif message["method"] == "initialize":
+        try:
+            kind = classify(message)
+        except InvalidMessage as error:
+            # The gateway says what is wrong with it, as it does over HTTP.
+            group.start_soon(self._carry, message, line, error.request_id)
+            return
+        if isinstance(kind, RpcResponse):
+            # Its id is of the gateway's numbering: it names none of the host's own requests.
+            group.start_soon(self._carry, message, line, None)
+        elif isinstance(kind, RpcNotification):
+            if kind.method == "notifications/cancelled" and isinstance(kind.params, dict):
+                scope = self._running.get(usable_id(kind.params.get("requestId")))
+                if scope is not None:
+                    scope.cancel()
+            else:
+                await self._carry(message, line, None)
+        elif kind.method == "initialize":
             # Nothing may overtake the handshake: what follows wants its session.
             self._initialize = message
-            await self._carry(message, line, request_id)
+            await self._carry(message, line, kind.id)
             if self._session_id is not None:
                 group.start_soon(self._follow)
-        elif "id" not in message:
-            await self._carry(message, line, None)
         else:
-            group.start_soon(self._carry, message, line, request_id)
+            group.start_soon(self._carry, message, line, kind.id)
 
-    async def _carry(self, message: Any, line: bytes, request_id: Any) -> None:
-        key = _hashable(request_id)
+    async def _carry(self, message: Any, line: bytes, request_id: RequestId | None) -> None:
+        """Send one message and write what comes back; `request_id` is that of a request, which gets an answer."""
         with anyio.CancelScope() as scope:
-            if key is not None:
-                self._running[key] = scope
+            if request_id is not None:
+                self._running[request_id] = scope
             try:
                 session_id = self._session_id
                 status = await self._post(message, line)
@@ -99,12 +108,12 @@ class _Bridge:
                 if status >= 400:
                     raise HttpStatusError(status, "")
             except (GatewayError, ValueError) as error:
-                if key is not None:
+                if request_id is not None:
                     text = f"the gateway at {self._url} gave no answer: {error}"
                     self._fail(request_id, RpcError(INTERNAL_ERROR, text))
             finally:
-                if key is not None:
-                    self._running.pop(key, None)
+                if request_id is not None:
+                    self._running.pop(request_id, None)
 
     async def _post(self, message: Any, line: bytes) -> int:
         """Send one message and write what comes back; the status if nothing did."""
@@ -124,7 +133,7 @@ class _Bridge:
                     answer["id"] = message.get("id")
                 self._note_version(message, answer)
                 if isinstance(message, dict) and "id" in message:
-                    self._pipes.write(wire.dumps(answer))
+                    self._streams.write(wire.dumps(answer))
                 return 200
             return response.status
 
@@ -165,7 +174,7 @@ class _Bridge:
                             last = event_id
             except (GatewayError, ValueError) as error:
                 log.debug("the stream of notifications ended: %s", error)
-            await anyio.sleep(_RELISTEN_S)
+            await anyio.sleep(_REOPEN_S)
 
     async def _events(self, response: Response) -> AsyncIterator[str | None]:
         """Write every message of a stream to the host; yields each one's event id."""
@@ -173,7 +182,7 @@ class _Bridge:
         async for chunk in response.chunks():
             for event in parser.feed(chunk):
                 if event.event == "message" and event.data:
-                    self._pipes.write(wire.dumps(wire.loads(event.data)))
+                    self._streams.write(wire.dumps(wire.loads(event.data)))
                     yield event.id
 
     def _head(self, message: Any) -> dict[str, str]:
@@ -199,13 +208,9 @@ class _Bridge:
                 self._version = result["protocolVersion"]
 
     def _fail(self, request_id: Any, error: RpcError) -> None:
-        self._pipes.write(wire.dumps({"jsonrpc": "2.0", "id": request_id, "error": error.to_object()}))
+        self._streams.write(wire.dumps({"jsonrpc": "2.0", "id": request_id, "error": error.to_object()}))
 
 
 def is_modern_message(message: Any) -> bool:
     """Whether a message is a request with the envelope of 2026-07-28."""
     return isinstance(message, dict) and isinstance(message.get("method"), str) and is_modern(message.get("params"))
-
-
-def _hashable(value: Any) -> str | int | float | None:
-    return value if isinstance(value, str | int | float) and not isinstance(value, bool) else None

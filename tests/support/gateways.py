@@ -154,7 +154,7 @@ async def running_gateway(
         said_before = sink.tell()
         process = await anyio.open_process(command, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, env=env)
     try:
-        origin = await _listening(process, log, said_before)
+        origin = await _subscriptions(process, log, said_before)
         async with httpx2.AsyncClient() as client:
             yield RunningGateway(process=process, origin=origin, state_dir=state, config=config, client=client, log=log)
     finally:
@@ -174,7 +174,7 @@ async def ended(process: Process, *, asked: bool = False) -> None:
         await process.aclose()
 
 
-async def _listening(process: Process, log: Path, said_before: int) -> str:
+async def _subscriptions(process: Process, log: Path, said_before: int) -> str:
     with anyio.move_on_after(15):
         while process.returncode is None:
             for word in _said(log, said_before).split():

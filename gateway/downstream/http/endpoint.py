@@ -243,7 +243,7 @@ class McpEndpoint:
     def _cut_off(self, request: McpRequest, *, streaming: bool) -> wire.Pieces:
         """What answers a request that was cancelled; nothing where its stream just ends."""
         if self.draining:
-            return self._server.given_up(request).pieces
+            return self._server.abandoned(request).pieces
         return () if streaming else error_response(request.id, RpcError(_CANCELLED, "Request cancelled")).pieces
 
     def _open_stream(self, head: RequestHead, session: Session, responder: Responder) -> None:

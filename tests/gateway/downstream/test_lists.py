@@ -7,7 +7,7 @@ import pytest
 
 from gateway.calls.builtin_tools import BUILTIN_TOOLS, SEARCH_TOOLS
 from gateway.discovery import listing_of
-from gateway.downstream.lists import ListViews
+from gateway.downstream.lists import ListResults
 from gateway.upstream.session import RawListing
 from registry.catalog.names import ServerName
 from registry.catalog.shape import ServerShape, Shape
@@ -26,7 +26,7 @@ def tool(name: str, words: str) -> dict[str, Any]:
 @pytest.mark.parametrize("modern", [True, False])
 def test_a_list_after_any_change_is_the_one_that_would_be_made_from_nothing(modern: bool) -> None:
     registry = Registry(Shape(servers={server: ServerShape() for server in SERVERS}))
-    kept, previous = ListViews(), None
+    kept, previous = ListResults(), None
 
     def put(server: ServerName, epoch: int, *words: str) -> None:
         tools = [tool(f"t{number}", one) for number, one in enumerate(words)]
@@ -34,7 +34,7 @@ def test_a_list_after_any_change_is_the_one_that_would_be_made_from_nothing(mode
         before = registry.catalog.servers.get(server)
         registry.put(listing_of(raw, server=server, epoch=epoch, transport="http", before=before))
 
-    def listed(views: ListViews, view: View, found: frozenset[str] = frozenset()) -> bytes:
+    def listed(views: ListResults, view: View, found: frozenset[str] = frozenset()) -> bytes:
         return views.result(view, "tools", modern=modern, shared=True, found=found)
 
     changes = [("a", "b"), ("a", "c"), ("c",), ("a", "c", "d"), ("a", "b")]
@@ -46,8 +46,8 @@ def test_a_list_after_any_change_is_the_one_that_would_be_made_from_nothing(mode
             view = build_view(catalog, shape, profile, always=BUILTIN_TOOLS, finders=SEARCH_TOOLS, previous=previous)
             fresh = build_view(catalog, shape, profile, always=BUILTIN_TOOLS, finders=SEARCH_TOOLS)
             found = frozenset({"s0__t0"})
-            assert listed(kept, view, found) == listed(ListViews(), fresh, found)
-            assert listed(kept, view) == listed(ListViews(), fresh)
+            assert listed(kept, view, found) == listed(ListResults(), fresh, found)
+            assert listed(kept, view) == listed(ListResults(), fresh)
             names = [one["name"] for one in orjson.loads(listed(kept, view))["tools"]]
             assert len(names) == len(set(names))
             previous = view if profile.disclosure == "eager" else previous

@@ -13,7 +13,7 @@ from support.upstreams.running import builtin_tools, rescript, scripted_http_ser
 from gateway.access.principal import LOCAL, Principal
 from gateway.calls.profile_views import ProfileViews
 from gateway.downstream import sessions
-from gateway.downstream.changes import Announcer
+from gateway.downstream.changes import ChangeAnnouncer
 from gateway.downstream.lists import SERVER_INFO
 from gateway.downstream.sessions import Session, SessionTable
 from registry.catalog.catalog import ServerListing
@@ -160,9 +160,9 @@ async def test_both_eras_get_their_own_form_of_the_same_list(tmp_path: Path) -> 
         assert (unknown.status_code, unknown.json()["error"]["code"]) == (404, -32601)
 
 
-def a_table(registry: Registry | None = None) -> tuple[SessionTable, Announcer]:
+def a_table(registry: Registry | None = None) -> tuple[SessionTable, ChangeAnnouncer]:
     registry = registry or Registry(Shape())
-    announcer = Announcer(registry, ProfileViews(registry, {}))
+    announcer = ChangeAnnouncer(registry, ProfileViews(registry, {}))
     return SessionTable(announcer), announcer
 
 
@@ -206,11 +206,11 @@ async def test_a_session_is_its_principals_alone_and_unknown_once_closed() -> No
 async def test_an_idle_session_ends_after_its_time_and_one_that_is_used_or_streams_does_not() -> None:
     now_s = 0.0
     registry = Registry(Shape())
-    table = SessionTable(Announcer(registry, ProfileViews(registry, {})), clock=lambda: now_s)
+    table = SessionTable(ChangeAnnouncer(registry, ProfileViews(registry, {})), clock=lambda: now_s)
     idle, used, streaming, running = (opened(table, LOCAL) for _ in range(4))
     ended: list[str] = []
     for session in (idle, used, streaming, running):
-        session.endings.append(lambda one=session.id: ended.append(one))
+        session.on_end.append(lambda one=session.id: ended.append(one))
     streaming.open_stream(lambda message, number: None, lambda: None)
     running.running[1] = anyio.CancelScope()
     for _ in range(4):
