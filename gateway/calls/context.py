@@ -65,6 +65,7 @@ class Caller:
         )
 
     def _log(self, params: dict[str, Any]) -> None:
+        # An unknown level passes: one message too many is better than a lost one.
         level = params.get("level")
         wanted = LOG_LEVELS.index(self.log_level) if self.log_level in LOG_LEVELS else 0
         if self.on_log is not None and (level not in LOG_LEVELS or LOG_LEVELS.index(level) >= wanted):

@@ -91,6 +91,7 @@ class Call:
 
         For a prompt its arguments, for a resource `{"uri": …}`.
         """
+        # Copied on first access: a hook that looks only at metadata pays nothing.
         if self._own is None:
             self._own = copied(self._args)
         return self._own
@@ -98,6 +99,7 @@ class Call:
     @property
     def metadata(self) -> Metadata:
         """What else is known about the call."""
+        # A function until somebody asks: most hooks never do.
         if not isinstance(self._metadata, Metadata):
             self._metadata = self._metadata()
         return self._metadata
@@ -116,6 +118,7 @@ class Call:
 
     def with_args(self, args: dict[str, Any]) -> Call:
         """Return this call with other arguments, for a transforming hook to return."""
+        # `self.memo`, not `self._memo`: both calls have to share one dictionary, even if it is still to be made.
         return Call(
             name=self._name, args=args, metadata=self._metadata, memo=self.memo, definition=self._definition
         )  # fmt: skip
@@ -200,6 +203,7 @@ class HookFailed(Exception):
 
 Before = Call | Block | Answer | None
 After = Result | Block | None
+HookReturn = Before | After
 
 
 class Hook:

@@ -52,6 +52,6 @@ def words(config: Mapping[str, Any], key: str, default: tuple[str, ...], among: 
         ValueError: It is no list, or has another word.
     """
     value = config.get(key, list(default))
-    if not isinstance(value, list) or any(one not in among for one in value):
+    if not isinstance(value, list) or any(word not in among for word in value):
         raise ValueError(f"{key} has a wrong value; expected a list of: {', '.join(among)}")
     return tuple(value)
