@@ -132,6 +132,7 @@ class HttpStatusError(GatewayError):
 
 def innermost(error: BaseException) -> BaseException:
     """Return the first error inside the exception groups that task groups raise."""
+    # Task groups wrap even a single error, and groups within groups.
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error

@@ -37,7 +37,7 @@ class Caller:
     principal: Principal
     view: View
     version: str = MODERN_VERSIONS[-1]
-    owner: object = field(default_factory=object)
+    owner: object = field(default_factory=object)  # unlike any other: nobody shares log messages by default
     request_id: str | int | float | None = None
     session_id: str | None = None
     host: HostSession | None = None

@@ -50,6 +50,7 @@ class ActiveHooks:
                 await anyio.sleep_forever()
         finally:
             self._group = None
+            # Shielded: this usually runs because the gateway is being cancelled, and files are still to be closed.
             with anyio.move_on_after(_CLOSE_ALL_S, shield=True):
                 async with anyio.create_task_group() as closing:
                     for runner in {*self.runners, *self._retiring}:
@@ -60,7 +61,7 @@ class ActiveHooks:
         before, self.runners = self.runners, tuple(runners)
         retired, self._chains = self._chains, HookChains(self.runners, self._registry)
         for runner in self.runners:
-            if runner not in before:
+            if runner not in before:  # a hook that is kept has its queue running
                 self._start_queue(runner)
         removed = [runner for runner in before if runner not in self.runners]
         self._retiring += removed
@@ -83,7 +84,7 @@ class ActiveHooks:
         """The invocation for a task's result, by the id that its upstream gave it."""
         name = self._tools_of_tasks.get((server, task_id))
         wrapper = self._registry.catalog.get(name) if name is not None else None
-        if wrapper is None:
+        if wrapper is None:  # rather a hook too many than a result that a redaction has not seen
             return self._invocation(self._chains.for_unknown_tool(server), caller)
         return self._invocation(self._chains.for_wrapper(wrapper), caller)
 

@@ -114,6 +114,7 @@ class Call:
     @property
     def definition(self) -> dict[str, Any]:
         """A copy of the tool's definition; `{}` for prompts and resources."""
+        # The catalog's own object: a hook that changed it would change the tool for everybody.
         return copied(dict(self._definition or {}))
 
     def with_args(self, args: dict[str, Any]) -> Call:
@@ -164,7 +165,7 @@ class Result:
     @property
     def is_error(self) -> bool:
         """Whether the tool reports that it failed."""
-        return self._value.get("isError") is True
+        return self._value.get("isError") is True  # of the original: one member is read without a copy
 
     def with_value(self, value: dict[str, Any]) -> Result:
         """Return a result with another value, for a transforming hook to return."""

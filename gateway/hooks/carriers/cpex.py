@@ -35,7 +35,7 @@ KINDS: Final[Mapping[str, tuple[str, str]]] = {
 }
 # Of an error of the framework, which may quote a whole plugin configuration.
 _MAX_ERROR_CHARS: Final = 1_000
-# Of a configuration file; whoever mends five sees the rest at the next start.
+# Errors of a configuration file that are listed; after those are corrected the next start shows the rest.
 _MAX_FAULTS: Final = 5
 _CONTEXTS: Final = "contexts"
 _GLOBAL: Final = "global"
