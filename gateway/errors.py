@@ -17,6 +17,9 @@ UNSUPPORTED_PROTOCOL_VERSION: Final = -32022
 URL_ELICITATION_REQUIRED: Final = -32042
 RESOURCE_NOT_FOUND: Final = -32002
 
+# Of a name that a peer has chosen, in the text of an error: longer than any name that model providers allow for a
+# tool, and no page of somebody else's text.
+MAX_QUOTED_CHARS: Final = 200
 UPSTREAM_ERROR_KEY: Final = "typegate/upstreamError"
 """The member of a result's `_meta` that holds the JSON-RPC error which the result stands for."""
 # From an upstream these would make a client renegotiate its connection with us.
@@ -129,6 +132,7 @@ class HttpStatusError(GatewayError):
 
 def innermost(error: BaseException) -> BaseException:
     """Return the first error inside the exception groups that task groups raise."""
+    # Task groups wrap even a single error, and groups within groups.
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error

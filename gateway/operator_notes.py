@@ -154,7 +154,8 @@ class OperatorNotes:
 
     def _definition(self, server: str, tool: str) -> dict[str, Any] | None:
         listing = self._registry.catalog.servers.get(ServerName(server))
-        return next((one for one in listing.tools if one.get("name") == tool), None) if listing is not None else None
+        definitions = listing.tools if listing is not None else ()
+        return next((definition for definition in definitions if definition.get("name") == tool), None)
 
     def _on_catalog_change(self, change: CatalogChange) -> None:
         if self._notes:
@@ -169,15 +170,14 @@ class OperatorNotes:
 
     def _replace(self, notes: dict[tuple[str, str], tuple[Note, ...]]) -> None:
         # Only these servers get a new shape: all others keep the work that is memoised for theirs.
-        touched = {server for server, _ in {*notes, *self._notes}}
+        touched = {ServerName(server) for server, _ in {*notes, *self._notes}}
         self._notes = notes
         self._changed.set()
         self._write()
         shape = self._registry.shape
-        servers = {
-            alias: replace(one, notes=self.of(alias)) if alias in touched else one
-            for alias, one in shape.servers.items()
-        }
+        servers = dict(shape.servers)
+        for alias in touched & servers.keys():
+            servers[alias] = replace(servers[alias], notes=self.of(alias))
         self._registry.reshape(Shape(max_length=shape.max_length, servers=servers))
 
     def _read(self) -> dict[tuple[str, str], tuple[Note, ...]]:

@@ -74,7 +74,8 @@ GET_SERVER_DETAILS: Final[dict[str, Any]] = {
 }
 
 BUILTIN_TOOLS: Final = (INVOKE_TOOL,)
-_AS_TEXT: Final = {
+# For dialects without objects of arbitrary members.
+_ARGUMENTS_AS_TEXT: Final = {
     "type": "string",
     "description": (
         "All parameters of the tool, by name, as the text of one JSON object. Null only for a tool without parameters."
@@ -103,7 +104,7 @@ def always_listed(dialect: str) -> tuple[dict[str, Any], ...]:
     if not DIALECTS[dialect].strict:
         return BUILTIN_TOOLS
     schema = INVOKE_TOOL["inputSchema"]
-    properties = {**schema["properties"], "arguments": _AS_TEXT}
+    properties = {**schema["properties"], "arguments": _ARGUMENTS_AS_TEXT}
     return ({**INVOKE_TOOL, "inputSchema": {**schema, "properties": properties}},)
 
 

@@ -122,6 +122,7 @@ class CallStats:
 
     def record_failure(self, wrapper: ToolWrapper, failure: Failure, caller: Caller) -> None:
         """Record a failure of a call in this process."""
+        # Modern callers have no session: principal and address are the best that tells them apart.
         who = caller.session_id or f"{caller.principal.name}@{caller.peer}"
         self._on_failure(wrapper.name, wrapper.server, wrapper.tool, failure, who)
 
@@ -135,18 +136,15 @@ class CallStats:
         cluster.total += 1
         cluster.recent.append((now_s, who))
         recent = _recent(cluster, now_s)
+        # Flagged again after a day, so that a failure which goes on is in every day's log.
         if cluster.flagged_at_s is not None and now_s - cluster.flagged_at_s > WINDOW_S:
             cluster.flagged_at_s = None
         enough = len(recent) >= FLAG_FAILURES and len({who for _, who in recent}) >= FLAG_SESSIONS
         if cluster.flagged_at_s is not None or not enough:
             return
         cluster.flagged_at_s = now_s
-        log.warning(
-            "calls keep failing: %s %s",
-            failure.kind,
-            failure.detail,
-            extra={"server": server, "tool": tool, "wrapper": wrapper},
-        )
+        fields = {"server": server, "tool": tool, "wrapper": wrapper}
+        log.warning("calls keep failing: %s %s", failure.kind, failure.detail, extra=fields)
 
     def record_repairs(self, wrapper: ToolWrapper, repairs: Iterable[Repair]) -> None:
         """Record how one call was repaired."""
@@ -154,29 +152,28 @@ class CallStats:
         if counter is None:
             counter = self._repairs[wrapper.name] = Counter()
         counter["calls"] += 1
+        # A set: a call with two renamed parameters is one call with a renamed parameter.
         counter.update({repair.name for repair in repairs})
 
     def failure_rows(self) -> list[dict[str, Any]]:
         """One row for each class of failure of the last 24 hours, flagged ones first."""
         now_s = self._clock()
-        rows: list[dict[str, Any]] = []
-        for cluster in list(self._clusters.values()):
-            recent = _recent(cluster, now_s)
-            if recent:
-                rows.append(
-                    {
-                        "wrapper": cluster.wrapper,
-                        "server": cluster.server,
-                        "tool": cluster.tool,
-                        "kind": cluster.failure.kind,
-                        "detail": cluster.failure.detail,
-                        "recent": len(recent),
-                        "sessions": len({who for _, who in recent}),
-                        "total": cluster.total,
-                        "lastSecondsAgo": round(now_s - recent[-1][0], 1),
-                        "flagged": cluster.flagged_at_s is not None,
-                    }
-                )
+        rows = [
+            {
+                "wrapper": cluster.wrapper,
+                "server": cluster.server,
+                "tool": cluster.tool,
+                "kind": cluster.failure.kind,
+                "detail": cluster.failure.detail,
+                "recent": len(recent),
+                "sessions": len({who for _, who in recent}),
+                "total": cluster.total,
+                "lastSecondsAgo": round(now_s - recent[-1][0], 1),
+                "flagged": cluster.flagged_at_s is not None,
+            }
+            for cluster in list(self._clusters.values())
+            if (recent := _recent(cluster, now_s))
+        ]
         return sorted(rows, key=lambda row: (not row["flagged"], -row["recent"], row["wrapper"]))
 
     def repair_rows(self) -> list[dict[str, Any]]:
@@ -188,4 +185,4 @@ class CallStats:
 
 
 def _recent(cluster: _FailureCluster, now_s: float) -> list[tuple[float, str]]:
-    return [one for one in cluster.recent if now_s - one[0] <= WINDOW_S]
+    return [failure for failure in cluster.recent if now_s - failure[0] <= WINDOW_S]

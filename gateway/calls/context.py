@@ -37,7 +37,7 @@ class Caller:
     principal: Principal
     view: View
     version: str = MODERN_VERSIONS[-1]
-    owner: object = field(default_factory=object)
+    owner: object = field(default_factory=object)  # unlike any other: nobody shares log messages by default
     request_id: str | int | float | None = None
     session_id: str | None = None
     host: HostSession | None = None
@@ -65,6 +65,7 @@ class Caller:
         )
 
     def _log(self, params: dict[str, Any]) -> None:
+        # An unknown level passes: one message too many is better than a lost one.
         level = params.get("level")
         wanted = LOG_LEVELS.index(self.log_level) if self.log_level in LOG_LEVELS else 0
         if self.on_log is not None and (level not in LOG_LEVELS or LOG_LEVELS.index(level) >= wanted):

@@ -145,7 +145,7 @@ def with_hint(
     content = result.get("content")
     if not isinstance(content, list):
         return result
-    texts = [one["text"] for one in content if isinstance(one, dict) and isinstance(one.get("text"), str)]
+    texts = [item["text"] for item in content if isinstance(item, dict) and isinstance(item.get("text"), str)]
     if result.get("isError") is True:
         message = "\n".join(text[:_MAX_READ_CHARS] for text in texts[:_MAX_ITEMS])[:_MAX_READ_CHARS]
         code, data = _protocol_error(result)

@@ -11,7 +11,7 @@ import anyio
 from gateway.access.signing import BadSignature, Signer
 from gateway.calls.context import Caller
 from gateway.calls.results import whole
-from gateway.errors import INVALID_PARAMS, RpcError, UpstreamError, UpstreamUnavailable
+from gateway.errors import INVALID_PARAMS, MAX_QUOTED_CHARS, RpcError, UpstreamError, UpstreamUnavailable
 from gateway.protocol import META, QUESTIONS, can_be_asked
 from gateway.upstream.inbound_messages import ASK_S
 from gateway.upstream.link import UpstreamLink
@@ -25,8 +25,6 @@ log = logging.getLogger(__name__)
 MAX_ROUNDS: Final = 16
 # Questions in one round, all of which are put to the host at the same time: a form has as many, a person no more.
 MAX_QUESTIONS: Final = 32
-# Characters of a method name, chosen by an upstream, in an error text.
-_MAX_METHOD_CHARS: Final = 100
 # What a retry adds to the request that it repeats; all else has to be equal.
 _RETRY_MEMBERS: Final = frozenset({"_meta", "inputResponses", "requestState"})
 
@@ -62,7 +60,7 @@ class Forwarder:
         params: dict[str, Any],
         caller: Caller,
         *,
-        asked: dict[str, Any],
+        original_params: dict[str, Any],
         repeatable: bool = False,
         header_map: Mapping[tuple[str, ...], str] | None = None,
     ) -> Any:
@@ -73,7 +71,7 @@ class Forwarder:
             method: The method.
             params: Names already those of the upstream; `_meta` still the caller's.
             caller: On whose behalf.
-            asked: The params as the caller sent them. A request state is bound to these: repairs and hooks may make
+            original_params: As the caller sent them. A request state is bound to these: repairs and hooks may make
                 something else of them at the next round.
             repeatable: Running it twice does no harm.
             header_map: Property paths to the headers that mirror them.
@@ -86,10 +84,11 @@ class Forwarder:
         link = await self._link_for(server, caller)
         binding: tuple[str, ...] = ()
         if caller.modern and ("requestState" in params or "inputResponses" in params):
-            binding = self._binding(server, method, asked, caller)
+            binding = self._binding(server, method, original_params, caller)
             params = self._with_upstream_state(params, binding)
         params = _with_meta(params)
         for _ in range(MAX_ROUNDS):
+            # A new one for each round: what was refused in an earlier round says nothing about this one.
             callbacks = caller.request_callbacks()
             call = UpstreamCall(
                 method=method,
@@ -104,6 +103,7 @@ class Forwarder:
             try:
                 result = await link.call(call)
             except RpcError as error:
+                # It failed because we refused its question, which its own error cannot know.
                 if callbacks.refused:
                     raise InputRefused(
                         server, f"{error.message}\n\n{self._why(link, caller, callbacks.refused)}"
@@ -117,9 +117,10 @@ class Forwarder:
             if not isinstance(result, dict) or result.get("resultType") != "input_required":
                 return result
             if caller.modern:
+                # It asks its user itself, and repeats the request with the answers and this state.
                 state = result.get("requestState")
                 if isinstance(state, str):
-                    binding = binding or self._binding(server, method, asked, caller)
+                    binding = binding or self._binding(server, method, original_params, caller)
                     result["requestState"] = self._signer.sign(state, *binding)
                 return result
             answers = await self._collect_input(server, result, caller)
@@ -136,11 +137,12 @@ class Forwarder:
             return link
         # Questions arrive on a connection, so a session that can be asked has one of its own.
         own = await self._private.get(caller.session_id, server, link.config, caller.host)
-        return own or link
+        return own or link  # None where the upstream speaks a modern version, which asks in its results
 
     def _binding(self, server: str, method: str, params: dict[str, Any], caller: Caller) -> tuple[str, ...]:
-        asked = canonical({key: value for key, value in params.items() if key not in _RETRY_MEMBERS})
-        return caller.principal.name, server, method, asked.decode("utf-8", "surrogatepass")
+        # Canonical, because a client may write the members of its retry in another order.
+        repeated = canonical({key: value for key, value in params.items() if key not in _RETRY_MEMBERS})
+        return caller.principal.name, server, method, repeated.decode("utf-8", "surrogatepass")
 
     def _with_upstream_state(self, params: dict[str, Any], binding: tuple[str, ...]) -> dict[str, Any]:
         signed = params.get("requestState")
@@ -152,7 +154,7 @@ class Forwarder:
             raise StateRefused(INVALID_PARAMS, f"Invalid requestState: {error}") from None
 
     async def _collect_input(self, server: str, result: dict[str, Any], caller: Caller) -> dict[str, Any]:
-        """Send every question of a modern upstream to a host with a handshake-era version, all at the same time."""
+        """Send every question of a modern upstream to a host of an earlier version, all at the same time."""
         requests = result.get("inputRequests")
         if requests is None:
             return {}
@@ -165,15 +167,16 @@ class Forwarder:
             answers[key] = await caller.ask(method, params)
 
         try:
+            # One deadline for all questions: the host shows them at the same time, as one form or in turn.
             with anyio.fail_after(ASK_S):
                 async with anyio.create_task_group() as group:
-                    for key, one in requests.items():
-                        method = one.get("method") if isinstance(one, dict) else None
-                        asked = one.get("params") if isinstance(one, dict) else None
+                    for key, request in requests.items():
+                        method = request.get("method") if isinstance(request, dict) else None
+                        asked = request.get("params") if isinstance(request, dict) else None
                         if caller.ask is None or not can_be_asked(caller.capabilities, str(method), asked):
                             raise InputRefused(
                                 server,
-                                f"Server '{server}' asks for input ({str(method)[:_MAX_METHOD_CHARS]}) in the middle "
+                                f"Server '{server}' asks for input ({str(method)[:MAX_QUOTED_CHARS]}) in the middle "
                                 "of this call, which this host does not offer. The call has no result.",
                             )
                         group.start_soon(ask, key, str(method), asked if isinstance(asked, dict) else {})
@@ -183,10 +186,12 @@ class Forwarder:
             refusals, rest = group_error.split((RpcError, InputRefused))
             if refusals is None or rest is not None:
                 raise
+            # The first refusal cancels the other questions: without all answers the call cannot go on.
             first = refusals.exceptions[0]
             if isinstance(first, InputRefused):
                 raise first from None
             raise InputRefused(server, f"Server '{server}' asked for input, which the host refused: {first}") from None
+        # In the order of the questions, whichever was answered first.
         return {key: answers[key] for key in requests}
 
     def _why(self, link: UpstreamLink, caller: Caller, refused: list[str]) -> str:

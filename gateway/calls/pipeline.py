@@ -30,7 +30,6 @@ from registry.arguments.prepare import Prepared, prepare
 from registry.arguments.unwrapping import Addressed, Repair, addressed, report
 from registry.catalog.catalog import ToolWrapper
 from registry.catalog.names import ServerName
-from registry.catalog.shape import ServerShape
 from registry.catalog.store import Registry
 from registry.dialects.definitions import Lowered, restore
 from registry.views.profile import Profile
@@ -39,7 +38,6 @@ log = logging.getLogger(__name__)
 
 REPAIRS_KEY: Final = "typegate/repairs"
 """The member of a result's `_meta` that lists how arguments were repaired."""
-_DEFAULT_SHAPE: Final = ServerShape()
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -68,7 +66,7 @@ class _ToolCall:
 
     def prepare(self, wrapper: ToolWrapper) -> tuple[ArgumentProblem, ...]:
         """Repair and check the arguments for a wrapper; returns what is wrong with them."""
-        shape = self.pipeline.registry.shape.servers.get(wrapper.server, _DEFAULT_SHAPE)
+        shape = self.pipeline.registry.shape.of(wrapper.server)
         view, arguments = self.caller.view, self.arguments
         lowered, entry = view.lowered(wrapper), view.entry(wrapper.name)
         if entry is not None and entry.lowered is not lowered:
@@ -100,7 +98,7 @@ class _ToolCall:
             "tools/call",
             {**self.params, "name": wrapper.tool, "arguments": self.prepared.arguments},
             self.caller,
-            asked=self.params,
+            original_params=self.params,
             repeatable=_repeatable(wrapper),
             header_map={path: header for header, path in wrapper.headers.items()} if wrapper.headers else None,
         )
@@ -167,16 +165,11 @@ class CallPipeline:
                 return self._unknown_tool.for_name(view, name)
             wrapper = found
         call = _ToolCall(
-            pipeline=self,
-            wrapper=wrapper,
-            arguments=arguments,
-            params=params,
-            caller=caller,
-            via=via,
-            repairs=repairs,
+            pipeline=self, wrapper=wrapper, arguments=arguments, params=params, caller=caller, via=via, repairs=repairs
         )
-        outcome = "error"
+        outcome = "error"  # unless a result is returned: a call that raises or is cancelled counts, too
         try:
+            # Entered before anything is awaited: a reload must not close hooks that this call still needs.
             with self._hooks.tool_call(wrapper, via, caller) as invocation:
                 result = await self._run(call, invocation)
             outcome = "error_result" if result.get("isError") else "ok"
@@ -221,7 +214,7 @@ class CallPipeline:
             self._stats.record_failure(
                 call.wrapper, Failure(kind="protocol_error", detail=str(error.code)), call.caller
             )
-            shape = self.registry.shape.servers.get(call.wrapper.server, _DEFAULT_SHAPE)
+            shape = self.registry.shape.of(call.wrapper.server)
             result = await invocation.after_error(error)
             if result is None:
                 result = relay(error, server=call.wrapper.server, verbatim=not shape.prefixed)
@@ -240,6 +233,7 @@ class CallPipeline:
         """
         wrapper = call.wrapper
         await link.wait_ready(link.patience_s)
+        # Here a call leaves the catalog that it has pinned: what it knew of this tool ended with the connection.
         current = self.registry.catalog.exactly(wrapper.server, wrapper.tool)
         if current is None:
             return error_result(f"Not called: server '{wrapper.server}' no longer has the tool '{wrapper.tool}'.")
@@ -252,12 +246,7 @@ class CallPipeline:
         view, wrapper, prepared = call.caller.view, call.wrapper, call.prepared
         lowered, entry = view.lowered(wrapper), view.entry(wrapper.name)
         text = problems.explain(
-            wrapper,
-            prepared.problems,
-            call.arguments,
-            via=call.via,
-            understood=prepared.understood,
-            lowered=lowered,
+            wrapper, prepared.problems, call.arguments, via=call.via, understood=prepared.understood, lowered=lowered
         )
         for problem in prepared.problems:
             self._stats.record_failure(wrapper, Failure.of_problem(problem), call.caller)
@@ -273,7 +262,7 @@ class CallPipeline:
         return result
 
     def _repairs_for(self, profile: Profile, server: str) -> bool:
-        level = profile.repair or self.registry.shape.servers.get(ServerName(server), _DEFAULT_SHAPE).repair
+        level = profile.repair or self.registry.shape.of(ServerName(server)).repair
         return level != "off"
 
 

@@ -28,7 +28,9 @@ class ProfileViews:
         """
         catalog, shape, wanted = self._registry.catalog, self._registry.shape, self.profiles[profile]
         known = self._views.get(profile)
+        # The entries of servers that have not changed are taken over from the previous view.
         previous = known[2] if known is not None else None
+        # All three are replaced whole, never changed in place, so identity is enough.
         if known is not None and known[0] is catalog and known[1] is shape and known[2].profile is wanted:
             return known[2]
         view = build_view(
@@ -40,4 +42,4 @@ class ProfileViews:
     def replace(self, profiles: Mapping[str, Profile]) -> None:
         """Use other profiles; requests for one that was removed fail from now on."""
         self.profiles = {DEFAULT: Profile(), **profiles}
-        self._views = {name: one for name, one in self._views.items() if name in self.profiles}
+        self._views = {name: known for name, known in self._views.items() if name in self.profiles}

@@ -14,6 +14,7 @@ from gateway.calls.results import adapt_other
 from gateway.errors import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
+    MAX_QUOTED_CHARS,
     METHOD_NOT_FOUND,
     MISSING_CLIENT_CAPABILITY,
     RESOURCE_NOT_FOUND,
@@ -30,6 +31,7 @@ from registry.catalog.store import Registry
 # An unlisted URI may match templates of many servers, which are asked one after the other: eight round trips
 # are about as long as a caller waits for a resource.
 _MAX_OWNERS: Final = 8
+# The code of versions with a handshake, and that of modern ones.
 _NOT_FOUND: Final = frozenset({RESOURCE_NOT_FOUND, INVALID_PARAMS})
 TASKS: Final = "io.modelcontextprotocol/tasks"
 _RELATED_TASK: Final = "io.modelcontextprotocol/related-task"
@@ -57,7 +59,7 @@ class PromptsAndResources:
             return tool_manual(caller.view, params.get("arguments"))
         prompt = caller.view.catalog.offerings.prompt(name)
         if prompt is None:
-            raise RpcError(INVALID_PARAMS, f"Unknown prompt: {name[:200]}")
+            raise RpcError(INVALID_PARAMS, f"Unknown prompt: {name[:MAX_QUOTED_CHARS]}")
         sent = {**params, "name": prompt.original}
         with self._hooks.prompt_or_resource("prompt", prompt.server, name, prompt.original, caller) as invocation:
             return await self._ask(
@@ -76,7 +78,7 @@ class PromptsAndResources:
         owners = caller.view.catalog.offerings.owners(uri)
         if len(owners) > 1:
             # A server that is away may not even know the URI, so it is not waited for.
-            owners = tuple(one for one in owners if self._forwarder.connected(one[0]))[:_MAX_OWNERS]
+            owners = tuple(owner for owner in owners if self._forwarder.connected(owner[0]))[:_MAX_OWNERS]
         for server, original in owners:
             try:
                 with self._hooks.prompt_or_resource("resource", server, uri, original, caller) as invocation:
@@ -85,11 +87,11 @@ class PromptsAndResources:
                         invocation=invocation, arguments={"uri": original},
                     )  # fmt: skip
             except HookRefusal:
-                raise
+                raise  # a hook has decided about this URI: no other server is asked behind its back
             except RpcError as error:
                 if error.code not in _NOT_FOUND:
                     raise
-                refused = refused or error
+                refused = refused or error  # of the likeliest owner, which comes first
             else:
                 return _with_uri(result, original, uri)
         code = INVALID_PARAMS if caller.modern else RESOURCE_NOT_FOUND
@@ -109,7 +111,7 @@ class PromptsAndResources:
                 return complete_server(caller.view.catalog, params.get("argument"))
             prompt = offerings.prompt(ref["name"])
             if prompt is None:
-                raise RpcError(INVALID_PARAMS, f"Unknown prompt: {ref['name'][:200]}")
+                raise RpcError(INVALID_PARAMS, f"Unknown prompt: {ref['name'][:MAX_QUOTED_CHARS]}")
             server, ref = prompt.server, {**ref, "name": prompt.original}
         elif isinstance(ref, dict) and kind == "ref/resource" and isinstance(ref.get("uri"), str):
             template = offerings.template(ref["uri"])
@@ -128,7 +130,8 @@ class PromptsAndResources:
             RpcError: No server has tasks, this caller does not declare them or has no such task, or
                 its server's own error.
         """
-        if not any(_knows_tasks(one.capabilities) for one in caller.view.catalog.servers.values()):
+        # Where no server has tasks the method does not exist, whatever the caller declares.
+        if not any(_knows_tasks(listing.capabilities) for listing in caller.view.catalog.servers.values()):
             raise RpcError(METHOD_NOT_FOUND, f"Method not found: {method}")
         if not _knows_tasks(caller.capabilities):
             needed: dict[str, Any] = {"requiredCapabilities": {"extensions": {TASKS: {}}}}
@@ -137,6 +140,7 @@ class PromptsAndResources:
         server, original = self._task_ids.owner(exposed, caller.principal.name)
         result = await self._ask(server, method, {**params, "taskId": original}, caller)
         if "result" in result:
+            # The call ended when the task was created: what its hooks want to see comes only now.
             with self._hooks.task_result(server, original, caller) as invocation:
                 result = {**result, "result": await invocation.after_earlier_call(result["result"])}
         return self._task_ids.expose(result, server, caller.principal.name)
@@ -153,6 +157,7 @@ class PromptsAndResources:
         try:
             request = _Request(forwarder=self._forwarder, server=server, method=method, params=params, caller=caller)
             result = await invocation.send(arguments, request)
+            # Only tools have error results: here a block, or an answer that is an error, becomes a protocol error.
             if invocation.answer is not None and result.get("isError"):
                 raise RpcError(INTERNAL_ERROR, str(result["content"][0]["text"]))
             return adapt_other(result, server=server, version=caller.version)
@@ -161,8 +166,8 @@ class PromptsAndResources:
         except UpstreamError as error:
             failure = RpcError(INTERNAL_ERROR, str(error), {"server": server})
         except RpcError as error:
-            shape = self._registry.shape.servers.get(ServerName(server))
-            failure = protocol_error(error, server=server, verbatim=shape is not None and not shape.prefixed)
+            shape = self._registry.shape.of(ServerName(server))
+            failure = protocol_error(error, server=server, verbatim=not shape.prefixed)
         # Hooks see the error as the caller would; one that changes it raises its own.
         await invocation.after_error(failure)
         raise failure
@@ -200,7 +205,7 @@ class _Request:
             self.method,
             self.changed or self.params,
             self.caller,
-            asked=self.params,
+            original_params=self.params,
             # Reading twice does no harm; a task would get its input or its cancellation twice.
             repeatable=not self.method.startswith("tasks/"),
         )
@@ -278,5 +283,7 @@ def _with_uri(result: dict[str, Any], original: str, uri: str) -> dict[str, Any]
     contents = result.get("contents")
     if original == uri or not isinstance(contents, list):
         return result
-    named = [{**one, "uri": uri} if isinstance(one, dict) and one.get("uri") == original else one for one in contents]
+    named = [
+        {**item, "uri": uri} if isinstance(item, dict) and item.get("uri") == original else item for item in contents
+    ]
     return {**result, "contents": named}

@@ -12,6 +12,7 @@ from gateway.protocol import MODERN_VERSIONS, SERVER_INFO_KEY
 _STRUCTURED_SINCE = "2025-06-18"
 _LINKS_SINCE = "2025-06-18"
 _AUDIO_SINCE = "2025-03-26"
+# Members of results that versions with a handshake do not know.
 _MODERN_ONLY = ("resultType", "ttlMs", "cacheScope")
 
 
@@ -75,10 +76,10 @@ def adapt_other(answer: Any, *, server: str, version: str) -> dict[str, Any]:
     messages = result.get("messages")
     if version < _LINKS_SINCE and isinstance(messages, list):
         result["messages"] = [
-            {**one, "content": _older_item(one["content"], version)}
-            if isinstance(one, dict) and "content" in one
-            else one
-            for one in messages
+            {**message, "content": _older_item(message["content"], version)}
+            if isinstance(message, dict) and "content" in message
+            else message
+            for message in messages
         ]
     return result
 
@@ -86,6 +87,7 @@ def adapt_other(answer: Any, *, server: str, version: str) -> dict[str, Any]:
 def _fill_content(result: dict[str, Any], server: str) -> None:
     content = result.get("content")
     if "structuredContent" in result:
+        # Hosts that show only content would show nothing.
         if not _has_text(content, server):
             text = wire.dumps(result["structuredContent"]).decode()
             content = whole(result, server).get("content")

@@ -12,10 +12,9 @@ from gateway import wire
 from gateway.calls.builtin_tools import FIND_TOOLS, GET_SERVER_DETAILS, LIST_SERVERS
 from gateway.calls.context import Caller
 from gateway.embeddings.tool_vectors import ToolVectors
-from gateway.errors import error_result
+from gateway.errors import MAX_QUOTED_CHARS, error_result
 from gateway.upstream.link import UpstreamLink
 from registry.catalog.names import ServerName
-from registry.catalog.shape import ServerShape
 from registry.catalog.store import Registry
 from registry.schema.text import excerpt
 from registry.search.fusion import blended
@@ -31,9 +30,8 @@ MAX_LIMIT: Final = 50
 MAX_ANSWER_BYTES: Final = 40_000
 # One line for each tool in the details of a server: its first sentence or two.
 _MAX_LINE_CHARS: Final = 160
-# Indexing so many takes a few milliseconds, as much as moving the work to a thread and back under load.
+# Indexing so many takes some milliseconds, which other requests can wait.
 _MAX_INDEXED_INLINE: Final = 50
-_DEFAULT_SHAPE: Final = ServerShape()
 
 
 class SearchTools:
@@ -82,30 +80,26 @@ class SearchTools:
     async def _hits(self, query: str, limit: int, view: View) -> list[Hit]:
         index = await self._index(view)
         similarities = await self._tool_vectors.similarities(view, query)
-        return (
-            index.search(query, limit)
-            if similarities is None
-            else blended(index.search(query, len(similarities)), similarities, limit)
-        )
+        if similarities is None:
+            return index.search(query, limit)
+        # All that match by words, not the first few: a tool that both rank in the middle may be the best of all.
+        return blended(index.search(query, len(similarities)), similarities, limit)
 
     async def _index(self, view: View) -> SearchIndex:
+        # Views are replaced whole, so a view that is the same object has the same tools.
         known = self._indexes.get(view.profile.name)
         if known is not None and known[0] is view:
             return known[1]
-        names = {server: self._shape(server).display_name for server in view.servers}
-        build = partial(
-            SearchIndex,
-            view.entries,
-            synonyms=self._synonyms,
-            aliases={server: name for server, name in names.items() if name},
-        )
-        # Indexing a thousand definitions takes a fifth of a second, in which the event loop has to serve others.
+        names = {server: self._registry.shape.of(ServerName(server)).display_name for server in view.servers}
+        aliases: dict[str, str] = {server: name for server, name in names.items() if name}
+        build = partial(SearchIndex, view.entries, synonyms=self._synonyms, aliases=aliases)
+        # Indexing a thousand definitions takes a tenth of a second, in which the event loop has to serve others.
         index = build() if len(view.entries) <= _MAX_INDEXED_INLINE else await anyio.to_thread.run_sync(build)
         self._indexes[view.profile.name] = (view, index)
         return index
 
     def _server_line(self, server: str, view: View) -> dict[str, Any]:
-        shape = self._shape(server)
+        shape = self._registry.shape.of(ServerName(server))
         link = self._links.get(server)
         return {
             "server": server,
@@ -116,15 +110,19 @@ class SearchTools:
 
     def _details(self, server: object, view: View) -> dict[str, Any]:
         if not isinstance(server, str) or server not in view.servers:
-            named = f"there is no server '{server[:200]}'" if isinstance(server, str) else "`server` is missing"
+            named = (
+                f"there is no server '{server[:MAX_QUOTED_CHARS]}'"
+                if isinstance(server, str)
+                else "`server` is missing"
+            )
             return error_result(f"Not found: {named}. Servers: {', '.join(sorted(view.servers)) or 'none'}.")
-        shape = self._shape(server)
+        shape = self._registry.shape.of(ServerName(server))
         link = self._links.get(server)
         details = {
             **self._server_line(server, view),
             "about": link.session.instructions if link is not None and link.session is not None else None,
             "supplement": shape.supplement,
-            "siblings": [one for one in shape.siblings if one in view.servers],
+            "siblings": [sibling for sibling in shape.siblings if sibling in view.servers],
             "toolNames": {
                 entry.wrapper.name: excerpt(str(entry.shown.get("description", "")), _MAX_LINE_CHARS)
                 for entry in view.entries
@@ -132,9 +130,6 @@ class SearchTools:
             },
         }
         return _result({key: value for key, value in details.items() if value not in (None, [], "")})
-
-    def _shape(self, server: str) -> ServerShape:
-        return self._registry.shape.servers.get(ServerName(server), _DEFAULT_SHAPE)
 
 
 def _fitting(hits: list[Hit], view: View) -> list[Entry]:

@@ -6,14 +6,13 @@ import difflib
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from gateway.errors import INVALID_PARAMS, RpcError, UpstreamUnavailable, error_result
+from gateway.errors import INVALID_PARAMS, MAX_QUOTED_CHARS, RpcError, UpstreamUnavailable, error_result
 from gateway.upstream.link import UpstreamLink
 from registry.arguments import problems
 from registry.arguments.unwrapping import Misaddressed
 from registry.catalog.catalog import ToolWrapper
 from registry.catalog.drift import Drift
 from registry.catalog.names import SEPARATOR, ServerName, fold
-from registry.catalog.shape import ServerShape
 from registry.catalog.store import Registry
 from registry.views.view import View
 
@@ -21,9 +20,7 @@ from registry.views.view import View
 _MAX_SUGGESTIONS: Final = 3
 # Tools named for a server that has none of a similar name; beyond that a list request is the better answer.
 _MAX_LISTED: Final = 20
-# Of a name that the caller sent: longer than any tool name that providers allow, short enough for an error text.
-_MAX_NAME_CHARS: Final = 200
-# Wrapper names share the alias as their prefix, so a similarity of 0.5 is already a plausible slip.
+# Below the 0.6 of difflib: the candidates are the tools of the one server that was named.
 _MIN_SIMILARITY: Final = 0.5
 
 
@@ -54,14 +51,16 @@ class UnknownToolErrors:
         """Return a wrapper whose server is still connecting for the first time; waits for that, bounded."""
         alias, found, _ = name.partition(SEPARATOR)
         link = self._links.get(alias) if found and alias in view.servers else None
+        # A server that was listed before has its tools in the catalog even while it is away.
         if link is None or link.session is not None or alias in self._registry.catalog.servers:
             return None
         try:
             await link.wait_ready(link.patience_s)
         except UpstreamUnavailable:
             return None
+        # The view was built before this server was listed, so its profile has to be asked.
         wrapper = self._registry.catalog.get(name)
-        shape = self._registry.shape.servers.get(ServerName(alias), ServerShape())
+        shape = self._registry.shape.of(ServerName(alias))
         return wrapper if wrapper is not None and view.profile.permits(wrapper, shape) else None
 
     def for_name(self, view: View, name: str) -> dict[str, Any]:
@@ -77,7 +76,7 @@ class UnknownToolErrors:
             return gone
         near = difflib.get_close_matches(name, [wrapper.name for wrapper in view.catalog.wrappers], n=_MAX_SUGGESTIONS)
         hint = f"; did you mean {', '.join(near)}?" if near else ""
-        raise RpcError(INVALID_PARAMS, f"Unknown tool: {name[:_MAX_NAME_CHARS]}{hint}")
+        raise RpcError(INVALID_PARAMS, f"Unknown tool: {name[:MAX_QUOTED_CHARS]}{hint}")
 
     def for_address(self, view: View, call: Misaddressed, sent: object) -> dict[str, Any]:
         """Answer a call of `invoke_tool` that reaches no tool."""
@@ -92,7 +91,9 @@ class UnknownToolErrors:
             return gone
         near = difflib.get_close_matches(call.server, list(view.servers), n=1)
         hint = f" Did you mean '{near[0]}'?" if near else ""
-        return error_result(f"Not called: there is no server '{call.server[:_MAX_NAME_CHARS]}'.{hint} {_servers(view)}")
+        return error_result(
+            f"Not called: there is no server '{call.server[:MAX_QUOTED_CHARS]}'.{hint} {_servers(view)}"
+        )
 
     def renamed_parameters(self, wrapper: ToolWrapper, arguments: object, names: Mapping[str, str]) -> str:
         """Return a sentence about sent parameters that were renamed since; empty if there are none.
@@ -125,20 +126,19 @@ class UnknownToolErrors:
         if server not in catalog.servers and link.session is None:
             reason = f" ({link.last_error})" if link.last_error else ""
             return error_result(f"Not called: server '{server}' is not reachable right now{reason}. Try again.")
+        # Callers may put the wrapper's name where `invoke_tool` wants the tool's.
         removed = self.drift.removed(tool) or self.drift.removed(f"{server}{SEPARATOR}{tool}")
         if removed is not None and removed.wrapper.server == server:
             heir = f" Call {removed.successor} instead." if removed.successor else ""
-            gone = removed.wrapper.tool[:_MAX_NAME_CHARS]
+            gone = removed.wrapper.tool[:MAX_QUOTED_CHARS]
             return error_result(f"Not called: server '{server}' no longer has the tool '{gone}'.{heir}")
         wrappers = catalog.of(server)
         names = {fold(wrapper.tool): wrapper.name for wrapper in wrappers}
         near = difflib.get_close_matches(fold(tool), list(names), n=_MAX_SUGGESTIONS, cutoff=_MIN_SIMILARITY)
         listed = [names[key] for key in near] or [wrapper.name for wrapper in wrappers[:_MAX_LISTED]]
         what = "Near" if near else "It has"
-        names_shown = ", ".join(listed) or "no tools"
-        return error_result(
-            f"Not called: server '{server}' has no tool '{tool[:_MAX_NAME_CHARS]}'. {what}: {names_shown}."
-        )
+        named = f"{what}: {', '.join(listed) or 'no tools'}."
+        return error_result(f"Not called: server '{server}' has no tool '{tool[:MAX_QUOTED_CHARS]}'. {named}")
 
 
 def _servers(view: View) -> str:

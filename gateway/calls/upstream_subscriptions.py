@@ -30,14 +30,16 @@ class UpstreamSubscriptions:
     def add(self, server: str, kind: WatchedKind, key: str, on_update: OnUpdate) -> Callable[[], None]:
         """Subscribe to something of a server; returns a function that ends the subscription."""
         listeners = self._listeners.setdefault((server, kind, key), {})
-        token = object()
+        token = object()  # one function may subscribe twice, so it cannot be the key itself
         listeners[token] = on_update
         link = self._links.get(server)
+        # The first subscriber subscribes upstream, the last one to leave unsubscribes.
         if len(listeners) == 1 and link is not None:
             link.watch_list.add(kind, key)
 
         def remove() -> None:
             known = self._listeners.get((server, kind, key), {})
+            # It may be called twice, and while others are still subscribed.
             if known.pop(token, None) is None or known:
                 return
             del self._listeners[server, kind, key]
@@ -56,6 +58,7 @@ class UpstreamSubscriptions:
 
     def note(self, server: str, kind: WatchedKind, key: str, params: dict[str, Any]) -> None:
         """Pass the params of an update on to all subscribers."""
+        # A copy: a subscriber may unsubscribe while it is called.
         for listener in list(self._listeners.get((server, kind, key), {}).values()):
             try:
                 listener(params)

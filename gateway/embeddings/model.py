@@ -56,7 +56,7 @@ class SentenceModel:
         self._session = runtime.InferenceSession(
             str(_file(*_WEIGHTS)), options, providers=["CPUExecutionProvider"]
         )  # fmt: skip
-        self._inputs = frozenset(one.name for one in self._session.get_inputs())
+        self._inputs = frozenset(given.name for given in self._session.get_inputs())
         tokenizers: Any = importlib.import_module("tokenizers")
         self._tokenizer = tokenizers.Tokenizer.from_file(str(_file(*_VOCABULARY)))
         self._tokenizer.no_padding()
@@ -73,7 +73,7 @@ class SentenceModel:
             tokens = self._tokenizer.encode(clean)
         ids = numpy.array([tokens.ids], dtype=numpy.int64)
         given = {"input_ids": ids, "attention_mask": numpy.ones_like(ids), "token_type_ids": numpy.zeros_like(ids)}
-        [hidden] = self._session.run(None, {name: one for name, one in given.items() if name in self._inputs})[:1]
+        [hidden] = self._session.run(None, {name: value for name, value in given.items() if name in self._inputs})[:1]
         mean = hidden[0].mean(axis=0) if hidden.ndim == 3 else hidden[0]
         return (mean / max(float(numpy.linalg.norm(mean)), _MIN_NORM)).astype(numpy.float32)
 

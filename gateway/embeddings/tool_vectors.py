@@ -109,7 +109,7 @@ class ToolVectors:
                 self._model = await anyio.to_thread.run_sync(SentenceModel)
             model: SentenceModel = self._model
             stored = await anyio.to_thread.run_sync(self._store.read, missing)
-            self._vectors |= {digest: model.unpacked(one) for digest, one in stored.items()}
+            self._vectors |= {digest: model.unpacked(vector) for digest, vector in stored.items()}
             missing = [digest for digest in missing if digest not in stored]
             for start in range(0, len(missing), _BATCH_SIZE):
                 batch = {digest: texts[digest] for digest in missing[start : start + _BATCH_SIZE]}
@@ -119,7 +119,7 @@ class ToolVectors:
 
     def _embed(self, model: SentenceModel, texts: Mapping[str, str]) -> dict[str, Any]:
         vectors = {digest: model.vector(text) for digest, text in texts.items()}
-        self._store.write({digest: model.packed(one) for digest, one in vectors.items()})
+        self._store.write({digest: model.packed(vector) for digest, vector in vectors.items()})
         return vectors
 
     def _disable(self, error: Exception) -> None:

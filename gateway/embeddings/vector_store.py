@@ -42,8 +42,8 @@ class VectorStore:
             for start in range(0, len(wanted), _BATCH_SIZE):
                 some = wanted[start : start + _BATCH_SIZE]
                 marks = ",".join("?" * len(some))
-                asked = f"select digest, vector from vectors where model = ? and digest in ({marks})"
-                found.update(base.execute(asked, (self._model, *some)))
+                query = f"select digest, vector from vectors where model = ? and digest in ({marks})"
+                found.update(base.execute(query, (self._model, *some)))
 
         self._with_file(select)
         return {digest: vector for digest, vector in found.items() if len(vector) == self._size_bytes}

@@ -50,6 +50,7 @@ class ActiveHooks:
                 await anyio.sleep_forever()
         finally:
             self._group = None
+            # Shielded: this usually runs because the gateway is being cancelled, and files are still to be closed.
             with anyio.move_on_after(_CLOSE_ALL_S, shield=True):
                 async with anyio.create_task_group() as closing:
                     for runner in {*self.runners, *self._retiring}:
@@ -60,7 +61,7 @@ class ActiveHooks:
         before, self.runners = self.runners, tuple(runners)
         retired, self._chains = self._chains, HookChains(self.runners, self._registry)
         for runner in self.runners:
-            if runner not in before:
+            if runner not in before:  # a hook that is kept has its queue running
                 self._start_queue(runner)
         removed = [runner for runner in before if runner not in self.runners]
         self._retiring += removed
@@ -68,20 +69,22 @@ class ActiveHooks:
 
     def tool_call(self, wrapper: ToolWrapper, via: CallRoute, caller: HookCaller) -> Invocation:
         """The invocation of one tool call."""
-        # Tested here, too: most gateways have no hooks, and then a call pays for this one comparison.
+        # Most gateways have no hooks: then a call pays for this one test, and no chain is computed or kept.
         return self._invocation(self._chains.for_wrapper(wrapper), caller, via) if self.runners else PASS_THROUGH
 
     def prompt_or_resource(
         self, kind: Kind, server: str, name: str, original: str, caller: HookCaller
     ) -> Invocation:  # fmt: skip
         """The invocation of one request for a prompt or a resource."""
+        if not self.runners:
+            return PASS_THROUGH
         return self._invocation(self._chains.for_prompt_or_resource(kind, server, name, original), caller)
 
     def task_result(self, server: str, task_id: str, caller: HookCaller) -> Invocation:
         """The invocation for a task's result, by the id that its upstream gave it."""
         name = self._tools_of_tasks.get((server, task_id))
         wrapper = self._registry.catalog.get(name) if name is not None else None
-        if wrapper is None:
+        if wrapper is None:  # rather a hook too many than a result that a redaction has not seen
             return self._invocation(self._chains.for_unknown_tool(server), caller)
         return self._invocation(self._chains.for_wrapper(wrapper), caller)
 
@@ -96,17 +99,18 @@ class ActiveHooks:
 
     def wrapper_rows(self) -> list[dict[str, Any]]:
         """One row for each tool, prompt and resource with hooks: which run before and after it, in order."""
-        catalog, chains = self._registry.catalog, self._chains
-        offerings = catalog.offerings
-        found = [chains.for_wrapper(one) for one in catalog.wrappers]
+        if not self.runners:
+            return []
+        chains, offerings = self._chains, self._registry.catalog.offerings
+        found = [chains.for_wrapper(wrapper) for wrapper in self._registry.catalog.wrappers]
         for prompt in offerings.prompts:
             found.append(chains.for_prompt_or_resource("prompt", prompt.server, prompt.key, prompt.original))
         for item in offerings.resources:
             found.append(chains.for_prompt_or_resource("resource", item.server, item.key, item.original))
         return [
-            {"kind": one.target.kind, "name": one.target.name, "server": one.target.server, **one.order()}
-            for one in found
-            if one
+            {"kind": chain.target.kind, "name": chain.target.name, "server": chain.target.server, **chain.order()}
+            for chain in found
+            if chain
         ]
 
     def _invocation(self, chain: HookChain, caller: HookCaller, via: CallRoute = "wrapper") -> Invocation:

@@ -11,12 +11,15 @@ from gateway.hooks.hook import Kind
 from gateway.hooks.runner import HookRunner
 from registry.catalog.catalog import ToolWrapper
 from registry.catalog.names import ServerName
-from registry.catalog.shape import ServerShape
 from registry.catalog.store import Registry
 
-_DEFAULT_SHAPE: Final = ServerShape()
 # URIs that match a resource template are unlimited, and callers choose them. 20,000 chains take a few megabytes.
 _MAX_CACHED: Final = 20_000
+_PHASES: Final[Mapping[Kind, tuple[str, str]]] = {
+    "tool": ("before_call", "after_call"),
+    "prompt": ("before_prompt", "after_prompt"),
+    "resource": ("before_resource", "after_resource"),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +44,7 @@ class HookTarget:
     @property
     def phases(self) -> tuple[str, str]:
         """The phases before and after it."""
-        stem = "call" if self.kind == "tool" else self.kind
-        return f"before_{stem}", f"after_{stem}"
+        return _PHASES[self.kind]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,10 +73,10 @@ class HookChain:
         runners = tuple(runners)
         return cls(
             target=target,
-            sequential=tuple(one for one in runners if one.mode in ("transform", "validate")),
-            concurrent=tuple(one for one in runners if one.mode == "concurrent"),
-            audits=tuple(one for one in runners if one.mode == "audit"),
-            per_principal=any(one.entry.conditions.principals is not None for one in runners),
+            sequential=tuple(runner for runner in runners if runner.mode in ("transform", "validate")),
+            concurrent=tuple(runner for runner in runners if runner.mode == "concurrent"),
+            audits=tuple(runner for runner in runners if runner.mode == "audit"),
+            per_principal=any(runner.entry.conditions.principals is not None for runner in runners),
         )
 
     def for_principal(self, principal: str) -> HookChain:
@@ -83,7 +85,7 @@ class HookChain:
             return self
         runners = (*self.sequential, *self.concurrent, *self.audits)
         return HookChain.of(
-            self.target, (one for one in runners if _matches(one.entry.conditions.principals, principal))
+            self.target, (runner for runner in runners if _matches(runner.entry.conditions.principals, principal))
         )
 
     def order(self) -> dict[str, list[str]]:
@@ -91,8 +93,8 @@ class HookChain:
         before, after = self.target.phases
         last = (*self.concurrent, *self.audits)
         return {
-            "before": [one.name for one in (*self.sequential, *last) if one.runs(before)],
-            "after": [one.name for one in (*reversed(self.sequential), *last) if one.runs(after)],
+            "before": [runner.name for runner in (*self.sequential, *last) if runner.runs(before)],
+            "after": [runner.name for runner in (*reversed(self.sequential), *last) if runner.runs(after)],
         }
 
 
@@ -148,6 +150,7 @@ class HookChains:
         return self._chain(target, any_name=True)
 
     def _drop_outdated(self) -> None:
+        # Catalogs are swapped whole, so identity is enough; in between only URIs of templates can add up.
         catalog = self._registry.catalog
         if catalog is not self._catalog or len(self._by_key) >= _MAX_CACHED:
             self._by_wrapper.clear()
@@ -155,7 +158,7 @@ class HookChains:
             self._catalog = catalog
 
     def _tags(self, server: str) -> tuple[str, ...]:
-        return self._registry.shape.servers.get(ServerName(server), _DEFAULT_SHAPE).tags
+        return self._registry.shape.of(ServerName(server)).tags
 
     def _chain(self, target: HookTarget, *, any_name: bool = False) -> HookChain:
         def concerned(runner: HookRunner) -> bool:

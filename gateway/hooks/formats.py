@@ -47,6 +47,7 @@ def encode(shape: Format, args: dict[str, Any], metadata: Metadata) -> dict[str,
     if shape == "metadata":
         return {ARGUMENTS: args, METADATA: described(metadata)}
     if shape == "flatMetadata":
+        # On the way back it could not be told from ours.
         if METADATA in args:
             raise BadPayload("cannot be given an argument named `metadata` (payloadFormat: flatMetadata)")
         return {**args, METADATA: described(metadata)}

@@ -91,6 +91,7 @@ class Call:
 
         For a prompt its arguments, for a resource `{"uri": …}`.
         """
+        # Copied on first access: a hook that looks only at metadata pays nothing.
         if self._own is None:
             self._own = copied(self._args)
         return self._own
@@ -98,6 +99,7 @@ class Call:
     @property
     def metadata(self) -> Metadata:
         """What else is known about the call."""
+        # A function until somebody asks: most hooks never do.
         if not isinstance(self._metadata, Metadata):
             self._metadata = self._metadata()
         return self._metadata
@@ -112,10 +114,12 @@ class Call:
     @property
     def definition(self) -> dict[str, Any]:
         """A copy of the tool's definition; `{}` for prompts and resources."""
+        # The catalog's own object: a hook that changed it would change the tool for everybody.
         return copied(dict(self._definition or {}))
 
     def with_args(self, args: dict[str, Any]) -> Call:
         """Return this call with other arguments, for a transforming hook to return."""
+        # `self.memo`, not `self._memo`: both calls have to share one dictionary, even if it is still to be made.
         return Call(
             name=self._name, args=args, metadata=self._metadata, memo=self.memo, definition=self._definition
         )  # fmt: skip
@@ -161,7 +165,7 @@ class Result:
     @property
     def is_error(self) -> bool:
         """Whether the tool reports that it failed."""
-        return self._value.get("isError") is True
+        return self._value.get("isError") is True  # of the original: one member is read without a copy
 
     def with_value(self, value: dict[str, Any]) -> Result:
         """Return a result with another value, for a transforming hook to return."""
@@ -200,6 +204,7 @@ class HookFailed(Exception):
 
 Before = Call | Block | Answer | None
 After = Result | Block | None
+HookReturn = Before | After
 
 
 class Hook:

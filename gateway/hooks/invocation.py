@@ -15,8 +15,8 @@ from gateway import wire
 from gateway.access.principal import Principal
 from gateway.errors import INTERNAL_ERROR, UPSTREAM_ERROR_KEY, RpcError, UpstreamProtocolError, error_result
 from gateway.hooks.chain import HookChain, HookChains
-from gateway.hooks.hook import Answer, Block, Call, CallRoute, HookFailed, Metadata, Result
-from gateway.hooks.runner import HookReturn, HookRunner
+from gateway.hooks.hook import Answer, Block, Call, CallRoute, HookFailed, HookReturn, Metadata, Result
+from gateway.hooks.runner import HookRunner
 from registry.views.view import View
 
 BLOCKED_KEY: Final = "typegate/blockedBy"
@@ -24,11 +24,13 @@ BLOCKED_KEY: Final = "typegate/blockedBy"
 # Call ids are unique over restarts and processes (64 random bits) and cheap to make (a counter).
 _CALL_IDS: Final = itertools.count(1)
 _PROCESS_ID: Final = secrets.token_hex(8)
+# Ends every text about a block or failure: a model must know whether the tool ran before it tries again.
 _HAPPENED: Final = {
     "tool": "The tool was {}called.",
     "prompt": "The prompt was {}fetched.",
     "resource": "It was {}read.",
 }
+# Not the answer yet: a task's result passes the hooks when it is requested, and a question ends in another call.
 _UNFINISHED: Final = frozenset({"task", "input_required"})
 # An upstream's own error text may be long; in an audit event it only has to be recognised.
 _MAX_ERROR_CHARS: Final = 500
@@ -167,9 +169,14 @@ class HookInvocation(Invocation):
         """Run the hooks after; see `Invocation.after`."""
         if self._finished or not self._before_ran or not _is_result(result):
             return result
-        self._finished = True
+        self._finished = True  # before the hooks run: if one of them fails the call, it does not come here again
         if self._blocked_by is None and result.get("resultType") not in _UNFINISHED:
-            result = await self._after(result)
+            reached, answer = self._chain.sequential[: self._reached], self.answer
+            result = await self._run_sequential(self._after_phase, reversed(reached), result)
+            if self.answer is None and self._chain.concurrent:
+                await self._run_concurrent(self._after_phase, result)
+            if self.answer is not answer:  # a hook has blocked, which replaces even an answer that another one gave
+                result = self.answer
         self._audit(result)
         return result
 
@@ -181,6 +188,7 @@ class HookInvocation(Invocation):
 
     async def after_error(self, error: RpcError) -> dict[str, Any] | None:
         """Run the hooks after; see `Invocation.after_error`."""
+        # In the form of a result, so that a hook which looks at results sees every text that reaches a caller.
         meta = {UPSTREAM_ERROR_KEY: error.to_object()}
         shown = error_result(error.message, meta=meta)
         if self._target.kind != "tool":
@@ -204,18 +212,11 @@ class HookInvocation(Invocation):
         self._start()
         self._args = arguments if isinstance(arguments, dict) else {}  # null and absent arguments are the same
         await self._run_sequential(self._before_phase, self._chain.sequential, None)
-        if self.answer is None:
+        if self.answer is None and self._chain.concurrent:
             await self._run_concurrent(self._before_phase, None)
         if self.answer is None:
             for runner in self._chain.audits:
                 runner.enqueue(self._before_phase, self._describe(), self._args, None)
-
-    async def _after(self, result: dict[str, Any]) -> dict[str, Any]:
-        reached = self._chain.sequential[: self._reached]
-        result = await self._run_sequential(self._after_phase, reversed(reached), result) or result
-        if self.answer is None:
-            await self._run_concurrent(self._after_phase, result)
-        return self.answer if self._blocked_by is not None and self.answer is not None else result
 
     async def _run_sequential(
         self, phase: str, runners: Iterable[HookRunner], result: dict[str, Any] | None
@@ -250,8 +251,6 @@ class HookInvocation(Invocation):
     async def _run_concurrent(self, phase: str, result: dict[str, Any] | None) -> None:
         """Run the concurrent hooks; the first of them in order of priority that blocked or failed is reported."""
         runners = [runner for runner in self._chain.concurrent if runner.runs(phase)]
-        if not runners:
-            return
         returned: dict[HookRunner, HookReturn | HookFailed] = {}
 
         async def run(runner: HookRunner) -> None:
@@ -260,6 +259,7 @@ class HookInvocation(Invocation):
         async with anyio.create_task_group() as group:
             for runner in runners:
                 group.start_soon(run, runner)
+        # By priority, not by time: the same call is always refused in the same words.
         for runner in runners:
             if isinstance(verdict := returned[runner], Block | HookFailed):
                 self._refuse(runner, verdict, phase)
@@ -267,13 +267,11 @@ class HookInvocation(Invocation):
 
     async def _run(self, runner: HookRunner, phase: str, result: dict[str, Any] | None) -> HookReturn | HookFailed:
         """Return what one hook returns, or its failure if that is not to be ignored."""
+        # A new call for each phase, because the arguments may be others, with the memo of the earlier phase.
         earlier = self._calls.get(runner)
+        memo, target = earlier.memo if earlier is not None else None, self._target
         call = self._calls[runner] = Call(
-            name=self._target.original,
-            args=self._args,
-            metadata=self._describe,
-            memo=earlier.memo if earlier is not None else None,
-            definition=self._target.definition,
+            name=target.original, args=self._args, metadata=self._describe, memo=memo, definition=target.definition
         )
         try:
             return await runner.run(phase, call, None if result is None else Result(result))
@@ -359,4 +357,4 @@ def _is_result(result: Any) -> bool:
     if result.get("resultType", "complete") != "complete":
         return True
     lists = (result.get(name) for name in ("content", "messages", "contents"))
-    return "structuredContent" in result or any(isinstance(one, list) for one in lists)
+    return "structuredContent" in result or any(isinstance(items, list) for items in lists)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final, TypeVar
 
 from gateway import wire
+from gateway.errors import MAX_QUOTED_CHARS
 from gateway.upstream.transport.bounds import MAX_MESSAGE_BYTES
 
 # As much as an upstream may answer, so that a hook can return any result that it was given.
@@ -21,9 +22,9 @@ def copied(value: T) -> T:
     """Return a JSON value that shares no container with the given one."""
     # A dict of T's kind becomes a dict, a list a list: the checker cannot see that.
     if isinstance(value, dict):
-        return {key: copied(one) if isinstance(one, dict | list) else one for key, one in value.items()}  # type: ignore[return-value]
+        return {key: copied(item) if isinstance(item, dict | list) else item for key, item in value.items()}  # type: ignore[return-value]
     if isinstance(value, list):
-        return [copied(one) if isinstance(one, dict | list) else one for one in value]  # type: ignore[return-value]
+        return [copied(item) if isinstance(item, dict | list) else item for item in value]  # type: ignore[return-value]
     return value
 
 
@@ -38,29 +39,32 @@ def plain(value: Any, limit: int = MAX_PAYLOAD_BYTES) -> tuple[Any, int]:
     if _exceeds(value, limit):
         raise BadPayload(f"handed back more than {limit} bytes")
     try:
+        # Text and back: the only copy that surely keeps nothing of the hook's own types and references.
         data = wire.dumps(value)
         if len(data) > limit:
             raise BadPayload(f"handed back {len(data)} bytes, which is more than {limit}")
         return wire.loads(data), len(data)
     except wire.MalformedJson as error:
-        raise BadPayload(f"handed back something that is no JSON ({str(error)[:200]})") from None
+        raise BadPayload(f"handed back something that is no JSON ({str(error)[:MAX_QUOTED_CHARS]})") from None
 
 
 def _exceeds(value: Any, limit: int) -> bool:
+    # Not recursive: a hook may return something nested deeper than Python's stack.
     size, pending = 0, [value]
     while pending:
-        one = pending.pop()
-        if isinstance(one, str | bytes):
-            size += len(one)
-        elif isinstance(one, dict):
-            size += 2 * len(one)
+        item = pending.pop()
+        if isinstance(item, str | bytes):
+            size += len(item)
+        elif isinstance(item, dict):
+            # Two bytes for each member at least: a comma and a colon. Members are visited only while it may still fit.
+            size += 2 * len(item)
             if size <= limit:
-                pending += one.keys()
-                pending += one.values()
-        elif isinstance(one, list | tuple):
-            size += 2 * len(one)
+                pending += item.keys()
+                pending += item.values()
+        elif isinstance(item, list | tuple):
+            size += 2 * len(item)
             if size <= limit:
-                pending += one
+                pending += item
         else:
             size += 1
         if size > limit:

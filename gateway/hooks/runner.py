@@ -18,13 +18,12 @@ from gateway.hooks.formats import decode, encode
 from gateway.hooks.hook import (
     BLOCK_CODE,
     PHASES,
-    After,
     Answer,
-    Before,
     Block,
     Call,
     Hook,
     HookFailed,
+    HookReturn,
     Metadata,
     Mode,
     Result,
@@ -36,7 +35,6 @@ from gateway.upstream.breaker import Breaker
 
 log = logging.getLogger(__name__)
 
-HookReturn = Before | After
 # Closing usually means closing a file or a connection. `Hook.close` promises these two seconds.
 CLOSE_S: Final = 2.0
 # One for each phase and principal whose calls failed lately: principals are API keys, of which few have hundreds.
@@ -121,6 +119,7 @@ class HookRunner:
             if not breaker.admits(now_s):
                 self.counts["skipped"] += 1
                 raise HookFailed("is passed over for now, because it has failed again and again")
+            # This call probes; until its outcome is known all others are skipped.
             self._breakers[phase, call.metadata.principal] = breaker.probing(now_s)
         payload_format, timeout_s = self.entry.payload_format, self.entry.timeout
         self.counts["runs"] += 1
@@ -223,6 +222,7 @@ class HookRunner:
 def _checked_block(block: Block) -> Block:
     if not isinstance(block.reason, str) or not isinstance(block.description, str):
         raise BadPayload("blocked without a text for its reason")
+    # A hook may put anything there, and only integers are codes; in Python true is one, too.
     code = block.code if isinstance(block.code, int) and not isinstance(block.code, bool) else BLOCK_CODE
     return Block(reason=block.reason[:MAX_REASON_CHARS], description=block.description[:MAX_REASON_CHARS], code=code)
 

@@ -51,7 +51,7 @@ def words(config: Mapping[str, Any], key: str, default: tuple[str, ...], among: 
     Raises:
         ValueError: It is no list, or has another word.
     """
-    value = config.get(key, list(default))
-    if not isinstance(value, list) or any(one not in among for one in value):
+    value = config.get(key, list(default))  # a list, as configuration has it, so that one check serves both
+    if not isinstance(value, list) or any(word not in among for word in value):
         raise ValueError(f"{key} has a wrong value; expected a list of: {', '.join(among)}")
     return tuple(value)

@@ -6,6 +6,7 @@ import asyncio
 import queue
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
@@ -66,10 +67,8 @@ class DaemonThreads:
                     value = function(*arguments)
                 except BaseException as error:  # noqa: BLE001 - boundary: whatever it raises belongs to its call
                     failed = error
-            try:
+            with suppress(RuntimeError):  # the loop has ended meanwhile
                 loop.call_soon_threadsafe(finished, value, failed)
-            except RuntimeError:
-                return  # the loop has ended meanwhile
 
         self._unfinished += 1
         if self._unfinished > self._started and self._started < self._limit:

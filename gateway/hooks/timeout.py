@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Coroutine, Generator
+from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
@@ -111,7 +112,5 @@ class TimedRun(Awaitable[T]):
         self._task.cancel()
 
     def _abandon(self) -> None:
-        try:
+        with suppress(BaseException):  # boundary: it refuses to end, and nobody steps it any longer
             self._coroutine.close()
-        except BaseException:  # noqa: BLE001 - boundary: it refuses to end, and nobody steps it any longer
-            return

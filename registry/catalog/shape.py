@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from registry.catalog.names import ServerName, ToolName
 from registry.catalog.notes import Note
@@ -63,9 +63,16 @@ class ServerShape:
         )
 
 
+_DEFAULT: Final = ServerShape()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
     """What configuration says about the catalog; the order of servers settles clashes of bare names."""
 
     max_length: int = 48
     servers: Mapping[ServerName, ServerShape] = field(default_factory=dict)
+
+    def of(self, server: ServerName) -> ServerShape:
+        """Return the shape of one server; the defaults if configuration says nothing about it."""
+        return self.servers.get(server, _DEFAULT)

@@ -45,15 +45,15 @@ class Cache(Hook):
         self._max_bytes = int(settings.number(config, "maxBytes", _DEFAULT_BYTES, least=1_000, most=_MAX_BYTES))
         self._clock = clock
         self._kept: TTLCache[bytes, tuple[float, bytes]] = TTLCache(
-            self._max_bytes, ttl_s, timer=clock, getsizeof=lambda one: len(one[1]) + _OVERHEAD_BYTES
+            self._max_bytes, ttl_s, timer=clock, getsizeof=lambda entry: len(entry[1]) + _OVERHEAD_BYTES
         )
 
     async def before_call(self, call: Call) -> Before:
         """Answer from the cache."""
-        about = call.metadata
-        if not about.read_only:
+        metadata = call.metadata
+        if not metadata.read_only:
             return None
-        key = canonical([about.principal, about.profile, about.wrapper, about.digest, call.args])
+        key = canonical([metadata.principal, metadata.profile, metadata.wrapper, metadata.digest, call.args])
         found = self._kept.get(key)
         if found is None:
             call.memo[_KEY] = key

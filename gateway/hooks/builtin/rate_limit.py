@@ -68,8 +68,8 @@ class RateLimit(Hook):
 
     async def before_call(self, call: Call) -> Before:
         """Take a token, or block."""
-        about = call.metadata
-        parts = {"principal": about.principal, "tool": f"{about.kind}:{about.wrapper}", "server": about.server}
+        meta = call.metadata
+        parts = {"principal": meta.principal, "tool": f"{meta.kind}:{meta.wrapper}", "server": meta.server}
         key = tuple(parts[part] for part in self._per)
         per_s, now_s = self._per_minute / _SECONDS_PER_MINUTE, self._clock()
         bucket = self._buckets.get(key) or Bucket(tokens=self._burst, at_s=now_s)
@@ -81,7 +81,7 @@ class RateLimit(Hook):
         # Rounded up to a tenth: who waits as long as the text says must get through.
         wait_s = math.ceil(bucket.wait_s(per_s) * 10) / 10
         return Block(
-            reason=f"the limit of {self._per_minute:g} calls a minute for {about.wrapper} is used up",
+            reason=f"the limit of {self._per_minute:g} calls a minute for {meta.wrapper} is used up",
             description=f"Try again in {wait_s:g} s.",
             code=LIMIT_CODE,
         )

@@ -51,6 +51,7 @@ _DETECTORS: Final = (
 )  # fmt: skip
 # Of a private key the library matches only the first line.
 _KEY = re.compile(r"-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----(?:[^-]{0,7000}-----END [A-Z ]{0,30}PRIVATE KEY-----)?")
+# Every repetition is bounded, so that no text can make a pattern slow.
 _JWT = re.compile(r"(?<![\w-])eyJ[\w-]{8,4000}\.[\w-]{2,4000}(?:\.[\w-]{0,2000})?")
 _REST = re.compile(r"[\w+/=-]{0,4000}")
 _PHONE = re.compile(r"\+\d[\d ().\u00a0/-]{5,40}")
@@ -78,7 +79,7 @@ class Redact(Hook):
         kinds = settings.words(config, "kinds", DEFAULT, KINDS)
         self._arguments = settings.flag(config, "arguments", False)
         regions = config.get("regions", [])
-        if not isinstance(regions, list) or not all(isinstance(one, str) and len(one) == 2 for one in regions):
+        if not isinstance(regions, list) or not all(isinstance(region, str) and len(region) == 2 for region in regions):
             raise ValueError("regions has a wrong value; expected a list of countries, as [US, DE]")
         try:
             self._finders: list[Find] = [*_finders(kinds, regions), *_own(config.get("patterns", {}))]
@@ -99,6 +100,7 @@ class Redact(Hook):
     def after_call(self, call: Call, result: Result) -> After:
         """Redact a result."""
         found: Counter[str] = Counter()
+        # Refused, not passed on unread: with `onError: fail` nothing leaves that was not looked at.
         if len(wire.dumps(result.value)) > self._max_bytes:
             raise BadPayload(f"was given more than {self._max_bytes} bytes to look at (maxBytes)")
         value = self._redacted(result.value, found)
@@ -112,14 +114,15 @@ class Redact(Hook):
         if isinstance(value, str):
             return self.text(value, found)
         if isinstance(value, dict):
+            # Base64 may look like a secret by chance, and is useless once a part of it is replaced.
             binary = isinstance(value.get("mimeType"), str)
-            made = {
-                key: one if binary and key in ("data", "blob", "mimeType") else self._redacted(one, found)
-                for key, one in value.items()
+            redacted = {
+                key: member if binary and key in ("data", "blob", "mimeType") else self._redacted(member, found)
+                for key, member in value.items()
             }
-            return made if any(made[key] is not value[key] for key in value) else value
+            return redacted if any(redacted[key] is not value[key] for key in value) else value
         if isinstance(value, list):
-            items = [self._redacted(one, found) for one in value]
+            items = [self._redacted(item, found) for item in value]
             return items if any(a is not b for a, b in zip(items, value, strict=True)) else value
         return value
 

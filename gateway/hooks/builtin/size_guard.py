@@ -123,6 +123,7 @@ def _item(item: Any, size: int, budget: int, path: str, cuts: list[Cut]) -> Any:
     if isinstance(inner, dict) and isinstance(inner.get("text"), str):
         room = budget - (size - _size(inner["text"]))
         return {**item, "resource": {**inner, "text": _text(inner["text"], room, f"{path}.resource.text", cuts)}}
+    # Half of an image or a sound is of no use, so what is binary goes whole.
     cuts.append({"path": path, "kept": 0, "of": size, "what": "bytes"})
     kind = str(item.get("type"))[:40]
     return {"type": "text", "text": f"[{kind} of {size} bytes left out: larger than the limit of this gateway]"}

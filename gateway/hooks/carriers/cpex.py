@@ -35,7 +35,7 @@ KINDS: Final[Mapping[str, tuple[str, str]]] = {
 }
 # Of an error of the framework, which may quote a whole plugin configuration.
 _MAX_ERROR_CHARS: Final = 1_000
-# Of a configuration file; whoever mends five sees the rest at the next start.
+# Errors of a configuration file that are listed; after those are corrected the next start shows the rest.
 _MAX_FAULTS: Final = 5
 _CONTEXTS: Final = "contexts"
 _GLOBAL: Final = "global"
@@ -66,17 +66,18 @@ class CpexPlugins(Hook):
         except Exception as error:  # noqa: BLE001 - boundary: YAML, templates, models; whatever it is, it is no use
             raise ValueError(f"{file.name} is no configuration of plugins: {_why(error)}") from None
         self._plugins: list[Any] = [
-            one
-            for one in self._manager.config.plugins or []
-            if str(one.mode) not in ("disabled", "PluginMode.DISABLED")
+            plugin
+            for plugin in self._manager.config.plugins or []
+            if str(plugin.mode) not in ("disabled", "PluginMode.DISABLED")
         ]
         # The framework resolves these against the working directory; we resolve them against the file.
         for folder in self._manager.config.plugin_dirs or []:
             beside = str((file.parent / folder).resolve())
             if Path(beside).is_dir() and beside not in sys.path:
                 sys.path.append(beside)
-        self._hooks = {str(hook) for one in self._plugins for hook in one.hooks}
-        self._any = any(one.kind == _EXTERNAL and not one.hooks for one in self._plugins)
+        self._hooks = {str(hook) for plugin in self._plugins for hook in plugin.hooks}
+        # External plugins may name their hooks only once they are connected.
+        self._any = any(plugin.kind == _EXTERNAL and not plugin.hooks for plugin in self._plugins)
 
     def offers(self, phase: str) -> bool:
         """Whether any plugin is registered for a phase."""
@@ -88,7 +89,7 @@ class CpexPlugins(Hook):
             await self._manager.initialize()
         except (RuntimeError, ValueError) as error:
             raise ValueError(str(error)[:_MAX_ERROR_CHARS]) from None
-        missing = [one.name for one in self._plugins if self._manager.get_plugin(one.name) is None]
+        missing = [plugin.name for plugin in self._plugins if self._manager.get_plugin(plugin.name) is None]
         if missing:
             raise ValueError(f"plugins cannot be loaded: {', '.join(missing)} (the log says why)")
 
@@ -109,6 +110,7 @@ class CpexPlugins(Hook):
         value = _plain(modified.result)
         if isinstance(value, dict) and isinstance(value.get("content"), list):
             return Result(value=value)
+        # Plugins written for other gateways return a text, or whatever they make of the result.
         text = value if isinstance(value, str) else repr(value)
         return Result(value={**result.value, "content": [{"type": "text", "text": text}]})
 
@@ -131,15 +133,16 @@ class CpexPlugins(Hook):
     async def after_resource(self, call: Call, result: Result) -> After:
         """Show a resource's contents to the plugins, one by one."""
         contents, changed = list(result.content), False
+        # The framework has its own classes for contents, chosen by a `type` that MCP does not have there.
         coerce = importlib.import_module("cpex.framework.utils").coerce_nested
-        for place, item in enumerate(contents):
+        for index, item in enumerate(contents):
             shown = coerce({"type": "resource", **item}) if isinstance(item, dict) else item
             modified = await self._invoke("after_resource", call, uri=call.name, content=shown)
             if isinstance(modified, Block):
                 return modified
             if modified is not None:
-                made = _object(modified.content)
-                contents[place] = {key: value for key, value in made.items() if key != "type" or "type" in item}
+                members = _object(modified.content)
+                contents[index] = {key: value for key, value in members.items() if key != "type" or "type" in item}
                 changed = True
         return result.with_value({**result.value, "contents": contents}) if changed else None
 
@@ -148,6 +151,7 @@ class CpexPlugins(Hook):
         if not self._manager.has_hooks_for(kind):
             return None
         metadata = call.metadata
+        # Kept from the phase before the call, so that plugins find their state again after it.
         context = call.memo.get(_GLOBAL)
         if context is None:
             context = call.memo[_GLOBAL] = self._cpex.GlobalContext(
@@ -157,8 +161,8 @@ class CpexPlugins(Hook):
                 tenant_id=metadata.profile,
                 metadata=described(metadata),
             )
-        made = getattr(self._cpex, model)(**payload)
-        ask = partial(self._manager.invoke_hook, kind, made, context, violations_as_exceptions=False)
+        shown_payload = getattr(self._cpex, model)(**payload)
+        ask = partial(self._manager.invoke_hook, kind, shown_payload, context, violations_as_exceptions=False)
         result, contexts = await ask(local_contexts=call.memo.get(_CONTEXTS))
         call.memo[_CONTEXTS] = contexts
         if not result.continue_processing:
@@ -172,13 +176,13 @@ class CpexPlugins(Hook):
 def _block(violation: Any) -> Block:
     if violation is None:
         return Block(reason="a plugin stopped it")
-    about = [str(violation.description or "")]
+    details = [str(violation.description or "")]
     if violation.code:
-        about.append(f"({violation.code})")
+        details.append(f"({violation.code})")
     plugin = f"plugin '{violation.plugin_name}': " if getattr(violation, "plugin_name", "") else ""
     return Block(
         reason=f"{plugin}{violation.reason}",
-        description=" ".join(part for part in about if part),
+        description=" ".join(part for part in details if part),
         code=violation.mcp_error_code if violation.mcp_error_code is not None else BLOCK_CODE,
     )
 
@@ -188,7 +192,7 @@ def _why(error: Exception) -> str:
     faults: Any = getattr(error, "errors", None)
     if not callable(faults):
         return type(error).__name__
-    found = [f"{'.'.join(map(str, one['loc']))}: {one['type']}" for one in faults()]
+    found = [f"{'.'.join(map(str, fault['loc']))}: {fault['type']}" for fault in faults()]
     return "; ".join(found[:_MAX_FAULTS])
 
 

@@ -59,6 +59,7 @@ def verify(secret: str, headers: Mapping[str, str], body: bytes, *, now_s: float
     ):
         return False
     given = headers.get("typegate-signature", "").encode("utf-8", "replace")
+    # In constant time: the time of a plain comparison would tell an attacker how much of a signature is right.
     return hmac.compare_digest(sign(secret, timestamp, body).encode(), given)
 
 
@@ -130,6 +131,7 @@ class Webhook(Hook):
                 status, data = await self._post(headers, body)
         except (ConnectionLost, HttpStatusError) as error:
             raise BadPayload(f"could not be asked ({error})") from None
+        # Receivers that only watch answer with nothing.
         if status == 204 or (status == 200 and not data.strip()):
             return "", None
         if status != 200:
