@@ -30,7 +30,9 @@ class Steps:
 def plan(before: Config, after: Config) -> Steps:
     """Return what changes between two configurations."""
     old, new = before.servers, after.servers
+    # Unchanged ones appear in no step: their connections, calls and listings are not touched.
     both = [alias for alias in new if alias in old and new[alias] != old[alias]]
+    # A socket is opened, and the token read, once.
     later = [
         key
         for key, was, now in (

@@ -82,6 +82,7 @@ class ServerConfig(Section):
     siblings: list[str] = Field(default_factory=list)
     display_name: str | None = None
     priority: int = Field(default=0, description="Higher is listed first where a budget is short.")
+    # Off: a server that may ask needs a connection of its own for each session.
     elicitation: bool = False
     copies: bool = Field(default=False, description="A process of its own for each worker of the gateway is fine.")
     repair: Repair = Field(default="safe", description="What may be repaired in calls: nothing, the sure, or more.")

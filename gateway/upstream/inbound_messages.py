@@ -155,6 +155,7 @@ class InboundMessages:
         key = _hashable(message["id"])
         params = message.get("params")
         answer: dict[str, Any] = {"jsonrpc": "2.0", "id": message["id"]}
+        # The server may withdraw its question, or the caller its request: both cancel this scope.
         with anyio.move_on_after(ASK_S) as scope:
             self._questions[key] = scope
             callbacks.asking.append(scope)

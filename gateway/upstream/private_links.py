@@ -39,6 +39,7 @@ class PrivateLinks:
         Raises:
             UpstreamUnavailable: There are too many, or it does not come up in time.
         """
+        # Known from another session: without an attempt, so that no call waits for it.
         if alias in self._unwilling:
             return None
         link = self._links.get((session_id, alias)) or self._open(session_id, alias, config, host)
@@ -57,6 +58,7 @@ class PrivateLinks:
     async def notify(self, session_id: str, method: str) -> None:
         """Pass a notification of the host on to every upstream that it has a connection to."""
         for (owner, alias), link in list(self._links.items()):
+            # One that is not connected negotiates anew, with what the host says then.
             if owner == session_id and link.session is not None:
                 try:
                     await link.session.notify(method)

@@ -87,6 +87,7 @@ class Watcher:
         while failures < _MAX_FAILURES:
             try:
                 await stream()
+                # A stream that only carries extras is not opened for ever where it keeps ending.
                 failures = 0 if vital else failures + 1
             except (RpcError, HttpStatusError):
                 # It offers no such stream: its lists are polled instead.
@@ -98,6 +99,7 @@ class Watcher:
             except ConnectionLost as error:
                 failures += 1
                 if not error.sent:
+                    # It cannot even be reached: no call would be.
                     self._transport.fail(str(error))
                     return
             if vital:

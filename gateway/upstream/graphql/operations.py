@@ -85,6 +85,7 @@ def tool_of(document: Document, schema: gql.GraphQLSchema, shared: Mapping[str, 
             ),
             "annotations": {"readOnlyHint": False, "destructiveHint": True} if mutation else {"readOnlyHint": True},
         },
+        # As written, not printed anew: endpoints that allow only known documents compare them byte for byte.
         text="\n\n".join([document.sent, *(one.text for one in borrowed)]),
         operation_name=own_name,
         mutation=mutation,
@@ -123,6 +124,7 @@ def _conditions(whole: gql.DocumentNode) -> Iterator[gql.Node]:
 
 def _borrowed(document: Document, shared: Mapping[str, Fragment]) -> list[Fragment]:
     """The shared fragments that a document needs, those that they need included, ordered by name."""
+    # Fragments may need others: each is looked at once, so that a circle ends (validation refuses it later).
     needed: dict[str, Fragment] = {}
     pending: list[gql.Node] = list(document.node.definitions)
     while pending:

@@ -98,6 +98,7 @@ class ToolSetBuilder:
         files: tuple[SourceFile, ...] = ()
         if self._folder is not None:
             files = await run_in_thread(partial(read_folder, self._folder))
+        # Digests, not times: an editor may write the same text again, and a checkout older ones.
         state = tuple((file.name, file.refused, file.digest) for file in files)
         if self.tool_set is not None and self.tool_set.schema is schema and state == self._files:
             return self.tool_set
@@ -175,6 +176,7 @@ class ToolSetBuilder:
         return shared, refused
 
     def _assemble(self, files: tuple[SourceFile, ...], schema: GraphQLSchema) -> ToolSet:
+        # What is gone is forgotten, or a folder that changes for months would fill the memory.
         names = {file.name for file in files}
         self._read = {name: read for name, read in self._read.items() if name in names}
         self._made = {name: made for name, made in self._made.items() if name in names}
@@ -210,6 +212,7 @@ class ToolSetBuilder:
         document = self._read[file.name].document
         return document if isinstance(document, FileRejected) else repeating.get(file.name)
 
+    # The first file in the order of names keeps a tool's name, whatever was there before: a restart changes nothing.
     def _taken(self, operation: Operation, operations: Mapping[str, Operation]) -> FileRejected | None:
         first = operations.get(operation.name)
         if first is not None:

@@ -48,7 +48,9 @@ SAFE_ENVIRONMENT: Final = (
     "APPDATA", "COMSPEC", "HOMEDRIVE", "HOMEPATH", "LOCALAPPDATA", "PATHEXT", "PROGRAMDATA", "PROGRAMFILES",
     "SYSTEMDRIVE", "SYSTEMROOT", "TEMP", "TMP", "USERNAME", "USERPROFILE", "WINDIR",
 )  # fmt: skip
+# Of <linux/prctl.h>.
 _PR_SET_PDEATHSIG: Final = 1
+# Loaded here: between fork and exec nothing may be loaded.
 _LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 
 
@@ -72,6 +74,7 @@ class _Pipes(asyncio.SubprocessProtocol):
 
     def pipe_data_received(self, fd: int, data: bytes | str) -> None:
         assert isinstance(data, bytes)
+        # Of 0 nothing can be read; everything but 1 is standard error.
         if fd == 1:
             for line in self._stdout.feed(data):
                 self._on_line(line)
@@ -135,6 +138,7 @@ class ChildProcess:
         Source: MCP 2025-11-25, "Lifecycle", "Shutdown", "stdio".
         """
         self._stdin.close()
+        # Each signal only where what went before was of no use.
         for grace_s, sign in ((_CLOSE_GRACE_S, signal.SIGTERM), (_TERM_GRACE_S, signal.SIGKILL)):
             with anyio.move_on_after(grace_s):
                 await self._pipes.exited.wait()
@@ -222,6 +226,7 @@ async def _running_child(
 ) -> AsyncIterator[ChildProcess]:
     """Start a child; it has ended, with all its descendants, when this is left."""
     environment = child_environment(env, os.environ)
+    # Found here: the loops report a missing program in different ways, or not before the child has failed.
     path = shutil.which(command, path=environment.get("PATH"))
     if path is None:
         raise ConnectionLost(f"command not found: {command}", sent=False)
@@ -237,7 +242,7 @@ async def _running_child(
                 *args,
                 env=environment,
                 cwd=cwd,
-                start_new_session=True,
+                start_new_session=True,  # a group of its own: it is ended with its descendants
                 preexec_fn=_die_with_parent if _LIBC is not None else None,
             )
     except OSError as error:
@@ -246,6 +251,7 @@ async def _running_child(
     try:
         yield child
     finally:
+        # However this is left: an orphan would hold files, ports and memory.
         with anyio.CancelScope(shield=True):
             await child.end()
         stderr.close()
