@@ -164,10 +164,10 @@ class InboundMessages:
                 if callbacks.ask is None or callbacks.ended:
                     raise RpcError(METHOD_NOT_FOUND, "this host cannot be asked")
                 answer["result"] = await callbacks.ask(message["method"], params if isinstance(params, dict) else {})
-            except RpcError as error:
-                answer["error"] = error.to_object()
             except GatewayError as error:
-                answer["error"] = {"code": INTERNAL_ERROR, "message": str(error)}
+                answer["error"] = (
+                    error if isinstance(error, RpcError) else RpcError(INTERNAL_ERROR, str(error))
+                ).to_object()
             finally:
                 callbacks.release()
                 callbacks.asking.remove(scope)
