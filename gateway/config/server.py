@@ -6,15 +6,23 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from pydantic import ConfigDict, Field, ModelWrapValidatorHandler, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ModelWrapValidatorHandler, model_validator
 
 from gateway.config.sections import Count, Seconds, Section
 
 Prefix = Literal["always", "none"]
 Repair = Literal["off", "safe", "full"]
 
-# What hosts write in the entry of any MCP server: with a type that does not use them they earn no warning.
-HOST_KEYS = frozenset({"command", "args", "env", "cwd", "url", "headers"})
+
+class HostKeys(BaseModel):
+    """What hosts write in the entry of any MCP server, whichever of it its type uses."""
+
+    command: str | None = None
+    args: list[str] | None = None
+    env: dict[str, str] | None = None
+    cwd: str | None = None
+    url: str | None = None
+    headers: dict[str, str] | None = None
 
 
 class ToolConfig(Section):
@@ -56,7 +64,7 @@ class ServerConfig(Section):
     connector: ClassVar[str]
     inferred_from: ClassVar[str | None] = None
     spellings: ClassVar[frozenset[str]] = frozenset()
-    tolerated_keys: ClassVar[frozenset[str]] = HOST_KEYS
+    tolerated_keys: ClassVar[frozenset[str]] = frozenset(HostKeys.model_fields)
     listed_over: ClassVar[Literal["stdio", "http"]] = "http"
     identity: ClassVar[tuple[str, ...]]
     connection: ClassVar[tuple[str, ...]] = ("connect_timeout", "elicitation")
