@@ -232,7 +232,7 @@ class AdminApi:
         try:
             config = read_server(body.get("config", body))
             file = self._reloader.path
-            self._fleet.add(name, config.beside(file.parent if file is not None else Path()))
+            self._fleet.add(name, config.with_absolute_paths(file.parent if file is not None else Path()))
         except ValidationError as error:
             return _wrong(str(refusal(error, "request")))
         except ConfigError as error:

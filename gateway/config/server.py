@@ -46,15 +46,15 @@ class ToolConfig(Section):
 class ServerConfig(Section):
     """One upstream. The host's own keys stay as hosts write them; unknown ones are ignored by the loader.
 
-    Each type of upstream is a subclass, which says of every field of its own what a change of it means.
+    Each type of upstream is a subclass, which declares for every field of its own what a change of it means.
 
     Attributes:
         connector: `module:Class` of what opens connections; imported when the first one is opened.
-        inferred_from: The key by which an entry without `type` is told to be of this one.
+        inferred_from: The key from which this type is inferred where an entry has no `type`.
         spellings: Other names of the type in the files of hosts.
         tolerated_keys: Keys without a meaning here that earn no warning.
         listed_over: What its tools are called over; over HTTP the rules of `x-mcp-header` hold for them.
-        identity: Fields that make it another server, whose saved listing says nothing of this one. No secrets.
+        identity: Fields of which a change makes it another server, for which no saved listing holds. No secrets.
         connection: Fields of which a change needs a new connection to the same server.
         in_place: Fields of which a change is taken over while the connection lives.
     """
@@ -119,7 +119,7 @@ class ServerConfig(Section):
         """Equal for entries between which a connection can be kept."""
         return self.type, *self.identity_key(), *(getattr(self, field) for field in self.connection)
 
-    def beside(self, folder: Path) -> ServerConfig:
+    def with_absolute_paths(self, folder: Path) -> ServerConfig:
         """The same with its paths made absolute; relative ones start at this folder."""
         return self
 
@@ -129,7 +129,7 @@ class ServerConfig(Section):
     @model_validator(mode="wrap")
     @classmethod
     def _check_whole(cls, entry: Any, validate: ModelWrapValidatorHandler[ServerConfig]) -> ServerConfig:
-        # After the fields: where one of them is wrong, that alone is told.
+        # After the fields: where one of them is wrong, only that is reported.
         config = validate(entry)
         if isinstance(entry, dict):
             config.check_entry(entry)

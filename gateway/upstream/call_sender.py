@@ -113,8 +113,8 @@ class CallSender:
                 # What was sent and lost may be the fault of this very call, and is no reason to refuse others.
                 if not error.sent:
                     self._breaker = self._breaker.failed(time.monotonic(), self._chance())
-                if not error.sent or not connection.session.exchanges:
-                    # Of exchanges only one was lost; elsewhere it was the connection of all.
+                if not error.sent or not connection.session.independent_requests:
+                    # Of independent requests only one was lost; elsewhere it was the connection of all.
                     link.drop(connection, str(error))
                 if error.sent and not call.repeatable:
                     raise self._lost(error) from None
@@ -126,7 +126,7 @@ class CallSender:
                     link.server, f"Server '{link.server}' answered with {error}; the call has no result."
                 ) from None
             except RpcError as error:
-                # An answer, whatever it says: the connection works.
+                # Any answer, an error too, shows that the connection works.
                 self._breaker = self._breaker.succeeded()
                 if error.code in (INVALID_PARAMS, HEADER_MISMATCH):
                     # Evidence that our listing is no longer true.

@@ -78,7 +78,7 @@ class InboundMessages:
         """Take a notification or a request; `callbacks` where the transport tells what it belongs to."""
         method, params = message["method"], message.get("params")
         if not self._negotiated:
-            # Nothing that is said before the handshake is over concerns anybody: the listing comes after it.
+            # Nothing that arrives before the handshake is over matters to anybody: the listing comes after it.
             if "id" in message:
                 reply(default_response(message))
         elif "id" in message:

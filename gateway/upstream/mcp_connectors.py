@@ -183,7 +183,7 @@ class HttpConnector(SseConnector):
             log.info("no Streamable HTTP, trying HTTP+SSE", extra={"server": self._server})
             try:
                 session = await super()._connect(stack, inbound)
-            except Exception as second:  # boundary: what the first attempt said is the better reason
+            except Exception as second:  # boundary: the error of the first attempt is the better reason
                 if isinstance(innermost(second), GatewayError):
                     raise error from None
                 raise

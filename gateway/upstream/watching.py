@@ -166,7 +166,7 @@ class Watcher:
                 except ConnectionLost:
                     log.debug("the stream of updates ended", extra={"server": self._server})
                 await anyio.sleep(_REOPEN_S)
-        # It never will be: whoever waits for it need not wait out its time.
+        # It never will be: waiting longer is of no use.
         acknowledged.set()
 
     async def _tell(self, method: str, uri: str) -> None:

@@ -16,7 +16,7 @@ from gateway.config.upstream_types.http_config import HttpConfig
 from gateway.config.upstream_types.sse_config import SseConfig
 from gateway.config.upstream_types.stdio_config import StdioConfig
 
-# The order in which the type of an entry is told by its keys; the first one is meant where no key tells it.
+# The order in which the type of an entry is inferred from its keys; the first is the default.
 UPSTREAM_TYPES: Final[tuple[type[ServerConfig], ...]] = (
     StdioConfig,
     HttpConfig,
@@ -53,7 +53,7 @@ def _of_its_type(entry: Any) -> Any:
 class _EntrySchema:
     """Describes an entry as one object with the keys of all types, which editors show best.
 
-    Which of them go together is told by the loader.
+    Which of them go together is checked by the loader.
     """
 
     def __get_pydantic_json_schema__(self, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:

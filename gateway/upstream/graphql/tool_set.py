@@ -95,7 +95,7 @@ class ToolSetBuilder:
 
         Raises:
             FilesUnusable: There is nothing to make tools of.
-            SchemaUnusable, ConnectionLost, HttpStatusError: The endpoint does not tell its schema.
+            SchemaUnusable, ConnectionLost, HttpStatusError: The endpoint does not give its schema.
         """
         schema = await self._renewed_schema(endpoint, introspect=introspect, polled=polled, limit_s=limit_s)
         files: tuple[SourceFile, ...] = ()

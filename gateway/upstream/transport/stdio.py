@@ -39,7 +39,7 @@ _TERM_GRACE_S: Final = 1.0
 _KILL_GRACE_S: Final = 2.0
 # The output of a child that exits is closed a moment before its exit code is known.
 _EXIT_CODE_S: Final = 0.2
-# Three pairs of pipes, and one that tells whether the program could be started.
+# Three pairs of pipes, and one that reports whether the program could be started.
 _SPAWN_DESCRIPTORS: Final = 8
 
 # What a program needs to run at all; everything else a child must be given by name.
@@ -85,7 +85,7 @@ class ChildProcess(asyncio.SubprocessProtocol):
         Args:
             command: The program, looked for on the child's own PATH.
             args: Its arguments.
-            env: Variables beside the safe ones of ours.
+            env: Variables in addition to the safe ones of ours.
             cwd: Where it starts.
             on_line: Takes each line of its output.
             on_skipped: Takes the two ends of each line that was too long.

@@ -31,13 +31,13 @@ from gateway.upstream.transport.jsonrpc import (
 log = logging.getLogger(__name__)
 
 _POST_HEADERS: Final = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
-# Cancellations and answers that are on their way beside the calls: as many as calls are in flight by default.
+# Cancellations and answers that are on their way in addition to the calls: as many as calls are in flight by default.
 _MAX_BACKGROUND: Final = 64
-# A notification is answered with an empty 202: whoever takes longer does not take it.
+# A notification is answered with an empty 202: a server that takes longer is stuck.
 _NOTIFY_S: Final = 10.0
-# The farewell (DELETE) is a courtesy; the end of the gateway does not wait longer for it.
+# DELETE is a courtesy; the end of the gateway does not wait longer for it.
 _END_S: Final = 1.0
-# The standard says 404; these are the words of servers that say it with another status.
+# The specification requires 404; these are the messages of servers that use another status.
 _FORGOTTEN: Final = (
     "session not found",
     "session terminated",
@@ -50,7 +50,7 @@ _FORGOTTEN: Final = (
 class StreamableHttpTransport:
     """See `Transport`. The session, where a server wants one, is the id that its answer to `initialize` gave."""
 
-    exchanges = True
+    independent_requests = True
 
     def __init__(
         self, server: str, client: HttpClient, url: str, headers: Mapping[str, str], on_message: OnMessage,
