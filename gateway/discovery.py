@@ -51,7 +51,7 @@ def listing_of(
             # Equal items stay the same objects: what is memoised for them stays too.
             if admission.items != items.get(kind, ()):
                 items[kind] = admission.items
-        # Its request failed: the last good ones are better than none, as long as the server says that it has some.
+        # Its request failed: the last good ones are better than none, as long as the server declares that it has some.
         elif ("prompts" if kind == "prompts" else "resources") in raw.capabilities:
             continue
         else:

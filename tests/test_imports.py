@@ -39,8 +39,7 @@ LEAVES = {
     "gateway.config.hooks",
     "gateway.config.sections",
     "gateway.config.server",
-    *(f"gateway.config.upstream_types.{of}_config" for of in ("stdio", "headers", "http", "sse", "graphql")),
-    "gateway.config.upstream_types.registration",
+    *(f"gateway.config.upstream_types.{path.stem}" for path in (ROOT / "gateway/config/upstream_types").glob("*.py")),
     "gateway.access.principal",
     "gateway.access.signing",
 }

@@ -22,8 +22,7 @@ from gateway.calls.call_stats import CallStats
 from gateway.calls.profile_views import ProfileViews
 from gateway.config.load import refusal
 from gateway.config.model import NoteRequest
-from gateway.config.server import ServerConfig
-from gateway.config.upstream_types.registration import read_server
+from gateway.config.upstream_types.registration import AnyServerConfig, read_server
 from gateway.downstream.http.request import RequestHead, RequestRefused
 from gateway.embeddings.tool_vectors import ToolVectors
 from gateway.errors import ConfigError
@@ -58,7 +57,7 @@ class ServerRequest(BaseModel):
     """The body that adds a server."""
 
     name: str
-    config: ServerConfig
+    config: AnyServerConfig
 
 
 class AdminApi:
@@ -233,7 +232,7 @@ class AdminApi:
         try:
             config = read_server(body.get("config", body))
             file = self._reloader.path
-            self._fleet.add(name, config.beside(file.parent if file is not None else Path()))
+            self._fleet.add(name, config.with_absolute_paths(file.parent if file is not None else Path()))
         except ValidationError as error:
             return _wrong(str(refusal(error, "request")))
         except ConfigError as error:

@@ -85,7 +85,7 @@ def parse(
     _check_aliases(found, str(block), file)
     if isinstance(servers, dict):
         warnings += [f"{file}: {text}" for text in _ignored_in_servers(servers, str(block))]
-    found = {alias: one.beside(folder) for alias, one in found.items()}
+    found = {alias: one.with_absolute_paths(folder) for alias, one in found.items()}
     return Config(servers=found, gateway=checked.gateway, warnings=warnings, path=path)
 
 

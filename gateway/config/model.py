@@ -19,7 +19,7 @@ from pydantic import (
 from gateway.config.hooks import HookConfig
 from gateway.config.sections import Count, Section, fault, near, not_boolean
 from gateway.config.server import Prefix, Repair, ServerConfig
-from gateway.config.upstream_types.registration import AnyServerConfig, entry_schema
+from gateway.config.upstream_types.registration import AnyServerConfig
 from registry.dialects.client_profiles import DIALECTS
 
 _PROFILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
@@ -172,5 +172,4 @@ def json_schema() -> dict[str, Any]:
     """The JSON Schema of the configuration file, for editors."""
     schema = ConfigFile.model_json_schema(by_alias=True)
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
-    schema["$defs"]["ServerConfig"] = entry_schema(schema["$defs"]["ServerConfig"])
     return schema

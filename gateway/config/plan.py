@@ -14,7 +14,7 @@ class Steps:
     Attributes:
         add, remove: Servers that are new, and that are gone.
         replace: Servers that are reached in another way: a new connection, while calls on the old one end.
-        adjust: Servers of which something else is said: limits, names, words.
+        adjust: Servers of which only limits, names or descriptions change.
         hooks: Names of hooks that are new, gone or another.
         later: Keys that take effect at the next start only.
     """
@@ -30,7 +30,9 @@ class Steps:
 def plan(before: Config, after: Config) -> Steps:
     """Return what changes between two configurations."""
     old, new = before.servers, after.servers
+    # Unchanged ones appear in no step: their connections, calls and listings are not touched.
     both = [alias for alias in new if alias in old and new[alias] != old[alias]]
+    # A socket is opened, and the token read, once.
     later = [
         key
         for key, was, now in (

@@ -20,7 +20,7 @@ def fault(what: str, expected: str, *, key: str | None = None) -> PydanticCustom
 def near(word: str, known: list[str]) -> str:
     """The words to expect instead of `word`: the nearest one first, if any is near."""
     folded = {name.casefold().replace("_", ""): name for name in known}
-    close = get_close_matches(word.casefold().replace("_", "").replace("-", ""), folded, n=1, cutoff=0.6)
+    close = get_close_matches(word.casefold().replace("_", "").replace("-", ""), folded, n=1)
     listed = ", ".join(sorted(known))
     return f"{folded[close[0]]} (did you mean it?), or another of: {listed}" if close else f"one of: {listed}"
 

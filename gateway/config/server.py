@@ -6,15 +6,23 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from pydantic import ConfigDict, Field, ModelWrapValidatorHandler, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ModelWrapValidatorHandler, model_validator
 
 from gateway.config.sections import Count, Seconds, Section
 
 Prefix = Literal["always", "none"]
 Repair = Literal["off", "safe", "full"]
 
-# What hosts write in the entry of any MCP server: with a type that does not use them they earn no warning.
-HOST_KEYS = frozenset({"command", "args", "env", "cwd", "url", "headers"})
+
+class HostKeys(BaseModel):
+    """What hosts write in the entry of any MCP server, whichever of it its type uses."""
+
+    command: str | None = None
+    args: list[str] | None = None
+    env: dict[str, str] | None = None
+    cwd: str | None = None
+    url: str | None = None
+    headers: dict[str, str] | None = None
 
 
 class ToolConfig(Section):
@@ -38,15 +46,15 @@ class ToolConfig(Section):
 class ServerConfig(Section):
     """One upstream. The host's own keys stay as hosts write them; unknown ones are ignored by the loader.
 
-    Each type of upstream is a subclass, which says of every field of its own what a change of it means.
+    Each type of upstream is a subclass, which declares for every field of its own what a change of it means.
 
     Attributes:
         connector: `module:Class` of what opens connections; imported when the first one is opened.
-        inferred_from: The key by which an entry without `type` is told to be of this one.
+        inferred_from: The key from which this type is inferred where an entry has no `type`.
         spellings: Other names of the type in the files of hosts.
         tolerated_keys: Keys without a meaning here that earn no warning.
         listed_over: What its tools are called over; over HTTP the rules of `x-mcp-header` hold for them.
-        identity: Fields that make it another server, whose saved listing says nothing of this one. No secrets.
+        identity: Fields of which a change makes it another server, for which no saved listing holds. No secrets.
         connection: Fields of which a change needs a new connection to the same server.
         in_place: Fields of which a change is taken over while the connection lives.
     """
@@ -56,7 +64,7 @@ class ServerConfig(Section):
     connector: ClassVar[str]
     inferred_from: ClassVar[str | None] = None
     spellings: ClassVar[frozenset[str]] = frozenset()
-    tolerated_keys: ClassVar[frozenset[str]] = HOST_KEYS
+    tolerated_keys: ClassVar[frozenset[str]] = frozenset(HostKeys.model_fields)
     listed_over: ClassVar[Literal["stdio", "http"]] = "http"
     identity: ClassVar[tuple[str, ...]]
     connection: ClassVar[tuple[str, ...]] = ("connect_timeout", "elicitation")
@@ -82,6 +90,7 @@ class ServerConfig(Section):
     siblings: list[str] = Field(default_factory=list)
     display_name: str | None = None
     priority: int = Field(default=0, description="Higher is listed first where a budget is short.")
+    # Off: a server that may ask needs a connection of its own for each session.
     elicitation: bool = False
     copies: bool = Field(default=False, description="A process of its own for each worker of the gateway is fine.")
     repair: Repair = Field(default="safe", description="What may be repaired in calls: nothing, the sure, or more.")
@@ -110,7 +119,7 @@ class ServerConfig(Section):
         """Equal for entries between which a connection can be kept."""
         return self.type, *self.identity_key(), *(getattr(self, field) for field in self.connection)
 
-    def beside(self, folder: Path) -> ServerConfig:
+    def with_absolute_paths(self, folder: Path) -> ServerConfig:
         """The same with its paths made absolute; relative ones start at this folder."""
         return self
 
@@ -120,7 +129,7 @@ class ServerConfig(Section):
     @model_validator(mode="wrap")
     @classmethod
     def _check_whole(cls, entry: Any, validate: ModelWrapValidatorHandler[ServerConfig]) -> ServerConfig:
-        # After the fields: where one of them is wrong, that alone is told.
+        # After the fields: where one of them is wrong, only that is reported.
         config = validate(entry)
         if isinstance(entry, dict):
             config.check_entry(entry)

@@ -79,6 +79,7 @@ class CallSender:
                 "and is left alone for some seconds. Nothing was sent."
             )
         self._breaker = self._breaker.probing(now_s)
+        # Nothing is awaited between the check and this.
         self.in_flight += 1
         try:
             return await self._attempts(call)
@@ -93,6 +94,7 @@ class CallSender:
             try:
                 connection = await link.wait_ready(link.patience_s)
             except UpstreamUnavailable:
+                # Not "nothing was sent": the first attempt may have been.
                 if lost is not None:
                     raise self._lost(lost) from None
                 raise
@@ -108,10 +110,11 @@ class CallSender:
             except Congested as error:
                 raise self._unavailable(f"server '{link.server}' is overloaded ({error}). Nothing was sent.") from None
             except ConnectionLost as error:
+                # What was sent and lost may be the fault of this very call, and is no reason to refuse others.
                 if not error.sent:
                     self._breaker = self._breaker.failed(time.monotonic(), self._chance())
-                if not error.sent or not connection.session.exchanges:
-                    # Of exchanges only one was lost; elsewhere it was the connection of all.
+                if not error.sent or not connection.session.independent_requests:
+                    # Of independent requests only one was lost; elsewhere it was the connection of all.
                     link.drop(connection, str(error))
                 if error.sent and not call.repeatable:
                     raise self._lost(error) from None
@@ -123,6 +126,7 @@ class CallSender:
                     link.server, f"Server '{link.server}' answered with {error}; the call has no result."
                 ) from None
             except RpcError as error:
+                # Any answer, an error too, shows that the connection works.
                 self._breaker = self._breaker.succeeded()
                 if error.code in (INVALID_PARAMS, HEADER_MISMATCH):
                     # Evidence that our listing is no longer true.
@@ -136,6 +140,7 @@ class CallSender:
 
     async def _send(self, session: UpstreamSession, call: UpstreamCall) -> Any:
         limit_s = self._link.config.call_timeout
+        # Each attempt has the whole time; progress and questions move the deadline through the callbacks.
         deadline = call.callbacks.deadline = Deadline(limit_s)
         try:
             with deadline:

@@ -35,7 +35,7 @@ class Deadline:
     def __enter__(self) -> Self:
         self._task = asyncio.current_task()
         assert self._task is not None, _OUTSIDE_TASK
-        # Cancellations of others that are on their way already, to tell them from ours on leaving.
+        # Cancellations of others that are on their way already, to distinguish them from ours on leaving.
         self._cancelling = self._task.cancelling()
         if not self._held:
             self._timer = self._loop.call_later(self._seconds, self._expire)

@@ -78,7 +78,7 @@ class InboundMessages:
         """Take a notification or a request; `callbacks` where the transport tells what it belongs to."""
         method, params = message["method"], message.get("params")
         if not self._negotiated:
-            # Nothing that is said before the handshake is over concerns anybody: the listing comes after it.
+            # Nothing that arrives before the handshake is over matters to anybody: the listing comes after it.
             if "id" in message:
                 reply(default_response(message))
         elif "id" in message:
@@ -155,6 +155,7 @@ class InboundMessages:
         key = _hashable(message["id"])
         params = message.get("params")
         answer: dict[str, Any] = {"jsonrpc": "2.0", "id": message["id"]}
+        # The server may withdraw its question, or the caller its request: both cancel this scope.
         with anyio.move_on_after(ASK_S) as scope:
             self._questions[key] = scope
             callbacks.asking.append(scope)
@@ -163,10 +164,10 @@ class InboundMessages:
                 if callbacks.ask is None or callbacks.ended:
                     raise RpcError(METHOD_NOT_FOUND, "this host cannot be asked")
                 answer["result"] = await callbacks.ask(message["method"], params if isinstance(params, dict) else {})
-            except RpcError as error:
-                answer["error"] = error.to_object()
             except GatewayError as error:
-                answer["error"] = {"code": INTERNAL_ERROR, "message": str(error)}
+                answer["error"] = (
+                    error if isinstance(error, RpcError) else RpcError(INTERNAL_ERROR, str(error))
+                ).to_object()
             finally:
                 callbacks.release()
                 callbacks.asking.remove(scope)

@@ -34,7 +34,7 @@ _POLL_JITTER: Final = 0.2
 SOUND_S: Final = 10.0
 # How long a call waits for a connection: a restarted server is up within some seconds.
 WAIT_READY_S: Final = 10.0
-# After this many failures in a row it is not expected to be, and callers are told soon.
+# After this many failures in a row it is not expected to be, and callers get their error soon.
 _FAILING_AFTER: Final = 3
 WAIT_FAILING_S: Final = 2.0
 # Servers announce each of a row of changes: what comes within this time is listed once.
@@ -76,7 +76,7 @@ class UpstreamLink:
         epoch: The number of the last connection; 0 before the first one.
         last_error: Why there is no connection, or no true listing; None where all is well.
         tried: Set once the first attempt has ended, well or not.
-        unwilling: The first attempt was refused by the upstream itself: it does not speak so.
+        handshake_refused: The upstream itself refused the first attempt, as one that speaks only a newer version does.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class UpstreamLink:
         self.epoch = epoch
         self.last_error: str | None = None
         self.tried = anyio.Event()
-        self.unwilling = False
+        self.handshake_refused = False
         self._connector = connector
         self._ports = ports
         self._session_ports = SessionPorts(on_list_changed=self._mark_stale, on_update=self._updated)
@@ -149,7 +149,7 @@ class UpstreamLink:
                 except Exception as error:  # boundary: no upstream may end its owner task
                     cause = innermost(error)
                     refused = isinstance(cause, ConnectionLost)
-                    self.unwilling = not self._lists and self.epoch == 0 and isinstance(cause, RpcError)
+                    self.handshake_refused = not self._lists and self.epoch == 0 and isinstance(cause, RpcError)
                     if isinstance(cause, GatewayError):
                         self.last_error = str(cause)
                     else:
@@ -228,8 +228,8 @@ class UpstreamLink:
             return
         self.last_error = reason
         self._leave_ready()
-        # The end of a child is noticed by its owner, with the reason; nothing else tells of an HTTP one.
-        if connection.session.exchanges:
+        # The end of a child is noticed by its owner, with the reason; an HTTP connection has no end of its own.
+        if connection.session.independent_requests:
             connection.session.abandon()
             connection.scope.cancel()
 

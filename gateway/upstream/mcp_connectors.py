@@ -97,6 +97,7 @@ class _McpConnector(ABC, Generic[Config]):
                 if error.status in (401, 403):
                     raise
                 return None
+        # Silence means no, too: old servers ignore what they do not know.
         versions = result.get("supportedVersions") if isinstance(result, dict) else None
         if not isinstance(versions, list) or MODERN not in versions:
             return None
@@ -110,6 +111,7 @@ class _McpConnector(ABC, Generic[Config]):
         params = {
             "protocolVersion": host.version if host else HANDSHAKE_VERSIONS[-1],
             "capabilities": host.capabilities if host else _ASKABLE if self._config.elicitation else {},
+            # A host may leave its name out; a server must not get an empty object.
             "clientInfo": (host.client_info if host else None) or CLIENT_INFO,
         }
         result = await transport.request("initialize", params)
@@ -181,9 +183,10 @@ class HttpConnector(SseConnector):
             log.info("no Streamable HTTP, trying HTTP+SSE", extra={"server": self._server})
             try:
                 session = await super()._connect(stack, inbound)
-            except Exception as second:  # boundary: what the first attempt said is the better reason
+            except Exception as second:  # boundary: the error of the first attempt is the better reason
                 if isinstance(innermost(second), GatewayError):
                     raise error from None
                 raise
+            # Only once it worked: a server that is just starting answers 404 too.
             self._only_sse = True
             return session

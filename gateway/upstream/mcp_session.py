@@ -64,7 +64,7 @@ class McpSession:
             inbound: Takes what arrives on it, in earnest from now on.
             version: The protocol version.
             result: What the server answered to `initialize` or `server/discover`, unchecked.
-            server_info: What it said it is, unchecked.
+            server_info: Its name and version, unchecked.
         """
         capabilities, instructions = result.get("capabilities"), result.get("instructions")
         self.server = server
@@ -72,7 +72,7 @@ class McpSession:
         self.capabilities: dict[str, Any] = capabilities if isinstance(capabilities, dict) else {}
         self.server_info: dict[str, Any] = server_info if isinstance(server_info, dict) else {}
         self.instructions = instructions if isinstance(instructions, str) else None
-        self.exchanges = transport.exchanges
+        self.independent_requests = transport.independent_requests
         self._modern = version in MODERN_VERSIONS
         self._inbound = inbound
         self._transport = transport
@@ -97,7 +97,7 @@ class McpSession:
             try:
                 offerings[member] = await self._list(member, ttls_ms, scopes, limit_s)
             except (RpcError, HttpStatusError, TimeoutError) as error:
-                # Servers declare `resources` and have no templates: nothing to tell an operator.
+                # Servers declare `resources` and have no templates: no news for an operator.
                 if not isinstance(error, RpcError) or error.code != METHOD_NOT_FOUND:
                     log.warning("the list of %s failed: %s", member, error, extra={"server": self.server})
         return RawListing(
@@ -136,7 +136,8 @@ class McpSession:
                 headers.update(mcp_param_headers(dict(call.header_map), params.get("arguments") or {}))
         elif call.log_level is not None and call.log_level != self._log_level and "logging" in self.capabilities:
             await self._set_log_level(call.log_level)
-        if call.trace and self.exchanges:
+        # As W3C defines it trace context is a matter of HTTP headers; `_meta` is passed on as it came.
+        if call.trace and self.independent_requests:
             headers = {**(headers or {}), **call.trace}
         self._inbound.begin(callbacks)
         try:
@@ -176,6 +177,7 @@ class McpSession:
         method = "resources/templates/list" if member == "resourceTemplates" else f"{member}/list"
         with anyio.move_on_after(limit_s):
             return await self._pages(method, member, ttls_ms, scopes)
+        # Without tools there is no listing; of the others the last good list stays.
         if member == "tools":
             raise ConnectionLost(f"no answer to {method} within {limit_s:g} s", sent=True)
         raise TimeoutError(f"no answer within {limit_s:g} s")
@@ -191,11 +193,13 @@ class McpSession:
             if not isinstance(page, dict) or not isinstance(page.get(member), list):
                 raise RpcError(INTERNAL_ERROR, f"the answer to {method} holds no list of {member}")
             items += page[member][: MAX_ITEMS - len(items)]
+            # A boolean is an int to Python.
             ttl_ms = page.get("ttlMs")
             if isinstance(ttl_ms, int | float) and not isinstance(ttl_ms, bool) and ttl_ms >= 0:
                 ttls_ms.append(int(min(ttl_ms, MAX_TTL_MS)))
             scopes.add("public" if page.get("cacheScope") == "public" else "private")
             cursor = page.get("nextCursor")
+            # A cursor that comes again is a server that lists in a circle.
             if not isinstance(cursor, str) or cursor in seen or len(items) >= MAX_ITEMS:
                 break
             seen.add(cursor)
@@ -203,7 +207,8 @@ class McpSession:
         return items
 
     def _headers(self, method: str, params: dict[str, Any]) -> dict[str, str] | None:
-        if not self.exchanges:
+        # Only requests with an HTTP exchange of their own have headers.
+        if not self.independent_requests:
             return None
         headers = {"mcp-protocol-version": self.protocol_version, "mcp-method": method}
         name = params.get(NAMED_BY.get(method, ""))

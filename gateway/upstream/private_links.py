@@ -28,18 +28,19 @@ class PrivateLinks:
         self._group = group
         self._client = client
         self._links: dict[tuple[str, str], UpstreamLink] = {}
-        self._unwilling: set[str] = set()
+        self._handshake_refused: set[str] = set()
 
     def __len__(self) -> int:
         return len(self._links)
 
     async def get(self, session_id: str, alias: str, config: ServerConfig, host: HostSession) -> UpstreamLink | None:
-        """The session's own link, connected or trying to; None where the upstream does not speak the handshake era.
+        """The session's own link, connected or trying to; None where the upstream has no handshake.
 
         Raises:
             UpstreamUnavailable: There are too many, or it does not come up in time.
         """
-        if alias in self._unwilling:
+        # Known from another session: without an attempt, so that no call waits for it.
+        if alias in self._handshake_refused:
             return None
         link = self._links.get((session_id, alias)) or self._open(session_id, alias, config, host)
         with anyio.move_on_after(link.patience_s):
@@ -47,16 +48,17 @@ class PrivateLinks:
         if not link.tried.is_set():
             # The error that a call would get, without another wait.
             await link.wait_ready(0)
-        if not link.unwilling:
+        if not link.handshake_refused:
             return link
         # It will not learn it while it is configured as it is.
-        self._unwilling.add(alias)
+        self._handshake_refused.add(alias)
         self.drop_server(alias, forget=False)
         return None
 
     async def notify(self, session_id: str, method: str) -> None:
         """Pass a notification of the host on to every upstream that it has a connection to."""
         for (owner, alias), link in list(self._links.items()):
+            # One that is not connected negotiates anew, with what the host declares then.
             if owner == session_id and link.session is not None:
                 try:
                     await link.session.notify(method)
@@ -78,7 +80,7 @@ class PrivateLinks:
         for key in [key for key in self._links if key[1] == alias]:
             self._group.start_soon(self._links.pop(key).close_when_idle)
         if forget:
-            self._unwilling.discard(alias)
+            self._handshake_refused.discard(alias)
 
     def _open(self, session_id: str, alias: str, config: ServerConfig, host: HostSession) -> UpstreamLink:
         if len(self._links) >= MAX_PRIVATE:

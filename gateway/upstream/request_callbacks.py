@@ -22,7 +22,7 @@ class HostSession:
     Attributes:
         version: The protocol version that it negotiated with us.
         capabilities: What it declared.
-        client_info: What it said it is.
+        client_info: Its name and version, as it sent them.
         ask: Puts a question to it that belongs to no request of its own.
         notify: Sends it a notification.
     """
@@ -38,7 +38,7 @@ class RequestCallbacks:
     """One request's way back to its caller before its result.
 
     Attributes:
-        owner: Equal for requests of one caller: where a transport does not tell which request a message
+        owner: Equal for requests of one caller: where a transport does not mark which request a message
             belongs to, it is passed on only if all that are in flight have one owner.
         on_progress: Takes the params of progress notifications; None where the caller wants none.
         on_log: Takes the params of log messages; None where the caller wants none.

@@ -55,7 +55,7 @@ class UpstreamCall:
         params: The whole `params` object, names already those of the upstream.
         repeatable: To run it twice does no harm.
         header_map: Property paths to the `x-mcp-header` tokens they are mirrored in.
-        capabilities: What the caller can do, as a modern upstream is told.
+        capabilities: The caller's, as they are sent to an upstream that speaks 2026-07-28.
         log_level: What the caller wants to read; None for nothing.
         trace: HTTP headers of the caller's trace context.
         callbacks: The request's way back to its caller while it runs.
@@ -75,11 +75,12 @@ class UpstreamSession(Protocol):
     """One span of time in which an upstream can be used. Its owner opens and watches it; calls come from any task.
 
     Attributes:
-        protocol_version: What it speaks, as administrators are shown.
-        capabilities: What it says it offers.
-        server_info: What it says it is.
-        instructions: What it says about its use.
-        exchanges: A request that is lost costs no other one, and the session is left by whom it fails for.
+        protocol_version: As administrators are shown it.
+        capabilities: Those that it declares.
+        server_info: Its name and version.
+        instructions: Its own, for models.
+        independent_requests: A lost request is no sign that the others are, and only a failed request shows that
+            the upstream is gone.
         announces_changes: Changes of its tools are announced right now, so that nobody has to poll for them.
     """
 
@@ -93,7 +94,7 @@ class UpstreamSession(Protocol):
     @property
     def instructions(self) -> str | None: ...
     @property
-    def exchanges(self) -> bool: ...
+    def independent_requests(self) -> bool: ...
     @property
     def announces_changes(self) -> bool: ...
 

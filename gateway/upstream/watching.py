@@ -87,6 +87,7 @@ class Watcher:
         while failures < _MAX_FAILURES:
             try:
                 await stream()
+                # A stream that only carries extras is not opened for ever where it keeps ending.
                 failures = 0 if vital else failures + 1
             except (RpcError, HttpStatusError):
                 # It offers no such stream: its lists are polled instead.
@@ -98,6 +99,7 @@ class Watcher:
             except ConnectionLost as error:
                 failures += 1
                 if not error.sent:
+                    # It cannot even be reached: no call would be.
                     self._transport.fail(str(error))
                     return
             if vital:
@@ -164,7 +166,7 @@ class Watcher:
                 except ConnectionLost:
                     log.debug("the stream of updates ended", extra={"server": self._server})
                 await anyio.sleep(_REOPEN_S)
-        # It never will be: whoever waits for it need not wait out its time.
+        # It never will be: waiting longer is of no use.
         acknowledged.set()
 
     async def _tell(self, method: str, uri: str) -> None:

@@ -70,8 +70,8 @@ class GraphqlConfig(HeadersConfig):
         if self.elicitation:
             raise fault("is graphql, which asks nobody", "elicitation: false", key="type")
 
-    def beside(self, folder: Path) -> ServerConfig:
-        """See `ServerConfig.beside`."""
+    def with_absolute_paths(self, folder: Path) -> ServerConfig:
+        """See `ServerConfig.with_absolute_paths`."""
         paths = {
             field: str(folder.absolute() / path)
             for field, path in (("operations", self.operations), ("schema_file", self.schema_file))

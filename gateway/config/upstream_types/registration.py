@@ -5,16 +5,18 @@ from __future__ import annotations
 from itertools import chain
 from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, BeforeValidator, TypeAdapter
+from pydantic import BeforeValidator, GetJsonSchemaHandler, TypeAdapter
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
 from gateway.config.sections import fault
-from gateway.config.server import ServerConfig
+from gateway.config.server import HostKeys, ServerConfig
 from gateway.config.upstream_types.graphql_config import GraphqlConfig
 from gateway.config.upstream_types.http_config import HttpConfig
 from gateway.config.upstream_types.sse_config import SseConfig
 from gateway.config.upstream_types.stdio_config import StdioConfig
 
-# The order in which the type of an entry is told by its keys; the first one is meant where no key tells it.
+# The order in which the type of an entry is inferred from its keys; the first is the default.
 UPSTREAM_TYPES: Final[tuple[type[ServerConfig], ...]] = (
     StdioConfig,
     HttpConfig,
@@ -23,17 +25,6 @@ UPSTREAM_TYPES: Final[tuple[type[ServerConfig], ...]] = (
 )
 _BY_NAME: Final = {str(model.model_fields["type"].default): model for model in UPSTREAM_TYPES}
 _NAMES: Final = {spelling: name for name, model in _BY_NAME.items() for spelling in (name, *model.spellings)}
-
-
-class _HostKeys(BaseModel):
-    """The form of what hosts write in entries, whichever type uses it."""
-
-    command: str | None = None
-    args: list[str] | None = None
-    env: dict[str, str] | None = None
-    cwd: str | None = None
-    url: str | None = None
-    headers: dict[str, str] | None = None
 
 
 def _type_of(entry: dict[str, Any]) -> str | None:
@@ -55,11 +46,28 @@ def _of_its_type(entry: Any) -> Any:
     model = _BY_NAME[name]
     # A key that the type does not use is ignored, but not when its form is wrong: its author meant something by it.
     unused = model.tolerated_keys.difference(model.model_fields)
-    _HostKeys.model_validate({key: entry[key] for key in unused if key in entry})
+    HostKeys.model_validate({key: entry[key] for key in unused if key in entry})
     return model.model_validate({**entry, "type": name})
 
 
-AnyServerConfig = Annotated[ServerConfig, BeforeValidator(_of_its_type)]
+class _EntrySchema:
+    """Describes an entry as one object with the keys of all types, which editors show best.
+
+    Which of them go together is checked by the loader.
+    """
+
+    def __get_pydantic_json_schema__(self, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        reference = handler(core_schema)
+        entry = handler.resolve_ref_schema(reference)
+        kind = {name: member for name, member in entry["properties"]["type"].items() if name != "default"}
+        for model in UPSTREAM_TYPES:
+            entry["properties"] |= handler.resolve_ref_schema(handler(model.__pydantic_core_schema__))["properties"]
+        entry["properties"]["type"] = {**kind, "enum": list(_BY_NAME)}
+        entry["description"] = entry["description"].partition("\n\n")[0]  # the rest is for authors of a type
+        return reference
+
+
+AnyServerConfig = Annotated[ServerConfig, BeforeValidator(_of_its_type), _EntrySchema()]
 """An entry, read as the model of its type."""
 _ENTRY: Final[TypeAdapter[ServerConfig]] = TypeAdapter(AnyServerConfig)
 
@@ -83,17 +91,3 @@ def strange_keys(entry: dict[str, Any]) -> list[str]:
 def all_keys() -> list[str]:
     """Every key that an entry of some type may have."""
     return list(dict.fromkeys(chain.from_iterable(model.keys() for model in UPSTREAM_TYPES)))
-
-
-def entry_schema(schema: dict[str, Any]) -> dict[str, Any]:
-    """The JSON Schema of an entry of any type, from that of what all have in common."""
-    # One object with the keys of all types, as editors show it best; which of them go together is told by the loader.
-    properties: dict[str, Any] = {}
-    for model in UPSTREAM_TYPES:
-        properties |= model.model_json_schema(by_alias=True, ref_template="#/$defs/{model}")["properties"]
-    kind = {name: member for name, member in schema["properties"]["type"].items() if name != "default"}
-    return {
-        **schema,
-        "description": schema["description"].partition("\n\n")[0],  # without what is for who writes a type
-        "properties": {**properties, "type": {**kind, "enum": list(_BY_NAME)}},
-    }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 NEEDED: Final = (3, 3)
 _HOW: Final = "pip install 'typegate[graphql]'"
-# Files of no use are looked at again after this time even if nothing told of a change: not every file system does.
+# Unusable files are looked at again after this time without a report of a change: not every file system gives one.
 _UNUSABLE_S: Final = 30.0
 
 
@@ -58,7 +59,7 @@ class GraphqlConnector:
         """
         # graphql-core is a tenth of a second to import: not on the loop.
         await anyio.to_thread.run_sync(_import_extra, self._server)
-        from gateway.upstream.graphql.session import GraphqlSession
+        from gateway.upstream.graphql.session import TOOLS, GraphqlSession
         from gateway.upstream.graphql.tool_set import ToolSetBuilder
 
         config = self._config
@@ -78,7 +79,8 @@ class GraphqlConnector:
         # Before they are read: a change while they are read is one more change.
         self._unusable, stamps = None, self._stamps()
         async with anyio.create_task_group() as group:
-            group.start_soon(watch_paths, self._folder, self._schema_file, session.files_changed)
+            changed = partial(ports.on_list_changed, TOOLS)
+            group.start_soon(watch_paths, self._folder, self._schema_file, changed)
             try:
                 yield session
             except FilesUnusable:

@@ -21,7 +21,7 @@ from gateway.errors import GatewayError
 log = logging.getLogger(__name__)
 
 SUFFIXES: Final = (".graphql", ".gql")
-# Far above folders in use (hundreds of files of some kilobytes); whoever names `/` by mistake gets a reason.
+# Far above folders in use (hundreds of files of some kilobytes); who names `/` by mistake gets a reason.
 MAX_FILES: Final = 10_000
 MAX_FILE_BYTES: Final = 512 * 1024
 MAX_FOLDER_BYTES: Final = 64 * 1024 * 1024
@@ -37,7 +37,7 @@ _STEP_MS: Final = 50
 _WAKE_MS: Final = 500
 
 FileStamp = tuple[int, ...] | None
-"""Tells one state of a file from another; None while there is none."""
+"""Equal for equal states of a file; None while there is none."""
 
 
 class FilesUnusable(GatewayError):
@@ -113,7 +113,7 @@ def _read(root: Path, name: str, room: int) -> SourceFile:
 async def watch_paths(folder: Path | None, file: Path | None, changed: Callable[[], None]) -> None:
     """Call `changed` soon after anything in the folder, or the file, may have changed, until cancelled.
 
-    Other files in the folder, or beside it, do not count: our own state may be there.
+    Other files in the folder, or next to it, do not count: our own state may be there.
     """
     own = frozenset(path for path in (folder, file) if path is not None)
     async with anyio.create_task_group() as group:

@@ -1,7 +1,7 @@
 """The types of variables as JSON Schema: what it accepts, a server's own coercion accepts.
 
 The converse holds too, but for deliberate limits: a list has to be a list, an ID a string, and there is no
-member beside the declared ones. The range of an `Int` is not stated, nor the content of a custom scalar: there
+member beside the declared ones. The range of an `Int` is left open, as is the content of a custom scalar: there
 the server has the last word. An argument that may be null accepts it, whatever a profile shows.
 """
 
@@ -137,7 +137,7 @@ def _uses(roots: list[gql.GraphQLInputType]) -> Counter[str]:
         if isinstance(type_, gql.GraphQLInputObjectType):
             uses[type_.name] += 1
             if uses[type_.name] == 1:
-                pending += [gql.get_named_type(one.type) for one in type_.fields.values()]
+                pending += [gql.get_named_type(field.type) for field in type_.fields.values()]
     return uses
 
 
@@ -185,14 +185,14 @@ def default_of(literal: gql.ValueNode, type_: Any) -> Any:
     if isinstance(type_, gql.GraphQLList):
         # "If the value is not a list, it is coerced to a list of one item": GraphQL, "List", "Input Coercion".
         items = literal.values if isinstance(literal, gql.ListValueNode) else (literal,)
-        return _whole([default_of(one, type_.of_type) for one in items])
+        return _whole([default_of(item, type_.of_type) for item in items])
     if isinstance(literal, gql.ListValueNode):
-        return _whole([default_of(one, None) for one in literal.values])
+        return _whole([default_of(item, None) for item in literal.values])
     if isinstance(literal, gql.ObjectValueNode):
         fields = type_.fields if isinstance(type_, gql.GraphQLInputObjectType) else {}
         members = {
-            one.name.value: default_of(one.value, fields[one.name.value].type if one.name.value in fields else None)
-            for one in literal.fields
+            node.name.value: default_of(node.value, fields[node.name.value].type if node.name.value in fields else None)
+            for node in literal.fields
         }
         return _NO_VALUE if _NO_VALUE in members.values() else members
     if isinstance(literal, gql.IntValueNode):

@@ -91,7 +91,7 @@ def _outline(schema: gql.GraphQLSchema) -> str:
     parts = ["The schema is too large to be told at once. Ask for one type by its name."]
     for root in roots:
         fields = [
-            f"  {name}({', '.join(f'{arg}: {one.type}' for arg, one in field.args.items())}): {field.type}"
+            f"  {name}({', '.join(f'{arg}: {argument.type}' for arg, argument in field.args.items())}): {field.type}"
             if field.args
             else f"  {name}: {field.type}"
             for name, field in root.fields.items()
@@ -126,15 +126,15 @@ def payload_of(arguments: Mapping[str, Any], *, exclude_mutations: bool) -> dict
         line, column = error.locations[0] if error.locations else (1, 1)
         reason = excerpt(error.message.removeprefix("Syntax Error: "), _MAX_SHOWN_REASON)
         return f"the document is no GraphQL: {reason} (line {line}, column {column})."
-    operations = [one for one in document.definitions if isinstance(one, gql.OperationDefinitionNode)]
+    operations = [node for node in document.definitions if isinstance(node, gql.OperationDefinitionNode)]
     if not operations:
         return "the document holds no operation."
-    if any(one.operation == gql.OperationType.SUBSCRIPTION for one in operations):
+    if any(node.operation == gql.OperationType.SUBSCRIPTION for node in operations):
         return "a subscription cannot be answered by a tool call."
-    if exclude_mutations and any(one.operation == gql.OperationType.MUTATION for one in operations):
+    if exclude_mutations and any(node.operation == gql.OperationType.MUTATION for node in operations):
         return "mutations are excluded by the configuration of this server."
     if name is None and len(operations) > 1:
-        names = ", ".join(one.name.value for one in operations if one.name is not None)
+        names = ", ".join(node.name.value for node in operations if node.name is not None)
         return f"the document holds several operations; name one as operationName: {names}."
     payload: dict[str, Any] = {"query": query, "variables": arguments.get("variables") or {}}
     return payload | ({"operationName": name} if isinstance(name, str) else {})

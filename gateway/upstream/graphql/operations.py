@@ -16,7 +16,7 @@ from gateway.upstream.graphql.rejections import FileRejected
 
 # An `s` after capitals is a plural: `getIDs` is `get_ids`.
 _WORD_EDGE: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z](?!s(?![a-z]))[a-z])")
-# Names in a generated description: enough to tell what is asked for, and still a sentence.
+# Names in a generated description: enough to show what the operation asks for, and still a sentence.
 _MAX_FIELDS: Final = 12
 
 
@@ -60,7 +60,7 @@ def tool_of(document: Document, schema: gql.GraphQLSchema, shared: Mapping[str, 
         raise FileRejected.at("not_in_schema", detail, operation, document.file)
     borrowed = _borrowed(document, shared)
     # Validated with what it borrows: an error may be in a shared fragment, and then names its file.
-    whole = gql.DocumentNode(definitions=(*document.node.definitions, *(one.node for one in borrowed)))
+    whole = gql.DocumentNode(definitions=(*document.node.definitions, *(fragment.node for fragment in borrowed)))
     notes: list[FileRejected] = []
     for error in gql.validate(schema, whole):
         refused = FileRejected.of("not_in_schema", error, document.file)
@@ -72,7 +72,7 @@ def tool_of(document: Document, schema: gql.GraphQLSchema, shared: Mapping[str, 
     # Unnamed operations are allowed where a file holds only one: then the file names the tool.
     name = document.tool_name or (snake_case(own_name) if own_name else PurePosixPath(document.file).stem)
     mutation = operation.operation == gql.OperationType.MUTATION
-    fragments = {one.name.value: one for one in whole.definitions if isinstance(one, gql.FragmentDefinitionNode)}
+    fragments = {node.name.value: node for node in whole.definitions if isinstance(node, gql.FragmentDefinitionNode)}
     fields = list(_root_fields(operation, root, fragments))
     return Operation(
         name=name,
@@ -85,7 +85,8 @@ def tool_of(document: Document, schema: gql.GraphQLSchema, shared: Mapping[str, 
             ),
             "annotations": {"readOnlyHint": False, "destructiveHint": True} if mutation else {"readOnlyHint": True},
         },
-        text="\n\n".join([document.sent, *(one.text for one in borrowed)]),
+        # As written, not printed anew: endpoints that allow only known documents compare them byte for byte.
+        text="\n\n".join([document.sent, *(fragment.text for fragment in borrowed)]),
         operation_name=own_name,
         mutation=mutation,
         notes=tuple(notes),
@@ -123,6 +124,7 @@ def _conditions(whole: gql.DocumentNode) -> Iterator[gql.Node]:
 
 def _borrowed(document: Document, shared: Mapping[str, Fragment]) -> list[Fragment]:
     """The shared fragments that a document needs, those that they need included, ordered by name."""
+    # Fragments may need others: each is looked at once, so that a circle ends (validation refuses it later).
     needed: dict[str, Fragment] = {}
     pending: list[gql.Node] = list(document.node.definitions)
     while pending:

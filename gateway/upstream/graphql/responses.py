@@ -40,7 +40,7 @@ def response_of(answer: HttpAnswer) -> dict[str, Any]:
         try:
             response = wire.loads(answer.body)
         except wire.MalformedJson as error:
-            # An error page is told by its status, not by its form.
+            # Of an error page the status is the reason, not its form.
             if answer.status < 300:
                 raise ConnectionLost(f"the answer is not JSON ({excerpt(str(error), 200)})", sent=True) from None
     # Whatever the status: under `application/json` request errors may come with 200 or 400.

@@ -22,7 +22,7 @@ from registry.schema.text import excerpt
 # An endpoint that refuses document after document is asked for its schema only so often: an introspection costs a
 # large server seconds.
 _RECHECK_S: Final = 30.0
-_TOOLS: Final[tuple[ListKind, ...]] = ("tools",)
+TOOLS: Final[tuple[ListKind, ...]] = ("tools",)
 
 
 class GraphqlSession:
@@ -36,7 +36,7 @@ class GraphqlSession:
     capabilities: Final[dict[str, Any]] = {"tools": {}}
     server_info: Final[dict[str, Any]] = {"name": "GraphQL"}
     instructions = None
-    exchanges = True
+    independent_requests = True
     # Of files changes are noticed at once, but not of the schema.
     announces_changes = False
 
@@ -72,7 +72,7 @@ class GraphqlSession:
         self, kinds: Collection[ListKind] = ALL_KINDS, *, limit_s: float, polled: bool = False
     ) -> RawListing:
         """See `UpstreamSession.fetch_listing`; where only files have changed, the endpoint is not asked."""
-        # Only a change of files names `tools` alone; whoever wants everything wants the schema too.
+        # Only a change of files names `tools` alone; a listing of everything includes the schema.
         introspect, self._recheck_schema = frozenset(kinds) == ALL_KINDS or self._recheck_schema, False
         tool_set = await self._builder.renew(self._endpoint, introspect=introspect, polled=polled, limit_s=limit_s)
         unchanged = tool_set is self._listed
@@ -126,10 +126,6 @@ class GraphqlSession:
         """See `UpstreamSession.abandon`."""
         self.abandoned = True
 
-    def files_changed(self) -> None:
-        """Have the tools listed again soon."""
-        self._on_list_changed(_TOOLS)
-
     async def _post(self, payload: dict[str, Any], call: UpstreamCall) -> dict[str, Any]:
         response = response_of(await self._endpoint.post(payload, trace=call.trace))
         if is_request_error(response):
@@ -140,4 +136,4 @@ class GraphqlSession:
         now_s = anyio.current_time()
         if self._introspects and now_s - self._rechecked_s >= _RECHECK_S:
             self._recheck_schema, self._rechecked_s = True, now_s
-            self._on_list_changed(_TOOLS)
+            self._on_list_changed(TOOLS)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import anyio
 from graphql import GraphQLSchema
@@ -30,6 +30,9 @@ from registry.intake.tools import Finding
 _STRETCH_S: Final = 0.25
 # How old an introspected schema may be when it is only time to look again: every fourth poll asks.
 _SCHEMA_AGE_S: Final = 240.0
+
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,12 +95,13 @@ class ToolSetBuilder:
 
         Raises:
             FilesUnusable: There is nothing to make tools of.
-            SchemaUnusable, ConnectionLost, HttpStatusError: The endpoint does not tell its schema.
+            SchemaUnusable, ConnectionLost, HttpStatusError: The endpoint does not give its schema.
         """
         schema = await self._renewed_schema(endpoint, introspect=introspect, polled=polled, limit_s=limit_s)
         files: tuple[SourceFile, ...] = ()
         if self._folder is not None:
             files = await run_in_thread(partial(read_folder, self._folder))
+        # Digests, not times: an editor may write the same text again, and a checkout older ones.
         state = tuple((file.name, file.refused, file.digest) for file in files)
         if self.tool_set is not None and self.tool_set.schema is schema and state == self._files:
             return self.tool_set
@@ -139,7 +143,8 @@ class ToolSetBuilder:
         for file in files:
             known = self._read.get(file.name)
             if file.refused is None and (known is None or known.digest != file.digest):
-                self._read[file.name] = _Read(file.digest, _document(file))
+                document = _or_rejection(partial(read_document, file.name, file.data), "unreadable", file.name)
+                self._read[file.name] = _Read(file.digest, document)
                 if time.monotonic() > until_s:
                     return False
         shared, _ = self._fragments(files)
@@ -175,6 +180,7 @@ class ToolSetBuilder:
         return shared, refused
 
     def _assemble(self, files: tuple[SourceFile, ...], schema: GraphQLSchema) -> ToolSet:
+        # What is gone is forgotten, or a folder that changes for months would fill the memory.
         names = {file.name for file in files}
         self._read = {name: read for name, read in self._read.items() if name in names}
         self._made = {name: made for name, made in self._made.items() if name in names}
@@ -210,6 +216,7 @@ class ToolSetBuilder:
         document = self._read[file.name].document
         return document if isinstance(document, FileRejected) else repeating.get(file.name)
 
+    # The first file in the order of names keeps a tool's name, whatever was there before: a restart changes nothing.
     def _taken(self, operation: Operation, operations: Mapping[str, Operation]) -> FileRejected | None:
         first = operations.get(operation.name)
         if first is not None:
@@ -221,24 +228,18 @@ class ToolSetBuilder:
         return FileRejected("duplicate_name", detail, f"{operation.file}:1:1")
 
 
-def _document(file: SourceFile) -> Document | FileRejected:
-    try:
-        return read_document(file.name, file.data)
-    except FileRejected as refused:
-        return refused
-    except SCHEMA_ERRORS as error:
-        # Boundary: whatever a file provokes spoils that file only.
-        return FileRejected("unreadable", f"{type(error).__name__}: {error}", file.name)
-
-
 def make_operation(
     document: Document, schema: GraphQLSchema, shared: Mapping[str, Fragment]
 ) -> Operation | FileRejected:
     """Make the tool of a document, or the reason why there is none; whatever the schema is, it does not raise."""
+    return _or_rejection(partial(tool_of, document, schema, shared), "not_in_schema", document.file)
+
+
+def _or_rejection(make: Callable[[], T], code: str, file: str) -> T | FileRejected:
     try:
-        return tool_of(document, schema, shared)
-    except FileRejected as refused:
-        return refused
+        return make()
+    except FileRejected as rejection:
+        return rejection
     except SCHEMA_ERRORS as error:
-        # Boundary: what is wrong with a schema spoils only the operations that touch it.
-        return FileRejected("not_in_schema", f"{type(error).__name__}: {error}", document.file)
+        # Boundary: whatever a file, or a part of a schema, provokes spoils only the files that it concerns.
+        return FileRejected(code, f"{type(error).__name__}: {error}", file)

@@ -165,7 +165,7 @@ class HttpClient:
     ) -> AsyncIterator[Response]:
         """One exchange: yields once the head of the response is there.
 
-        Leaving before the body is complete drops the connection, which tells the peer that
+        Leaving before the body is complete drops the connection, which shows the peer that
         nobody waits any more.
 
         Raises:

@@ -17,11 +17,11 @@ class Transport(Protocol):
     """One connection to one upstream, whatever carries it.
 
     Attributes:
-        exchanges: Each request is an exchange of its own, with headers of its own: one that is lost costs no
-            other, and the peer is not known to be gone before a request fails.
+        independent_requests: Each request is an exchange of its own, with headers of its own: a lost one is no
+            sign that the others are, and only a failed request shows that the peer is gone.
     """
 
-    exchanges: bool
+    independent_requests: bool
 
     async def request(
         self,

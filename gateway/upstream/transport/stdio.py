@@ -39,7 +39,7 @@ _TERM_GRACE_S: Final = 1.0
 _KILL_GRACE_S: Final = 2.0
 # The output of a child that exits is closed a moment before its exit code is known.
 _EXIT_CODE_S: Final = 0.2
-# Three pairs of pipes, and one that tells whether the program could be started.
+# Three pairs of pipes, and one that reports whether the program could be started.
 _SPAWN_DESCRIPTORS: Final = 8
 
 # What a program needs to run at all; everything else a child must be given by name.
@@ -48,7 +48,9 @@ SAFE_ENVIRONMENT: Final = (
     "APPDATA", "COMSPEC", "HOMEDRIVE", "HOMEPATH", "LOCALAPPDATA", "PATHEXT", "PROGRAMDATA", "PROGRAMFILES",
     "SYSTEMDRIVE", "SYSTEMROOT", "TEMP", "TMP", "USERNAME", "USERPROFILE", "WINDIR",
 )  # fmt: skip
+# Of <linux/prctl.h>.
 _PR_SET_PDEATHSIG: Final = 1
+# Loaded here: between fork and exec nothing may be loaded.
 _LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 
 
@@ -59,45 +61,99 @@ def child_environment(named: Mapping[str, str], ours: Mapping[str, str]) -> dict
     return environment
 
 
-class _Pipes(asyncio.SubprocessProtocol):
-    def __init__(
-        self, on_line: Callable[[bytes], None], on_skipped: Callable[[bytes], None], on_stderr: Callable[[bytes], None]
-    ) -> None:
+class ChildProcess(asyncio.SubprocessProtocol):
+    """A child that takes lines and writes lines."""
+
+    def __init__(self, server: str) -> None:
+        self._server = server
+        self._exited = asyncio.Event()
+        self._ended = asyncio.Event()
+
+    @asynccontextmanager
+    async def running(
+        self,
+        command: str,
+        args: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        cwd: str | None,
+        on_line: Callable[[bytes], None],
+        on_skipped: Callable[[bytes], None],
+    ) -> AsyncIterator[None]:
+        """Start it; it has ended, with all its descendants, when this is left.
+
+        Args:
+            command: The program, looked for on the child's own PATH.
+            args: Its arguments.
+            env: Variables in addition to the safe ones of ours.
+            cwd: Where it starts.
+            on_line: Takes each line of its output.
+            on_skipped: Takes the two ends of each line that was too long.
+
+        Raises:
+            ConnectionLost: The command cannot be started.
+        """
+        environment = child_environment(env, os.environ)
+        # Found here: the loops report a missing program in different ways, or not before the child has failed.
+        path = shutil.which(command, path=environment.get("PATH"))
+        if path is None:
+            raise ConnectionLost(f"command not found: {command}", sent=False)
         self._on_line = on_line
-        self._on_stderr = on_stderr
         self._stdout = LineSplitter(MAX_MESSAGE_BYTES, on_skipped)
         self._stderr = LineSplitter(_STDERR_LINE_BYTES)
-        self.exited = asyncio.Event()
-        self.ended = asyncio.Event()
+        self._stderr_log = _StderrLog(self._server)
+        try:
+            _require_descriptors()
+            # Whole or not at all: a child that was started and is not held would be ended by nobody.
+            with anyio.CancelScope(shield=True):
+                await asyncio.get_running_loop().subprocess_exec(
+                    lambda: self,
+                    path,
+                    *args,
+                    env=environment,
+                    cwd=cwd,
+                    start_new_session=True,  # a group of its own: it is ended with its descendants
+                    preexec_fn=_die_with_parent if _LIBC is not None else None,
+                )
+        except OSError as error:
+            raise ConnectionLost(f"cannot start {command}: {error.strerror or error}", sent=False) from None
+        try:
+            yield
+        finally:
+            # However this is left: an orphan would hold files, ports and memory.
+            with anyio.CancelScope(shield=True):
+                await self._end()
+            self._stderr_log.close()
+
+    # asyncio.SubprocessProtocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # Before any data: what a child writes at once can be answered. uvloop's transports derive from none of
+        # asyncio's classes.
+        self._transport = cast(asyncio.SubprocessTransport, transport)
+        self._stdin = cast(asyncio.WriteTransport, self._transport.get_pipe_transport(0))
+        self._pid = self._transport.get_pid()
 
     def pipe_data_received(self, fd: int, data: bytes | str) -> None:
         assert isinstance(data, bytes)
+        # Of 0 nothing can be read; everything but 1 is standard error.
         if fd == 1:
             for line in self._stdout.feed(data):
                 self._on_line(line)
         else:
             for line in self._stderr.feed(data):
-                self._on_stderr(line)
+                self._stderr_log.line(line)
 
     def pipe_connection_lost(self, fd: int, error: Exception | None) -> None:
         # A server that closed its output can answer nothing any more, running or not.
         if fd == 1:
-            self.ended.set()
+            self._ended.set()
 
     def process_exited(self) -> None:
-        self.exited.set()
-        self.ended.set()
+        self._exited.set()
+        self._ended.set()
 
-
-class ChildProcess:
-    """A running child that takes lines."""
-
-    def __init__(self, transport: asyncio.SubprocessTransport, pipes: _Pipes) -> None:
-        self._transport = transport
-        self._pipes = pipes
-        self.pid = transport.get_pid()
-        # uvloop's transports derive from none of asyncio's classes.
-        self._stdin = cast(asyncio.WriteTransport, transport.get_pipe_transport(0))
+    # what a transport uses
 
     def write_line(self, line: bytes) -> None:
         """Send one line.
@@ -106,7 +162,7 @@ class ChildProcess:
             ConnectionLost: The child is gone.
             Congested: It reads so slowly that too much is waiting.
         """
-        if self._pipes.ended.is_set() or self._stdin.is_closing():
+        if self._ended.is_set() or self._stdin.is_closing():
             raise ConnectionLost(self.end_reason(), sent=False)
         if self._stdin.get_write_buffer_size() > MAX_UNSENT_BYTES:
             raise Congested("the process does not read its input")
@@ -114,9 +170,9 @@ class ChildProcess:
 
     async def wait_ended(self) -> str:
         """Return the reason once the child has exited or closed its output."""
-        await self._pipes.ended.wait()
+        await self._ended.wait()
         with anyio.move_on_after(_EXIT_CODE_S):
-            await self._pipes.exited.wait()
+            await self._exited.wait()
         return self.end_reason()
 
     def end_reason(self) -> str:
@@ -129,27 +185,28 @@ class ChildProcess:
                 return f"the process was ended by {signal.Signals(-code).name}"
         return f"the process exited with code {code}"
 
-    async def end(self) -> None:
+    async def _end(self) -> None:
         """Close its input, wait, terminate, kill; leave nobody of its group behind.
 
         Source: MCP 2025-11-25, "Lifecycle", "Shutdown", "stdio".
         """
         self._stdin.close()
+        # Each signal only where what went before was of no use.
         for grace_s, sign in ((_CLOSE_GRACE_S, signal.SIGTERM), (_TERM_GRACE_S, signal.SIGKILL)):
             with anyio.move_on_after(grace_s):
-                await self._pipes.exited.wait()
-            if self._pipes.exited.is_set():
+                await self._exited.wait()
+            if self._exited.is_set():
                 break
             self._signal_group(sign)
         with anyio.move_on_after(_KILL_GRACE_S):
-            await self._pipes.exited.wait()
+            await self._exited.wait()
         # Its descendants may live on after the leader: the group is ours alone.
         self._signal_group(signal.SIGKILL)
         self._transport.close()
 
     def _signal_group(self, sign: signal.Signals) -> None:
         with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, sign)
+            os.killpg(self._pid, sign)
 
 
 def _require_descriptors() -> None:
@@ -184,71 +241,22 @@ async def open_stdio(
     Raises:
         ConnectionLost: The command cannot be started.
     """
-    child: ChildProcess | None = None
+    child = ChildProcess(server)
+    transport = StreamTransport(server, on_message, child.write_line)
 
-    def send(line: bytes) -> None:
-        if child is None:  # it has asked something before its start was over
-            raise ConnectionLost("the process is being started", sent=False)
-        child.write_line(line)
+    async def close_at_end() -> None:
+        transport.close(await child.wait_ended())
 
-    transport = StreamTransport(server, on_message, send)
-    async with _running_child(
-        server, command, args, env=env, cwd=cwd, on_line=transport.receive, on_skipped=transport.skip
-    ) as started:
-        child = started
-        async with anyio.create_task_group() as group:
-
-            async def close_at_end() -> None:
-                transport.close(await started.wait_ended())
-
-            group.start_soon(close_at_end)
-            try:
-                yield transport
-            finally:
-                transport.close("the connection is being closed")
-                group.cancel_scope.cancel()
-
-
-@asynccontextmanager
-async def _running_child(
-    server: str,
-    command: str,
-    args: Sequence[str],
-    *,
-    env: Mapping[str, str],
-    cwd: str | None,
-    on_line: Callable[[bytes], None],
-    on_skipped: Callable[[bytes], None],
-) -> AsyncIterator[ChildProcess]:
-    """Start a child; it has ended, with all its descendants, when this is left."""
-    environment = child_environment(env, os.environ)
-    path = shutil.which(command, path=environment.get("PATH"))
-    if path is None:
-        raise ConnectionLost(f"command not found: {command}", sent=False)
-    stderr = _StderrLog(server)
-    loop = asyncio.get_running_loop()
-    try:
-        _require_descriptors()
-        # Whole or not at all: a child that was started and is not held would be ended by nobody.
-        with anyio.CancelScope(shield=True):
-            transport, pipes = await loop.subprocess_exec(
-                lambda: _Pipes(on_line, on_skipped, stderr.line),
-                path,
-                *args,
-                env=environment,
-                cwd=cwd,
-                start_new_session=True,
-                preexec_fn=_die_with_parent if _LIBC is not None else None,
-            )
-    except OSError as error:
-        raise ConnectionLost(f"cannot start {command}: {error.strerror or error}", sent=False) from None
-    child = ChildProcess(transport, pipes)
-    try:
-        yield child
-    finally:
-        with anyio.CancelScope(shield=True):
-            await child.end()
-        stderr.close()
+    async with (
+        child.running(command, args, env=env, cwd=cwd, on_line=transport.receive, on_skipped=transport.skip),
+        anyio.create_task_group() as group,
+    ):
+        group.start_soon(close_at_end)
+        try:
+            yield transport
+        finally:
+            transport.close("the connection is being closed")
+            group.cancel_scope.cancel()
 
 
 class _StderrLog:

@@ -37,7 +37,7 @@ _LOGGED_INVALID: Final = 3
 class StreamTransport:
     """See `Transport`. Whoever reads the stream hands in what arrives, and closes it at its end."""
 
-    exchanges = False
+    independent_requests = False
 
     def __init__(self, server: str, on_message: OnMessage, send: Callable[[bytes], None]) -> None:
         self._server = server
@@ -61,9 +61,9 @@ class StreamTransport:
         on_message: OnMessage | None = None,
         headers: dict[str, str] | None = None,
     ) -> Any:
-        """See `Transport.request`; nothing tells which request a message belongs to, and there are no headers.
+        """See `Transport.request`; messages are not marked with their request, and there are no headers.
 
-        Leaving early tells the upstream so (`notifications/cancelled`).
+        Leaving early sends `notifications/cancelled`.
         """
         if self._reason:
             raise ConnectionLost(self._reason, sent=False)

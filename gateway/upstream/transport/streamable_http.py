@@ -31,13 +31,13 @@ from gateway.upstream.transport.jsonrpc import (
 log = logging.getLogger(__name__)
 
 _POST_HEADERS: Final = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
-# Cancellations and answers that are on their way beside the calls: as many as calls are in flight by default.
+# Cancellations and answers that are on their way in addition to the calls: as many as calls are in flight by default.
 _MAX_BACKGROUND: Final = 64
-# A notification is answered with an empty 202: whoever takes longer does not take it.
+# A notification is answered with an empty 202: a server that takes longer is stuck.
 _NOTIFY_S: Final = 10.0
-# The farewell (DELETE) is a courtesy; the end of the gateway does not wait longer for it.
+# DELETE is a courtesy; the end of the gateway does not wait longer for it.
 _END_S: Final = 1.0
-# The standard says 404; these are the words of servers that say it with another status.
+# The specification requires 404; these are the messages of servers that use another status.
 _FORGOTTEN: Final = (
     "session not found",
     "session terminated",
@@ -50,7 +50,7 @@ _FORGOTTEN: Final = (
 class StreamableHttpTransport:
     """See `Transport`. The session, where a server wants one, is the id that its answer to `initialize` gave."""
 
-    exchanges = True
+    independent_requests = True
 
     def __init__(
         self, server: str, client: HttpClient, url: str, headers: Mapping[str, str], on_message: OnMessage,
@@ -92,10 +92,12 @@ class StreamableHttpTransport:
         request_id = next(self._ids)
         if on_progress is not None:
             params = with_progress_token(params, request_id)
+        # Unique over the connection, as tokens of progress have to be; answers need no id to be found.
         body = wire.dumps({"jsonrpc": "2.0", "id": request_id, "method": method, "params": params})
         finished = False
         try:
             response = await self._client.exchange("POST", self._url, self._head_lines(headers), body)
+            # Without a context manager: a generator's frame would cost every call something.
             try:
                 message = await self._answer(response, request_id, method, on_progress, on_message or self._on_message)
                 finished = True
@@ -124,6 +126,7 @@ class StreamableHttpTransport:
     def fail(self, reason: str) -> None:
         """See `Transport.fail`."""
         self.abandon()
+        # The first reason is the cause, later ones its consequences.
         if not self._closed.is_set():
             self._reason = reason
             self._closed.set()
@@ -149,6 +152,7 @@ class StreamableHttpTransport:
 
         Source: MCP 2025-11-25, "Transports", "Session Management".
         """
+        # First: cancellations of the calls that end now would arrive after the end of the session.
         self._ended = True
         if self.session_id is not None and not self._abandoned:
             async with self._client.send("DELETE", self._url, self._head()) as response:
@@ -160,6 +164,7 @@ class StreamableHttpTransport:
         return {**self._headers, "mcp-session-id": self.session_id}
 
     def _head_lines(self, extra: dict[str, str] | None) -> bytes:
+        # Rare: a header twice is an error, or means both values.
         if extra and not extra.keys().isdisjoint(self._headers):
             return header_lines({**self._head(), **extra})
         if self._lines is None:
@@ -184,6 +189,7 @@ class StreamableHttpTransport:
                         return message
                 elif message["method"] == "notifications/progress" and "id" not in message:
                     params = message.get("params")
+                    # A token of another request on this stream is a mistake of the server.
                     ours = params.get("progressToken") == request_id if isinstance(params, dict) else False
                     if params is not None and ours and on_progress is not None:
                         on_progress(params)
@@ -192,6 +198,7 @@ class StreamableHttpTransport:
             raise ConnectionLost("the stream of the answer ended before the answer", sent=True)
         body = await response.read()
         parsed: Any = None
+        # Some servers send JSON under another type; a brace is enough to try.
         if kind == "application/json" or body[:1] == b"{":
             try:
                 parsed = _read(body, method)
@@ -203,9 +210,11 @@ class StreamableHttpTransport:
         message = parsed if isinstance(parsed, dict) else {}
         if "error" in message or "result" in message:
             if response.status < 400:
+                # An error may have no id: the server could not read the request.
                 if message.get("id") != request_id and "error" not in message:
                     raise ConnectionLost("the answer carries another request's id", sent=True)
                 return message
+            # Under an error status only a JSON-RPC error counts: frameworks have an `error` of their own.
             if isinstance(message.get("error"), dict) and "code" in message["error"]:
                 return message
         if response.status >= 300:
@@ -232,6 +241,7 @@ class StreamableHttpTransport:
                 await response.read()
 
     def _post_later(self, message: dict[str, Any]) -> None:
+        # Dropped beyond the bound: nobody waits for these messages.
         if self._ended or self._background >= _MAX_BACKGROUND:
             return
         self._background += 1
@@ -257,6 +267,7 @@ async def open_streamable_http(
         try:
             yield transport
         finally:
+            # Shielded: usually the connection is left because it was cancelled.
             with anyio.move_on_after(_END_S, shield=True):
                 try:
                     await transport.end()

@@ -40,7 +40,7 @@ class FakeSession:
 
     answers: list[Any] = field(default_factory=list)
     listings: list[GatewayError] = field(default_factory=list)
-    exchanges: bool = True
+    independent_requests: bool = True
     announces_changes: bool = True
     protocol_version: str = "fake"
     instructions: str | None = None
@@ -157,7 +157,7 @@ async def test_a_connection_is_listed_and_watched_and_its_listing_is_there_befor
 
 
 async def test_each_connection_has_a_greater_epoch_and_the_end_of_one_is_reported_with_its_reason() -> None:
-    first, second = FakeSession(exchanges=False), FakeSession(exchanges=False)
+    first, second = FakeSession(independent_requests=False), FakeSession(independent_requests=False)
     upstream = Upstream([first, second])
     async with linked(upstream) as link:
         await link.wait_ready(1)
@@ -224,12 +224,12 @@ async def test_a_lost_call_is_sent_again_only_where_that_is_safe() -> None:
         assert await link.call(call(repeatable=True)) == "again"
         with pytest.raises(UpstreamLost, match="it was sent twice"):
             await link.call(call(repeatable=True))
-        # Of exchanges only the one was lost each time.
+        # Of independent requests only the one was lost each time.
         assert (link.session, link.epoch) == (session, 1)
 
 
 async def test_where_one_stream_carries_everything_a_lost_call_is_the_end_of_the_connection() -> None:
-    session = FakeSession([SENT], exchanges=False)
+    session = FakeSession([SENT], independent_requests=False)
     async with linked(Upstream([session])) as link:
         with pytest.raises(UpstreamLost):
             await link.call(call())
@@ -279,7 +279,7 @@ async def test_calls_beyond_the_bound_are_refused_and_those_within_go_on() -> No
 
 
 async def test_failures_in_a_row_are_answered_at_once_until_there_is_a_new_connection() -> None:
-    first = FakeSession([NOT_SENT] * FAILURES_TO_OPEN, held=anyio.Event(), exchanges=False)
+    first = FakeSession([NOT_SENT] * FAILURES_TO_OPEN, held=anyio.Event(), independent_requests=False)
     upstream = Upstream([first])
     async with linked(upstream) as link, anyio.create_task_group() as group:
 
@@ -381,11 +381,11 @@ async def test_the_connection_of_one_session_is_neither_listed_nor_watched_for_o
         assert await link.call(call()) == "ok"
         await until(lambda: session.watched == [None])
         assert (session.listed, upstream.listings) == ([], [])
-        assert not link.unwilling
+        assert not link.handshake_refused
 
 
 async def test_an_upstream_that_refuses_the_version_of_a_session_is_told_from_one_that_is_not_there() -> None:
     for error, unwilling in ((RpcError(-32602, "no"), True), (ConnectionLost("no", sent=False), False)):
         async with linked(Upstream([error]), lists=False) as link:
             await link.tried.wait()
-            assert link.unwilling is unwilling
+            assert link.handshake_refused is unwilling

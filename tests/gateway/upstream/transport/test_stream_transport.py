@@ -1,0 +1,140 @@
+"""Requests and answers on one stream, whatever order and form they arrive in."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import anyio
+import pytest
+from anyio.lowlevel import checkpoint
+
+from gateway.errors import Congested, ConnectionLost, RpcError
+from gateway.upstream.transport.jsonrpc import Reply
+from gateway.upstream.transport.stream_transport import StreamTransport
+
+
+@dataclass
+class Peer:
+    """The other end: what it was sent, and what it sent that was no answer."""
+
+    sent: list[dict[str, Any]] = field(default_factory=list)
+    received: list[str] = field(default_factory=list)
+    full: bool = False
+
+    def __post_init__(self) -> None:
+        self.transport = StreamTransport("up", self.on_message, self.send)
+
+    def send(self, line: bytes) -> None:
+        if self.full:
+            raise Congested("it is full")
+        self.sent.append(json.loads(line))
+
+    def on_message(self, message: dict[str, Any], reply: Reply) -> None:
+        self.received.append(message["method"])
+        if "id" in message:
+            reply({"id": message["id"], "result": {}})
+
+    def answer(self, **message: Any) -> None:
+        self.transport.receive(json.dumps({"jsonrpc": "2.0", **message}).encode())
+
+
+@asynccontextmanager
+async def asking(peer: Peer, *methods: str, **more: Any) -> AsyncIterator[dict[str, Any]]:
+    """Requests that wait, and their outcomes by method as they come; those without one are cancelled at the end."""
+    outcomes: dict[str, Any] = {}
+
+    async def ask(method: str) -> None:
+        try:
+            outcomes[method] = await peer.transport.request(method, {}, **more)
+        except (RpcError, ConnectionLost) as error:
+            outcomes[method] = error
+
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as group:
+            for method in methods:
+                group.start_soon(ask, method)
+            while len(peer.sent) < len(methods):
+                await checkpoint()
+            yield outcomes
+            for _ in range(10):
+                await checkpoint()
+            group.cancel_scope.cancel()
+
+
+async def test_answers_find_their_requests_in_any_order() -> None:
+    peer = Peer()
+    async with asking(peer, "a", "b") as outcomes:
+        first, second = (message["id"] for message in peer.sent)
+        peer.answer(id=second, result={"n": 2})
+        peer.answer(id=first, result={"n": 1})
+        peer.answer(id=first, result={"n": 3})
+    assert outcomes == {"a": {"n": 1}, "b": {"n": 2}}
+
+
+async def test_answers_under_ids_that_nobody_used_are_ignored() -> None:
+    peer = Peer()
+    async with asking(peer, "a") as outcomes:
+        assert peer.sent[0]["id"] == 1
+        for odd in (True, 1.0, "1", None, [1], 7):
+            peer.answer(id=odd, result={})
+        for line in (b"", b"  ", b"no json", b"[]", b'{"id": 1', b"\xff"):
+            peer.transport.receive(line)
+    assert outcomes == {}
+
+
+async def test_an_answer_that_is_not_strict_json_or_too_long_fails_its_own_request_only() -> None:
+    peer = Peer()
+    async with asking(peer, "a", "b", "c") as outcomes:
+        peer.transport.receive(b'{"jsonrpc":"2.0","id":1,"result":{"n":NaN}}')
+        peer.transport.skip(b'{"jsonrpc":"2.0","id":2,"result":{"te\n"}}')
+        peer.answer(id=3, result={})
+    assert isinstance(outcomes["a"], RpcError)
+    assert isinstance(outcomes["b"], RpcError)
+    assert "may have taken effect" in str(outcomes["b"])
+    assert outcomes["c"] == {}
+
+
+async def test_who_leaves_early_cancels_its_request_but_never_the_handshake() -> None:
+    for method, told in (("tools/call", ["notifications/cancelled"]), ("initialize", [])):
+        peer = Peer()
+        async with asking(peer, method):
+            pass
+        assert [message["method"] for message in peer.sent[1:]] == told
+
+
+async def test_progress_reaches_the_request_whose_token_it_carries() -> None:
+    peer, steps = Peer(), list[dict[str, Any]]()
+    async with asking(peer, "a", on_progress=steps.append):
+        token = peer.sent[0]["params"]["_meta"]["progressToken"]
+        for odd in (token + 1, True, "x", None):
+            peer.answer(method="notifications/progress", params={"progressToken": odd, "progress": 1})
+        peer.answer(method="notifications/progress", params={"progressToken": token, "progress": 2})
+    assert [step["progress"] for step in steps] == [2]
+
+
+async def test_requests_of_the_peer_are_answered_and_what_it_cannot_take_is_dropped() -> None:
+    peer = Peer()
+    peer.answer(id=9, method="ping")
+    peer.full = True
+    peer.answer(id=10, method="ping")
+    assert peer.received == ["ping", "ping"]
+    assert peer.sent == [{"id": 9, "result": {}}]
+    with pytest.raises(Congested):
+        await peer.transport.request("a", {})
+
+
+async def test_the_end_fails_what_waits_and_what_comes_later_with_the_first_reason() -> None:
+    peer = Peer()
+    async with asking(peer, "a") as outcomes:
+        peer.transport.close("the process exited")
+        peer.transport.close("the connection is being closed")
+        assert await peer.transport.wait_closed() == "the process exited"
+    assert isinstance(outcomes["a"], ConnectionLost)
+    assert outcomes["a"].sent
+    with pytest.raises(ConnectionLost, match="the process exited") as refused:
+        await peer.transport.request("b", {})
+    assert not refused.value.sent
