@@ -1,4 +1,4 @@
-"""What a process that stays does about its memory: it keeps quiet about what stays, and gives back what is free."""
+"""Memory of a long-lived process: what stays is frozen for the collector, what is free goes back to the system."""
 
 from __future__ import annotations
 
@@ -15,28 +15,29 @@ from registry.catalog.catalog import CatalogChange
 from registry.catalog.store import Registry
 
 SETTLE_S: Final = 2.0
+"""Upstreams that connect at a start, or a reload, list within this time of each other."""
 THOROUGH_S: Final = 300.0
+"""Sessions that ended since hold a few KiB each: to look for them costs 20 ms and more."""
 
 
 async def keep_settled(registry: Registry, *, settle_s: float = SETTLE_S, thorough_s: float = THOROUGH_S) -> None:
-    """Take what is there to stay out of the garbage collector's rounds, now and after each change of the catalog.
+    """Freeze long-lived objects for the garbage collector, now and after each change of the catalog.
 
-    It would look at every definition again and again, and hold up all calls for 20 ms and more each time; with a
-    hundred callers that is what the slowest one in a hundred waits for.
+    It would traverse every definition again and again, and block all calls for 20 ms and more each time: with a
+    hundred callers that is the 99th percentile of their latency.
 
     Args:
-        registry: Whose changes are meant.
+        registry: Its changes are waited for.
         settle_s: How long a burst of changes may last.
-        thorough_s: So often at most, what was taken out is looked at once more: sessions are there to stay too, and
-            end one day.
+        thorough_s: How often at most frozen objects are collected too: sessions are frozen with the rest, and end.
     """
     changed = anyio.Event()
     thorough_at_s = time.monotonic()
 
-    def hear(change: CatalogChange) -> None:
+    def on_change(change: CatalogChange) -> None:
         changed.set()
 
-    unsubscribe = registry.subscribe(hear)
+    unsubscribe = registry.subscribe(on_change)
     try:
         while True:
             # Changes come in bursts, as at the start.
@@ -54,10 +55,10 @@ async def keep_settled(registry: Registry, *, settle_s: float = SETTLE_S, thorou
 
 
 def give_back() -> None:
-    """Return free pages to the system, with glibc; some milliseconds, for rare occasions only.
+    """Return free pages to the system, with glibc; it takes some milliseconds, so only on rare occasions.
 
-    A long list that was read, or a large answer that was not, leaves holes between small things that live on: glibc
-    returns only what is free at the end of its heap.
+    A long list or a large result leaves holes between small objects that live on, and glibc by itself returns only
+    what is free at the end of its heap.
     """
     if sys.platform == "linux":
         with suppress(OSError, AttributeError):

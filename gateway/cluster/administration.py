@@ -72,7 +72,7 @@ class Administration:
         await _reply(send, await self._answer(scope, body))
 
     async def alone(self, scope: Scope, body: bytes) -> Reply:
-        """What this worker answers, for itself."""
+        """What this worker answers for itself."""
         status, headers, parts = 500, {}, []
 
         async def receive() -> MutableMapping[str, Any]:
@@ -139,7 +139,7 @@ class Administration:
         return reply
 
     async def _all(self, scope: Scope) -> dict[int, Reply]:
-        """What every other worker answers for itself, of those that answer."""
+        """The answers of every other worker for itself, of those that answer."""
         replies: dict[int, Reply] = {}
 
         async def ask(index: int) -> None:

@@ -1,4 +1,4 @@
-"""What the parent tells a worker that it starts: one line of JSON, the first on its standard input."""
+"""What the parent hands to a worker that it starts: one line of JSON, the first on its standard input."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from pathlib import Path
 from gateway import wire
 
 FIRST = 0
-"""The worker that writes files and orders what administrators change."""
+"""The worker that writes files and carries out what administrators change."""
+# Digits of a worker's number; no machine runs ten thousand workers.
+_MAX_DIGITS = 4
 READY = b"ready\n"
-"""What a worker says on its standard output once it serves."""
+"""What a worker writes to its standard output once it serves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,11 +22,11 @@ class Assignment:
     Attributes:
         index: Which one it is.
         count: How many there are.
-        again: It takes the place of one that has ended; the others know what has changed since the start.
+        again: It replaces one that has ended; the others know what has changed since the start.
         listener: The descriptor of the socket that it accepts callers on.
-        shown: The address that callers were told.
+        shown: The address that callers were given.
         sockets: The directory of the private sockets.
-        secret: What every request on those must know.
+        secret: What every request on those must present.
         signing_key: The key that all workers sign with, in hexadecimal digits.
         text: The configuration, as it was read from `path`.
     """
@@ -51,10 +53,10 @@ class Assignment:
 
     @classmethod
     def read(cls, line: bytes) -> Assignment:
-        """The assignment again.
+        """Read an assignment.
 
         Raises:
-            ValueError: The line is none.
+            ValueError: The line is not one.
         """
         try:
             return cls(**wire.loads(line))
@@ -67,7 +69,7 @@ class Assignment:
         return prefix_of(self.index)
 
     def socket_of(self, index: int) -> Path:
-        """Where a worker hears the others."""
+        """The socket on which a worker answers the others."""
         return Path(self.sockets) / f"{index}.sock"
 
 
@@ -77,8 +79,15 @@ def prefix_of(index: int) -> str:
 
 
 def owner_of(session_id: str, count: int) -> int | None:
-    """The worker that gave out a session's id; None where none of so many did."""
+    """The worker that gave out a session's id; None where none of `count` workers did."""
     number, dash, _ = session_id.partition("-")
-    if not dash or not number.isascii() or not number.isdecimal() or len(number) > 4 or str(int(number)) != number:
+    # Only the form that `prefix_of` writes: an id in any other is not one of ours.
+    if (
+        not dash
+        or not number.isascii()
+        or not number.isdecimal()
+        or len(number) > _MAX_DIGITS
+        or str(int(number)) != number
+    ):
         return None
     return int(number) if int(number) < count else None

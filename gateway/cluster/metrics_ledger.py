@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
-# Of gauges that tell of one and the same thing at every worker; all others are summed, as counters are.
+# Gauges that describe the same thing at every worker; all others are summed, as counters are.
 _OF_GAUGES: Final = {
     "typegate_info": max,
     "typegate_upstream_up": min,
@@ -22,7 +22,7 @@ Key = tuple[str, tuple[tuple[str, str], ...]]
 
 
 class Ledger:
-    """What workers have counted, those that have ended too: no counter goes back while this one lives."""
+    """What workers have counted, those that have ended included: no counter decreases while this object lives."""
 
     def __init__(self) -> None:
         self._last: dict[int, tuple[str, dict[Key, float]]] = {}
@@ -32,7 +32,7 @@ class Ledger:
         """Every metric of all workers, as the text of one.
 
         Args:
-            texts: By worker: which process it is, and what that one says.
+            texts: By worker: the id of its process, and its metrics.
         """
         families: dict[str, Metric] = {}
         samples: dict[str, dict[Key, float]] = {}
@@ -48,12 +48,12 @@ class Ledger:
                     if family.type == "counter":
                         counted[key] = sample.value
             self._note(index, process, counted)
-        # One that does not answer just now has not uncounted anything.
+        # A worker that does not answer just now has still counted what it had.
         kept = [self._gone, *(counted for index, (_, counted) in self._last.items() if index not in texts)]
         for family in families.values():
             merged = samples[family.name]
             if family.type == "counter":
-                for key, value in ((key, value) for one in kept for key, value in one.items()):
+                for key, value in ((key, value) for counted in kept for key, value in counted.items()):
                     if key[0] in (family.name, f"{family.name}_total"):
                         merged[key] = merged.get(key, 0.0) + value
             family.samples = [Sample(name, dict(labels), value) for (name, labels), value in merged.items()]
@@ -77,5 +77,5 @@ class _Families(Collector):
         yield from self._families
 
 
-def _sum(one: float, other: float) -> float:
-    return one + other
+def _sum(first: float, second: float) -> float:
+    return first + second

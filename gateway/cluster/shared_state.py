@@ -84,16 +84,16 @@ class SharedState:
         }
 
     async def push(self) -> None:
-        """Have every other worker take what holds here; who is not there asks for it at its start."""
+        """Have every other worker take this document; one that is not there asks for it at its start."""
         async with self._changing:
-            # Of the wall clock, so that a successor of this worker goes on above it.
+            # From the wall clock, so that a worker that replaces this one goes on above it.
             self._version = max(self._version + 1, time.time_ns())
             body = wire.dumps(self.document())
             async with anyio.create_task_group() as group:
                 for index in self._peers.others:
-                    group.start_soon(self._hand, index, body)
+                    group.start_soon(self._send, index, body)
 
-    async def _hand(self, index: int, body: bytes) -> None:
+    async def _send(self, index: int, body: bytes) -> None:
         try:
             reply = await self._peers.ask(index, "PUT", TARGET, body=body)
         except PeerLost as lost:

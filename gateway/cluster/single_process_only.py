@@ -1,4 +1,4 @@
-"""What several processes cannot serve as one would: found before anything starts, and said with its reason."""
+"""What several processes cannot serve as one would: refused before anything starts, with the reason."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Processes that stay until they are stopped: over HTTP, over stdio, and the bridge between the two.
+"""Processes that run until they are stopped.
 
-`http` binds, serves and drains; `connections` are those of callers, bounded in every way; `direct` answers
-the usual requests on them without ASGI; `stdio` and `bridge` are for hosts that only start processes.
+`over_http` serves callers on a socket that `listen` has bound, and drains at a signal; `worker_parent` and `worker` do
+so with several processes. `over_stdio` serves the one host that started the process, and `bridge` connects such a host
+with a gateway that runs elsewhere.
 """

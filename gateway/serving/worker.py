@@ -1,4 +1,4 @@
-"""One worker's process: it serves as its parent has said, and ends when that one does."""
+"""One worker's process: serves as its parent has assigned, and ends when the parent does."""
 
 from __future__ import annotations
 
@@ -15,21 +15,22 @@ from typing import TYPE_CHECKING, Final
 from gateway.cluster.assignment import READY, Assignment
 from gateway.config.load import loaded
 from gateway.errors import ConfigError
+from gateway.serving.listen import DRAIN_S
 from gateway.telemetry import logs
 
 if TYPE_CHECKING:
     from gateway.app import Gateway
     from gateway.config.model import Config
 
-# The longest that a drain takes, and then some.
-_END_S: Final = 12.0
+# The longest that a drain takes, and some seconds for what follows it.
+_END_S: Final = DRAIN_S + 6.0
 
 
 def main() -> int:
-    """Serve until told to end, or until nobody is left to tell. Returns the exit code."""
+    """Serve until a signal, or until the parent has ended. Returns the exit code."""
     line = sys.stdin.buffer.readline()
     if not line:
-        return 1  # whoever started it has ended already
+        return 1  # the parent has ended already
     assignment = Assignment.read(line)
     # The first worker reads the configuration again for all, and only once it serves.
     signal.signal(signal.SIGHUP, lambda number, frame: None)
@@ -67,7 +68,7 @@ def _serve(assignment: Assignment) -> int:
         single_process_only.check(config, file=str(path or "command line"))
 
     def ready(gateway: Gateway, url: str) -> None:
-        # Its parent may be gone, which another task hears of.
+        # The parent may be gone, which a thread notices.
         try:
             os.write(sys.stdout.fileno(), READY)
         except OSError:
@@ -88,7 +89,7 @@ def _serve(assignment: Assignment) -> int:
 
 
 def _follow_parent(orphaned: threading.Event, sockets: Path) -> None:
-    """End when the parent has: its end of our standard input closes, however it ends."""
+    """End when the parent does: its end of our standard input closes, however it ends."""
     while os.read(0, 4096):
         pass
     orphaned.set()
@@ -99,7 +100,7 @@ def _follow_parent(orphaned: threading.Event, sockets: Path) -> None:
 
 
 def _tidy(sockets: Path) -> None:
-    """Take away the directory of the private sockets, once nobody is left in it."""
+    """Remove the directory of the private sockets, once nothing is left in it."""
     try:
         sockets.rmdir()
     except OSError:

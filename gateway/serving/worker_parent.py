@@ -1,4 +1,4 @@
-"""The parent of the workers: it owns the port, starts them, starts again what has died, and ends them in order."""
+"""The parent of the workers: owns the port, starts them, restarts those that died, and ends them in order."""
 
 from __future__ import annotations
 
@@ -30,15 +30,18 @@ from gateway.upstream.backoff import delay_s
 
 log = logging.getLogger(__name__)
 
-# A drain, uvicorn's own second, and what servers that were started as processes take to end.
+# A drain, uvicorn's own second, and what child processes of upstreams take to end.
 _END_S: Final = DRAIN_S + 5.0
-_SOUND_S: Final = 10.0
-_LONGEST_WAIT_S: Final = 5.0
+# A worker that served for this long did not die of its start: the next attempt is made at once.
+_HEALTHY_S: Final = 10.0
+# One worker less is served badly enough: nobody should wait longer for it than this.
+_MAX_RESTART_DELAY_S: Final = 5.0
+# Imports on a slow disk, a large snapshot, hooks that start: several seconds in practice.
 _START_S: Final = 60.0
 
 
 class StartFailed(Exception):
-    """A worker ended before all of them served; it has said why."""
+    """A worker ended before all of them served; it has logged why."""
 
     def __init__(self, code: int) -> None:
         super().__init__(code)
@@ -61,14 +64,14 @@ async def serve_workers(
 
     Args:
         config: What to serve.
-        text: What it was read from.
+        text: The text that it was read from.
         workers: How many processes.
         host: The address to listen on.
         port: The port.
         state_dir: Where state is kept.
         insecure: Others may call without a key.
         verbose: One line in the log for each call.
-        on_ready: Told the address once all workers serve.
+        on_ready: Called with the address once all workers serve.
 
     Raises:
         ConfigError: The address is taken or open to others, or the configuration needs one process.
@@ -78,7 +81,7 @@ async def serve_workers(
     single_process_only.check(config, file=source)
     listeners = _listeners(host, port, source, workers)
     token = admin_token(config, state_dir)
-    # Not in the state directory: the path of a socket may have a hundred characters.
+    # Not in the state directory: the path of a Unix socket may have about a hundred characters.
     sockets = tempfile.mkdtemp(prefix="typegate-")
     assignment = Assignment(
         index=FIRST, count=workers, again=False, listener=-1, shown=url_of(host, listeners[0]), host=host,
@@ -87,7 +90,8 @@ async def serve_workers(
         verbose=verbose,
     )  # fmt: skip
     slots = [
-        Slot(replace(assignment, index=index, listener=listener.fileno())) for index, listener in enumerate(listeners)
+        WorkerSlot(replace(assignment, index=index, listener=listener.fileno()))
+        for index, listener in enumerate(listeners)
     ]
     try:
         return await _serve(slots, listeners, assignment.shown, on_ready)
@@ -97,7 +101,9 @@ async def serve_workers(
         shutil.rmtree(sockets, ignore_errors=True)
 
 
-async def _serve(slots: list[Slot], listeners: list[socket.socket], url: str, on_ready: Callable[[str], None]) -> int:
+async def _serve(
+    slots: list[WorkerSlot], listeners: list[socket.socket], url: str, on_ready: Callable[[str], None]
+) -> int:
     codes: list[int] = []
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
         try:
@@ -106,7 +112,7 @@ async def _serve(slots: list[Slot], listeners: list[socket.socket], url: str, on
             codes.extend(_codes(failed))
         finally:
             with anyio.CancelScope(shield=True):
-                # At once: who calls now is told, and does not wait for somebody who never comes.
+                # First: callers are refused at once, instead of waiting for a process that never accepts them.
                 for listener in listeners:
                     listener.close()
                 async with anyio.create_task_group() as ending:
@@ -116,8 +122,10 @@ async def _serve(slots: list[Slot], listeners: list[socket.socket], url: str, on
     return codes[0] if codes else int(killed)
 
 
-async def _keep_all(slots: list[Slot], signals: AsyncIterator[signal.Signals], on_ready: Callable[[], None]) -> None:
-    """Keep every place filled until a signal says that it is enough."""
+async def _keep_all(
+    slots: list[WorkerSlot], signals: AsyncIterator[signal.Signals], on_ready: Callable[[], None]
+) -> None:
+    """Keep every slot running until a signal asks for the end."""
     async with anyio.create_task_group() as group:
 
         async def start() -> None:
@@ -134,8 +142,8 @@ async def _keep_all(slots: list[Slot], signals: AsyncIterator[signal.Signals], o
         group.cancel_scope.cancel()
 
 
-class Slot:
-    """One worker's place: whoever fills it, dies in it and follows in it."""
+class WorkerSlot:
+    """One worker's place: the process that runs there, and each that replaces it."""
 
     def __init__(self, assignment: Assignment) -> None:
         self._assignment = assignment
@@ -144,46 +152,46 @@ class Slot:
         self.killed = False
 
     async def keep(self, *, task_status: TaskStatus[None]) -> None:
-        """Fill the place, again and again, until cancelled; says when somebody serves in it for the first time.
+        """Run a worker, and another one whenever it ends, until cancelled; reports when the first one serves.
 
         Raises:
             StartFailed: The first one ended before it served.
         """
-        attempt, told = 0, False
+        attempt, reported = 0, False
         while True:
             began_s = anyio.current_time()
             try:
                 process = await self._start()
             except OSError as error:
-                if not told:
+                if not reported:
                     raise
                 log.error("worker %d cannot be started: %s", self._assignment.index, error)
-                await anyio.sleep(_LONGEST_WAIT_S)
+                await anyio.sleep(_MAX_RESTART_DELAY_S)
                 continue
-            served = self._serves = await _serves(process)
-            if served and not told:
-                told = True
+            served = self._serves = await _comes_to_serve(process)
+            if served and not reported:
+                reported = True
                 task_status.started()
             code = await process.wait()
             self._serves = False
             await process.aclose()
-            if not told:
+            if not reported:
                 log.error("worker %d ended before it served (%s)", self._assignment.index, _ending(code))
                 raise StartFailed(code if code > 0 else 1)
             lived_s = anyio.current_time() - began_s
-            attempt = 0 if served and lived_s > _SOUND_S else attempt + 1
+            attempt = 0 if served and lived_s > _HEALTHY_S else attempt + 1
             log.warning("worker %d has ended (%s) and is started again", self._assignment.index, _ending(code))
             if attempt > 1:
-                await anyio.sleep(min(_LONGEST_WAIT_S, delay_s(attempt - 2, random.random())))
+                await anyio.sleep(min(_MAX_RESTART_DELAY_S, delay_s(attempt - 2, random.random())))
             self._assignment = replace(self._assignment, again=True)
 
     def hang_up(self) -> None:
-        """Have the configuration read again; who does not serve yet reads it anyway."""
+        """Have the configuration read again; a worker that does not serve yet reads it anyway."""
         if self._serves and self._process is not None and self._process.returncode is None:
             self._process.send_signal(signal.SIGHUP)
 
     async def end(self) -> None:
-        """Return once nobody fills the place: asked to end, and made to where that takes too long."""
+        """Return once no process is left: asked to end, and killed where that takes too long."""
         process = self._process
         if process is None:
             return
@@ -206,14 +214,14 @@ class Slot:
             env["PYTHONPATH"] = os.pathsep.join(filter(None, (root, env.get("PYTHONPATH"))))
         command = [sys.executable, "-P", "-m", "gateway.serving.worker"]
         with anyio.CancelScope(shield=True):
-            # Whole or not at all: a process that was started and not noted would be nobody's.
+            # Shielded: a process that was started and not noted would be left behind.
             process = await anyio.open_process(
                 [*command, f"{self._assignment.index + 1}/{self._assignment.count}"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=None,
                 env=env,
-                # A terminal's signals come to us alone, and we say who ends when.
+                # A terminal's signals reach the parent alone, which ends the workers in order.
                 start_new_session=True,
                 pass_fds=(self._assignment.listener,),
             )
@@ -223,28 +231,28 @@ class Slot:
             with anyio.fail_after(_START_S):
                 await process.stdin.send(self._assignment.line())
         except (anyio.BrokenResourceError, anyio.ClosedResourceError, TimeoutError):
-            log.warning("worker %d did not hear what it is to do", self._assignment.index)
+            log.warning("worker %d did not take its assignment", self._assignment.index)
             process.kill()
         return process
 
 
 def _codes(group: BaseExceptionGroup[StartFailed]) -> Iterator[int]:
-    for one in group.exceptions:
-        if isinstance(one, BaseExceptionGroup):
-            yield from _codes(one)
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from _codes(error)
         else:
-            yield one.code
+            yield error.code
 
 
-async def _serves(process: Process) -> bool:
+async def _comes_to_serve(process: Process) -> bool:
     """Whether the worker comes to serve; False once it has ended instead."""
     assert process.stdout is not None
-    heard = b""
+    output = b""
     with anyio.move_on_after(_START_S):
         try:
             async for part in process.stdout:
-                heard += part
-                if READY in heard:
+                output += part
+                if READY in output:
                     return True
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
             return False
@@ -263,7 +271,7 @@ def _ending(code: int) -> str:
 
 
 def _listeners(host: str, port: int, source: str, workers: int) -> list[socket.socket]:
-    """A socket for each worker. They stay ours: whom a dying worker has not accepted waits for the next one."""
+    """A socket for each worker. The parent keeps them: what a dying worker has not accepted waits for the next one."""
     if sys.platform != "linux":
         # Elsewhere connections are not spread over sockets with one address: all accept on one.
         first = bind(host, port, source)
