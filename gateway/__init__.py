@@ -1,28 +1,52 @@
 """The shell of typegate: every socket, process, file, clock and task.
 
-The map, in the direction in which imports run:
+The rooms, from the outside to the inside; imports run in this direction only:
 
     cli, commands       the command line
-    workers             several processes that serve as one
-    serving             a running Gateway behind HTTP or a pipe, until a signal
-    app                 composition root: Config in, running Gateway out
-    fleet               every upstream with its link, listing and shape
-    reloading           a changed configuration, applied to a running gateway
-    downstream          what callers connect to: HTTP and stdio, both protocol eras
-    admin               /admin/*, the probes and metrics
-    config              the file: model, reading, checking
-    access              who is calling
+    serving             a running gateway behind HTTP or standard streams, until a signal
+    app                 the composition root: a Config in, a running Gateway out
+    cluster             several processes that serve as one
+    admin               /admin/*, the probes, /metrics, and what OpenAPI says of them
     telemetry           logs and metrics
-    calls               one call from wrapper name to result; every other request to its owner
-    hooks               what looks at calls on their way, and may change them
-    discovery           what an upstream said becomes a listing
-    operator_notes      operators' notes about tools
-    meaning             search by what tools mean, where that extra is installed
-    upstream            one link for each server behind us
+    fleet               every upstream with its link, its listing and its configuration
+    reload              a changed configuration file, applied to a running gateway
+    downstream          what callers connect to: `http/` and stdio, both protocol eras
+    calls               one call from a name to a result; every other request to its owner
+    hooks               what looks at calls on their way and may change them
+    discovery           what an upstream listed becomes a listing
+    snapshot            the last good listings on disk
+    upstream            one link for each server behind us; `transport/`, `graphql/`
+    operator_notes      notes about tools
+    access              who calls, and what proves it
+    config              the file: model, types of upstreams, reading, checking, editing
+    embeddings          search by meaning, where that extra is installed
 
-`eras`, `errors`, `files`, `lines`, `wire`, `config.model`, `config.hooks`, `config.sections`,
-`access.principal` and `access.seals` are leaves, open to all.
-What tools *are* is known to the package `registry`, which does no I/O and imports nothing from here.
+`errors`, `wire` (JSON as bytes), `jsonrpc` (what a message is), `protocol` (versions, envelope, headers), `lines`,
+`files`, `memory` and the models of `config` are leaves, open to all. What tools *are* is known to the package
+`registry`, which does no I/O and imports nothing from here. `demo` is two small servers that know nothing of us.
+
+One call over HTTP, file by file:
+
+    downstream/http/protocol    bytes become a request: bounds, framing, pipelining, deadlines
+    downstream/http/router      Host and Origin (`host_check`), then who answers for the path
+    downstream/http/endpoint    profile, principal and media types by the `request`'s head; then the body is parsed
+                                once, classified by `jsonrpc`, and compared with its headers
+    downstream/http/responder   a task that will write the response, or a stream before it
+    downstream/server           the method; the caller with every way to reach it
+    calls/pipeline              pins the catalog, resolves the name, policy, `registry.arguments.prepare` (repair,
+                                defaults, check), hooks
+    calls/forwarding            on which connection, with which of the caller's capabilities
+    upstream/link               breaker, concurrency, deadline, readiness; another epoch is resolved and checked again
+    upstream/mcp_session        envelope and headers of the upstream's protocol version
+    upstream/transport/*        the request on the wire, and the response that belongs to it
+
+and back: the pipeline adapts the result to the caller's version (`calls/results`), runs hooks in reverse, adds to an
+upstream's complaint what the schema knows (`calls/error_hints`); `server` and `responder` write it. `invoke_tool`
+enters the pipeline with the wrapper that it names, so that nothing is bypassed; stdio enters at `downstream/server`.
+
+One discovery: `upstream/link` opens a connection (epoch + 1), `mcp_session` lists every page, `discovery` has each item
+looked at alone (`registry.intake`), `fleet` puts the listing into `registry.catalog.store`, which builds a catalog and
+swaps it whole; `downstream/changes` announces it to each caller in the way of its era, and `snapshot` keeps it.
 """
 
 __version__ = "0.1.0"
