@@ -6,11 +6,11 @@ import logging
 from typing import Final
 
 from gateway.upstream.session import RawListing
-from registry.catalog.catalog import ServerListing
+from registry.catalog.listing import ListedItems, ServerListing
 from registry.catalog.names import ServerName
-from registry.catalog.prompts_and_resources import Items
-from registry.intake.prompts_and_resources import KEYS, admit_offerings
-from registry.intake.tools import Finding, Transport, admit
+from registry.intake.issues import ItemIssue
+from registry.intake.prompts_and_resources import ITEM_KEYS, admit_items
+from registry.intake.tools import Transport, admit_tools
 
 log = logging.getLogger(__name__)
 
@@ -30,22 +30,22 @@ def listing_of(
         transport: How it came; it decides what is done with unsound header annotations.
         before: The last listing of this server.
     """
-    quarantined: list[Finding] = []
-    repaired: list[Finding] = []
-    items: dict[str, Items] = {}
+    quarantined: list[ItemIssue] = []
+    repaired: list[ItemIssue] = []
+    items: dict[str, ListedItems] = {}
     # What was not asked for this time is taken from the listing before.
     if before is not None:
         items = {"prompts": before.prompts, "resources": before.resources, "resourceTemplates": before.templates}
     tools = before.tools if before else ()
     renewed = {"tools"} if raw.tools is not None else set()
     if raw.tools is not None:
-        intake = admit(raw.tools, transport=transport)
-        tools = intake.tools
+        intake = admit_tools(raw.tools, transport=transport)
+        tools = intake.items
         quarantined += [*raw.refused, *intake.quarantined]
         repaired += [*raw.noted, *intake.repaired]
-    for kind in KEYS:
+    for kind in ITEM_KEYS:
         if kind in raw.offerings:
-            admission = admit_offerings(raw.offerings[kind], kind)
+            admission = admit_items(raw.offerings[kind], kind)
             quarantined += admission.quarantined
             repaired += admission.repaired
             # Equal items stay the same objects: what is memoised for them stays too.

@@ -26,7 +26,7 @@ from gateway.upstream.link import LinkPorts, UpstreamLink
 from gateway.upstream.session import RawListing
 from gateway.upstream.transport.http_client import HttpClient
 from gateway.upstream.watch_list import WatchedKind
-from registry.catalog.catalog import ServerListing
+from registry.catalog.listing import ServerListing
 from registry.catalog.names import ServerName, check_aliases
 from registry.catalog.notes import Note
 from registry.catalog.shape import Shape

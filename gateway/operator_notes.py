@@ -20,8 +20,8 @@ from registry.catalog.names import ServerName
 from registry.catalog.notes import MAX_NOTE_LENGTH, Note
 from registry.catalog.shape import Shape
 from registry.catalog.store import Registry
+from registry.schema.display_text import clean
 from registry.schema.schemas import digest
-from registry.schema.text import clean
 
 log = logging.getLogger(__name__)
 

@@ -17,9 +17,9 @@ from typing import Any, Final
 from gateway import wire
 from gateway.config.server import ServerConfig
 from gateway.files import write_whole
-from registry.catalog.catalog import ServerListing
+from registry.catalog.listing import ServerListing
 from registry.catalog.names import ServerName
-from registry.intake.prompts_and_resources import KEYS
+from registry.intake.prompts_and_resources import ITEM_KEYS
 
 log = logging.getLogger(__name__)
 
@@ -95,7 +95,7 @@ def save(state_dir: Path, saved: Mapping[str, Saved]) -> None:
 
 def _saved(alias: str, entry: dict[str, Any]) -> Saved:
     # Only what later code relies on without looking: everything else was admitted once and is checked when compiled.
-    kinds: list[tuple[str, str]] = [("tools", "name"), *KEYS.items()]
+    kinds: list[tuple[str, str]] = [("tools", "name"), *ITEM_KEYS.items()]
     items = {kind: tuple(entry[kind]) for kind, _ in kinds}
     for kind, member in kinds:
         if not all(isinstance(item, dict) and isinstance(item.get(member), str) for item in items[kind]):

@@ -1,36 +1,39 @@
 """The functional core: what tools are, never how to reach them.
 
-The way through this room, from an upstream's words to a caller's list:
+Seven packages, each with a map of its own; an arrow in these pictures is a call. A listing, on its way to a caller's
+list of tools:
 
-    upstream's listing ── intake.admit ──▶ ServerListing ── store.Registry.put ──▶ Catalog
-                            │    │                              │
-              texts, headers┘    └schemas ─ references,         └catalog.build ─ names.compile_names
-                                            validators ─ patterns
+    items as the upstream listed them
+      └▶ intake.tools, intake.prompts_and_resources    accept, repair or quarantine each item
+           └▶ schema.schemas ─▶ schema.validators      bounds, then one compiled validator for each schema
+      ═▶ catalog.listing.ServerListing
+      └▶ catalog.store.Registry.put                    an older epoch changes nothing
+           └▶ catalog.build                            rebuilds only the server that changed
+                ├▶ catalog.names                       distinct, short and stable names
+                └▶ catalog.overrides, catalog.notes    what configuration and operators say
+      ═▶ catalog.catalog.Catalog
+      └▶ views.view.build_view                         for each profile
+           ├▶ views.profile                            which servers and tools it selects
+           ├▶ views.descriptions                       configured text in each description
+           ├▶ dialects.definitions.lower_definition    what the profile's host or model API accepts
+           └▶ views.disclosure                         what is listed, and what is left to `search`
+      ═▶ views.view.View
 
-and for each call:
+A call, on its way to an upstream's tool:
 
-    Catalog.resolve(name), or envelope.addressed(invoke_tool's own arguments) ─▶ ToolWrapper and arguments
-    arguments.prepare: repair.repair ─▶ arguments.fill (defaults) ─▶ problems.check ─▶ nothing, or ArgumentProblems
-                         └ attempt ─ readings                          └ diagnosis      └ problems.explain: words
+    Catalog.resolve(name), or arguments.invoke_tool for the generic tool
+      ═▶ ToolWrapper and arguments
+      └▶ arguments.prepare
+           ├▶ dialects.argument_mapping                arguments for the lowered schema become those for the original
+           ├▶ schema.validators                        valid arguments are done here
+           ├▶ arguments.repair                         unwrapping, then validation_repair with coercion and spelling
+           ├▶ arguments.prepare.fill_defaults          configured defaults
+           └▶ arguments.problems.check                 what is wrong, with diagnosis for the words
+      ═▶ Prepared: arguments to send, or problems, which arguments.problems.explain turns into a text for the model
 
-`names` makes names that are distinct, short and stable. `intake` looks at each tool alone and lets it
-pass as the same object, repairs it, or quarantines it with a reason; `admission` does so with prompts,
-resources and templates, and `offerings` knows whose each of them is. `schemas` bounds and caches,
-`validators` compiles and checks at a bounded cost; `references` finds where `$ref`s lead, `patterns`
-which patterns can be run here. `catalog` is the immutable view, `store` the one cell that holds it,
-`problems` says what is wrong with arguments. `repair` reads a wrong call as it was surely meant: `envelope`
-takes off what is around the arguments, `attempt` answers each error of the validator by an edit, `readings`
-knows what one value may mean, `places` finds the way inside values and schemas. `enrichment` lays what
-configuration says over a definition, `notes` what operators noted; `shape` is all that configuration says.
-`hosts` is what hosts and model APIs accept, as data; `dialects` lowers a definition to it and leads calls back:
-`flattening` takes references and composition apart, `joining` puts them together as one schema, `lowering` walks
-and takes out what is not understood, `shaping` gives types and objects their form, `hints` puts keywords into words,
-`weakening` notes what went, `restoring` is the way back.
-What a caller is shown is a `view`: `profile` says what is asked for, `wording` adds what configuration says, and
-`disclosure` plans what is listed by what `tokens` says it costs; `search` finds the rest by words, `meaning` beside
-them.
-`errors` is all that the room raises.
+The packages depend on each other in this order, and on `errors`, the exceptions that the registry raises: schema;
+intake, dialects; catalog; arguments, views, search.
 
-Pure and synchronous: no clock, no socket, no file. Compilers are imported when first needed, so that
-importing this package costs a few milliseconds.
+Pure and synchronous: no clock, no socket, no file. The validator and the stemmer are imported when they are first
+needed, so that importing this package takes a few milliseconds.
 """

@@ -1,4 +1,4 @@
-"""What the core raises; no JSON-RPC here."""
+"""The exceptions of the registry. How they are put on the wire is not its concern."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Iterable
 
 
 class RegistryError(Exception):
-    """Root of everything that the registry raises on purpose."""
+    """Base class of all exceptions that the registry raises on purpose."""
 
 
 class AliasError(RegistryError):
     """The configured server aliases cannot be compiled into distinct names.
 
     Attributes:
-        aliases: every offending alias, in the order given.
+        aliases: Every offending alias, in the order given.
     """
 
     def __init__(self, aliases: Iterable[str], message: str) -> None:
@@ -22,7 +22,7 @@ class AliasError(RegistryError):
 
 
 class UnknownTool(RegistryError):
-    """No wrapper has this name in the catalog that was asked."""
+    """No wrapper in the catalog has this name."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"unknown tool: {name}")
@@ -30,11 +30,11 @@ class UnknownTool(RegistryError):
 
 
 class SchemaRejected(RegistryError):
-    """A schema is beyond the bounds, refers elsewhere, or cannot be compiled.
+    """A schema is out of bounds, refers to other documents, or cannot be compiled.
 
     Attributes:
-        code: a stable word for tables and tests, such as `too_deep` or `remote_ref`.
-        detail: one sentence for a person.
+        code: A stable word for tables and tests, such as `too_deep` or `remote_ref`.
+        detail: One sentence for a person.
     """
 
     def __init__(self, code: str, detail: str) -> None:

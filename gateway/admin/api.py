@@ -32,8 +32,8 @@ from gateway.operator_notes import NoteRefused, OperatorNotes
 from gateway.reload import Reloader
 from gateway.upstream.private_links import PrivateLinks
 from registry.catalog.store import Registry
-from registry.schema.text import excerpt
-from registry.views.profile import DEFAULT
+from registry.schema.display_text import excerpt
+from registry.views.profile import DEFAULT_PROFILE
 
 log = logging.getLogger(__name__)
 
@@ -192,7 +192,7 @@ class AdminApi:
     )
     async def wrappers(self, request: Request) -> Response:
         """List wrappers."""
-        profile = request.query_params.get("profile", DEFAULT)
+        profile = request.query_params.get("profile", DEFAULT_PROFILE)
         if profile not in self._views.profiles:
             return JsonDocument({"error": f"there is no profile {excerpt(profile, _NAME_LENGTH)}"}, 404)
         found = rows.wrapper_rows(self._views.view(profile))

@@ -10,16 +10,16 @@ from gateway.calls.profile_views import ProfileViews
 from gateway.fleet import Fleet
 from registry.catalog.catalog import Catalog
 from registry.catalog.names import ServerName
-from registry.catalog.overrides import rows as argument_rows
-from registry.schema.json_paths import show_path
-from registry.schema.schemas import text_of
-from registry.views.tokens import estimate
+from registry.catalog.overrides import argument_summaries
+from registry.schema.json_paths import format_path
+from registry.schema.schemas import compact_json
+from registry.views.tokens import estimate_tokens
 from registry.views.view import View
 
 
 def tokens_of(definition: dict[str, Any]) -> int:
     """About what a definition costs a model."""
-    return estimate(text_of(definition))
+    return estimate_tokens(compact_json(definition))
 
 
 def server_rows(fleet: Fleet, catalog: Catalog) -> list[dict[str, Any]]:
@@ -43,7 +43,7 @@ def server_row(fleet: Fleet, catalog: Catalog, alias: str) -> dict[str, Any]:
         "serverInfo": session.server_info if session is not None else None,
         "capabilities": session.capabilities if session is not None else None,
         "lastError": link.last_error,
-        "tools": len(catalog.of(alias)),
+        "tools": len(catalog.wrappers_of(alias)),
         "prompts": len(listing.prompts) if listing is not None else 0,
         "resources": len(listing.resources) if listing is not None else 0,
         "resourceTemplates": len(listing.templates) if listing is not None else 0,
@@ -72,10 +72,10 @@ def wrapper_rows(view: View) -> list[dict[str, Any]]:
             "status": "stale" if entry.wrapper.stale else "ready",
             "origin": entry.wrapper.origin,
             "listed": entry.listed,
-            "tokens": tokens_of(entry.shown),
+            "tokens": tokens_of(entry.definition),
             "reason": entry.wrapper.name_reason,
             "disclosure": entry.reason,
-            "arguments": [asdict(row) for row in argument_rows(entry.shown, entry.wrapper.documented)],
+            "arguments": [asdict(row) for row in argument_summaries(entry.definition, entry.wrapper.documented)],
         }
         for entry in view.entries
     ]
@@ -114,17 +114,17 @@ def profile_rows(views: ProfileViews) -> list[dict[str, Any]]:
             "tools": len(view.entries),
             "listed": sum(entry.listed for entry in view.entries),
             "warnings": list(view.warnings),
-            "misfits": dict(view.misfits),
+            "misfits": dict(view.unsupported_names),
             "weakened": [
                 {
                     "wrapper": entry.name,
-                    "path": show_path(one.path) if one.path else "",
+                    "path": format_path(one.path) if one.path else "",
                     "keyword": one.keyword,
                     "how": one.how,
                     "narrower": one.narrower,
                 }
                 for entry in view.entries
-                for one in entry.lowered.weakened
+                for one in entry.lowered.losses
             ],
         }
         for view in map(views.view, views.profiles)
@@ -135,7 +135,7 @@ def budget_rows(views: ProfileViews) -> list[dict[str, Any]]:
     """One row for each profile: what its list costs and why each wrapper is in it, as `/admin/budget` shows it."""
     rows: list[dict[str, Any]] = []
     for view in map(views.view, views.profiles):
-        listed = [*view.own, *(entry.shown for entry in view.entries if entry.listed)]
+        listed = [*view.builtin_tools, *(entry.definition for entry in view.entries if entry.listed)]
         rows.append(
             {
                 "profile": view.profile.name,
@@ -149,8 +149,8 @@ def budget_rows(views: ProfileViews) -> list[dict[str, Any]]:
                         "name": entry.wrapper.name,
                         "listed": entry.listed,
                         "reason": entry.reason,
-                        "tokens": tokens_of(entry.shown),
-                        "bytes": len(wire.dumps(entry.shown)),
+                        "tokens": tokens_of(entry.definition),
+                        "bytes": len(wire.dumps(entry.definition)),
                     }
                     for entry in view.entries
                 ],

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from registry.arguments.coercion import container
+from registry.arguments.coercion import parse_container
 from registry.catalog.catalog import Catalog
-from registry.catalog.overrides import manual
+from registry.catalog.overrides import usage_text
 from registry.dialects.client_profiles import DIALECTS
 from registry.views.view import View
 
@@ -111,7 +111,7 @@ def always_listed(dialect: str) -> tuple[dict[str, Any], ...]:
 def parse_text_arguments(sent: object, dialect: str) -> object:
     """Return the arguments of `invoke_tool` with a JSON text parsed, where the dialect asks for one."""
     text = sent.get("arguments") if isinstance(sent, dict) and DIALECTS[dialect].strict else None
-    read = container(text) if isinstance(text, str) else None
+    read = parse_container(text) if isinstance(text, str) else None
     return {**sent, "arguments": read} if isinstance(sent, dict) and isinstance(read, dict) else sent
 
 
@@ -119,8 +119,8 @@ def tool_manual(view: View, arguments: object) -> dict[str, Any]:
     """The result of `prompts/get` for our own prompt: a manual of all tools in the view, listed or not."""
     server = arguments.get("server") if isinstance(arguments, dict) else None
     chosen = server if isinstance(server, str) and server else None
-    shown = [entry.shown for entry in view.entries if chosen in (None, entry.server)]
-    text = "\n\n".join(map(manual, shown)) or "There is no such tool."
+    shown = [entry.definition for entry in view.entries if chosen in (None, entry.server)]
+    text = "\n\n".join(map(usage_text, shown)) or "There is no such tool."
     return {
         "description": GATEWAY_TOOLS["description"],
         "messages": [{"role": "user", "content": {"type": "text", "text": text}}],

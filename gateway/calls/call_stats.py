@@ -17,9 +17,9 @@ from cachetools import LRUCache
 from gateway.calls.context import Caller
 from gateway.errors import UpstreamError, UpstreamLost, UpstreamProtocolError, UpstreamTimeout, UpstreamUnavailable
 from registry.arguments.diagnosis import ArgumentProblem
-from registry.arguments.unwrapping import Repair
+from registry.arguments.repair_report import Repair
 from registry.catalog.catalog import ToolWrapper
-from registry.schema.json_paths import show_path
+from registry.schema.json_paths import format_path
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ class Failure:
     @classmethod
     def of_problem(cls, problem: ArgumentProblem) -> Failure:
         """The class of a wrong argument: which one, and what is wrong with it."""
-        return cls(kind=f"argument_{problem.kind}", detail=show_path(problem.path))
+        return cls(kind=f"argument_{problem.kind}", detail=format_path(problem.path))
 
 
 @dataclass(slots=True)

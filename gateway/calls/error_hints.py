@@ -18,13 +18,13 @@ from typing import Any, Final
 
 from gateway.errors import INVALID_PARAMS, UPSTREAM_ERROR_KEY
 from registry.arguments import problems
-from registry.arguments.coercion import fold
-from registry.arguments.diagnosis import ArgumentProblem, NearNames, kind_of
-from registry.arguments.problems import Via
+from registry.arguments.coercion import normalized_parameter
+from registry.arguments.diagnosis import ArgumentProblem, NameSuggester, describe_type
+from registry.arguments.problems import CallRoute
 from registry.catalog.catalog import ToolWrapper
-from registry.dialects.definitions import Lowered
-from registry.schema.json_paths import MAX_SHOWN_KEY, declared
-from registry.schema.text import excerpt
+from registry.dialects.definitions import LoweredDefinition
+from registry.schema.display_text import excerpt
+from registry.schema.json_paths import MAX_SHOWN_KEY, declared_properties
 
 # A body that is an error although its result is not: error objects are short, and every good result is looked at.
 MAX_BODY_CHARS: Final = 4_096
@@ -126,8 +126,8 @@ def with_hint(
     wrapper: ToolWrapper,
     arguments: dict[str, Any],
     *,
-    via: Via = "wrapper",
-    lowered: Lowered | None = None,
+    via: CallRoute = "wrapper",
+    lowered: LoweredDefinition | None = None,
 ) -> dict[str, Any]:
     """Return a result with a hint added as its last text, or the same object if there is nothing to add.
 
@@ -159,9 +159,12 @@ def with_hint(
     if not complaint and not wanted:
         return result
     if lowered is not None:
-        wrapper = problems.as_shown(wrapper, lowered)
-        complaint, arguments = complaint.renamed(lowered.names), problems.renamed(arguments, lowered.names)
-    call = problems.ready_call(wrapper, via, as_text=lowered is not None and lowered.nulls)
+        wrapper = problems.as_advertised(wrapper, lowered)
+        complaint, arguments = (
+            complaint.renamed(lowered.shown_names),
+            problems.rename_members(arguments, lowered.shown_names),
+        )
+    call = problems.example_call(wrapper, via, as_text=lowered is not None and lowered.null_means_omitted)
     return {**result, "content": [*content, {"type": "text", "text": _hint(complaint, wrapper, arguments, call)}]}
 
 
@@ -176,18 +179,20 @@ def find_complaint(text: str, wrapper: ToolWrapper, arguments: dict[str, Any], *
             and separators.
     """
     text = text[:_MAX_READ_CHARS]
-    names = declared(wrapper.input_schema, wrapper.input_schema)
+    names = declared_properties(wrapper.input_schema, wrapper.input_schema)
     known = [name for name in list(names)[:_MAX_NAMES] if name and name in text]
     prose, listed = _issues(text)
     found = [name for name in known if name in listed or _says_missing(prose, name, known)]
     stray = [key for key in list(arguments)[:_MAX_SENT] if key and key not in names]
     rejects = bool(stray) and _SAYS_UNKNOWN.search(text) is not None
-    spellings = {fold(name) for name in names if name not in arguments} if stray and slips else set()
+    spellings = {normalized_parameter(name) for name in names if name not in arguments} if stray and slips else set()
     return Complaint(
         missing=tuple(name for name in found if name not in arguments),
         disputed=tuple(name for name in found if name in arguments),
         unknown=tuple(
-            key for key in stray if fold(key) in spellings or (rejects and next(_occurrences(text, key), None))
+            key
+            for key in stray
+            if normalized_parameter(key) in spellings or (rejects and next(_occurrences(text, key), None))
         ),
     )
 
@@ -300,13 +305,13 @@ def _hint(complaint: Complaint, wrapper: ToolWrapper, arguments: dict[str, Any],
     if complaint.missing:
         sentences.append(f"Missing: {_names(complaint.missing)}.")
     sentences += [
-        f"{excerpt(name, MAX_SHOWN_KEY)} was sent, as {kind_of(arguments[name])}."
+        f"{excerpt(name, MAX_SHOWN_KEY)} was sent, as {describe_type(arguments[name])}."
         for name in complaint.disputed[:_MAX_SENTENCES]
     ]
-    absent = [name for name in declared(wrapper.input_schema, wrapper.input_schema) if name not in arguments]
-    names_near = NearNames()
+    absent = [name for name in declared_properties(wrapper.input_schema, wrapper.input_schema) if name not in arguments]
+    names_near = NameSuggester()
     for key in complaint.unknown[:_MAX_SENTENCES]:
-        near = names_near.find(key, absent)
+        near = names_near.suggest(key, absent)
         hint = f"; did you mean {near}?" if near is not None else "."
         sentences.append(f"{excerpt(key, MAX_SHOWN_KEY)} is not a parameter{hint}")
     sentences.append(f"Keys sent: {_names(tuple(arguments)) or '(none)'}.")

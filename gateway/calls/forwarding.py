@@ -17,7 +17,7 @@ from gateway.upstream.inbound_messages import ASK_S
 from gateway.upstream.link import UpstreamLink
 from gateway.upstream.private_links import PrivateLinks
 from gateway.upstream.session import UpstreamCall
-from registry.schema.schemas import canonical
+from registry.schema.schemas import canonical_json
 
 log = logging.getLogger(__name__)
 
@@ -141,7 +141,7 @@ class Forwarder:
 
     def _binding(self, server: str, method: str, params: dict[str, Any], caller: Caller) -> tuple[str, ...]:
         # Canonical, because a client may write the members of its retry in another order.
-        repeated = canonical({key: value for key, value in params.items() if key not in _RETRY_MEMBERS})
+        repeated = canonical_json({key: value for key, value in params.items() if key not in _RETRY_MEMBERS})
         return caller.principal.name, server, method, repeated.decode("utf-8", "surrogatepass")
 
     def _with_upstream_state(self, params: dict[str, Any], binding: tuple[str, ...]) -> dict[str, Any]:

@@ -26,12 +26,13 @@ from gateway.protocol import with_meta
 from gateway.upstream.link import UpstreamLink
 from registry.arguments import problems
 from registry.arguments.diagnosis import ArgumentProblem
+from registry.arguments.invoke_tool import ResolvedCall, resolve_invoke_tool
 from registry.arguments.prepare import Prepared, prepare
-from registry.arguments.unwrapping import Addressed, Repair, addressed, report
+from registry.arguments.repair_report import Repair, report_repairs
 from registry.catalog.catalog import ToolWrapper
 from registry.catalog.names import ServerName
 from registry.catalog.store import Registry
-from registry.dialects.definitions import Lowered, restore
+from registry.dialects.definitions import LoweredDefinition, map_arguments
 from registry.views.profile import Profile
 
 log = logging.getLogger(__name__)
@@ -71,15 +72,15 @@ class _ToolCall:
         lowered, entry = view.lowered(wrapper), view.entry(wrapper.name)
         if entry is not None and entry.lowered is not lowered:
             # The tool has changed since this view was built: the arguments have the names that were shown then.
-            arguments = restore(arguments, entry.lowered)
-        level = view.profile.repair or shape.repair_of(wrapper.tool)
+            arguments = map_arguments(arguments, entry.lowered)
+        level = view.profile.repair or shape.repair_level(wrapper.tool)
         self.wrapper = wrapper
         self.prepared = prepare(wrapper, arguments, level=level, defaults=shape.defaults, lowered=lowered)
         return self.prepared.problems
 
     def revise(self, arguments: dict[str, Any], changed_by: tuple[str, ...]) -> str | None:
         """Check again what hooks have rewritten, and whatever waited for them while the tool changed."""
-        current = self.pipeline.registry.catalog.exactly(self.wrapper.server, self.wrapper.tool) or self.wrapper
+        current = self.pipeline.registry.catalog.get_by_tool(self.wrapper.server, self.wrapper.tool) or self.wrapper
         if not changed_by and current.digest == self.wrapper.digest:
             return None
         self.wrapper, self.prepared = current, replace(self.prepared, arguments=arguments)
@@ -151,10 +152,10 @@ class CallPipeline:
         if name == INVOKE_TOOL["name"]:
             via = "invoke_tool"
             arguments = parse_text_arguments(arguments, view.profile.dialect)
-            target = addressed(
+            target = resolve_invoke_tool(
                 arguments, view.catalog, view.servers, repairs_for=partial(self._repairs_for, view.profile)
             )
-            if not isinstance(target, Addressed):
+            if not isinstance(target, ResolvedCall):
                 return self._unknown_tool.for_address(view, target, arguments)
             wrapper, arguments, repairs = target.wrapper, target.arguments, target.repairs
         elif view.defers and name in SEARCH_TOOL_NAMES:
@@ -234,7 +235,7 @@ class CallPipeline:
         wrapper = call.wrapper
         await link.wait_ready(link.patience_s)
         # Here a call leaves the catalog that it has pinned: what it knew of this tool ended with the connection.
-        current = self.registry.catalog.exactly(wrapper.server, wrapper.tool)
+        current = self.registry.catalog.get_by_tool(wrapper.server, wrapper.tool)
         if current is None:
             return error_result(f"Not called: server '{wrapper.server}' no longer has the tool '{wrapper.tool}'.")
         if current.digest != wrapper.digest and call.prepare(current):
@@ -250,15 +251,15 @@ class CallPipeline:
         )
         for problem in prepared.problems:
             self._stats.record_failure(wrapper, Failure.of_problem(problem), call.caller)
-        names = {**(entry.lowered.names if entry is not None else {}), **lowered.names}
+        names = {**(entry.lowered.shown_names if entry is not None else {}), **lowered.shown_names}
         return error_result(text + self._unknown_tool.renamed_parameters(wrapper, prepared.understood, names))
 
-    def _with_repairs(self, result: dict[str, Any], call: _ToolCall, lowered: Lowered) -> dict[str, Any]:
+    def _with_repairs(self, result: dict[str, Any], call: _ToolCall, lowered: LoweredDefinition) -> dict[str, Any]:
         """Add to a result how its call was repaired."""
         repairs = (*call.repairs, *call.prepared.repairs)
         if repairs:
             self._stats.record_repairs(call.wrapper, repairs)
-            result = with_meta(result, REPAIRS_KEY, report(repairs, lowered.names))
+            result = with_meta(result, REPAIRS_KEY, report_repairs(repairs, lowered.shown_names))
         return result
 
     def _repairs_for(self, profile: Profile, server: str) -> bool:

@@ -8,7 +8,7 @@ from gateway.calls.builtin_tools import SEARCH_TOOLS, always_listed
 from registry.catalog.catalog import Catalog
 from registry.catalog.shape import Shape
 from registry.catalog.store import Registry
-from registry.views.profile import DEFAULT, Profile
+from registry.views.profile import DEFAULT_PROFILE, Profile
 from registry.views.view import View, build_view
 
 
@@ -18,9 +18,9 @@ class ProfileViews:
     def __init__(self, registry: Registry, profiles: Mapping[str, Profile]) -> None:
         self._registry = registry
         self._views: dict[str, tuple[Catalog, Shape, View]] = {}
-        self.profiles: dict[str, Profile] = {DEFAULT: Profile(), **profiles}
+        self.profiles: dict[str, Profile] = {DEFAULT_PROFILE: Profile(), **profiles}
 
-    def view(self, profile: str = DEFAULT) -> View:
+    def view(self, profile: str = DEFAULT_PROFILE) -> View:
         """Return the view of a profile on the current catalog.
 
         Raises:
@@ -34,12 +34,17 @@ class ProfileViews:
         if known is not None and known[0] is catalog and known[1] is shape and known[2].profile is wanted:
             return known[2]
         view = build_view(
-            catalog, shape, wanted, always=always_listed(wanted.dialect), finders=SEARCH_TOOLS, previous=previous
-        )  # fmt: skip
+            catalog,
+            shape,
+            wanted,
+            always_listed=always_listed(wanted.dialect),
+            search_tools=SEARCH_TOOLS,
+            previous=previous,
+        )
         self._views[profile] = (catalog, shape, view)
         return view
 
     def replace(self, profiles: Mapping[str, Profile]) -> None:
         """Use other profiles; requests for one that was removed fail from now on."""
-        self.profiles = {DEFAULT: Profile(), **profiles}
+        self.profiles = {DEFAULT_PROFILE: Profile(), **profiles}
         self._views = {name: known for name, known in self._views.items() if name in self.profiles}

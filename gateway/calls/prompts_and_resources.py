@@ -57,7 +57,7 @@ class PromptsAndResources:
         name = _required_text(params, "name")
         if name == GATEWAY_TOOLS["name"]:
             return tool_manual(caller.view, params.get("arguments"))
-        prompt = caller.view.catalog.offerings.prompt(name)
+        prompt = caller.view.catalog.prompts_and_resources.prompt(name)
         if prompt is None:
             raise RpcError(INVALID_PARAMS, f"Unknown prompt: {name[:MAX_QUOTED_CHARS]}")
         sent = {**params, "name": prompt.original}
@@ -75,7 +75,7 @@ class PromptsAndResources:
         """
         uri = _required_text(params, "uri")
         refused: RpcError | None = None
-        owners = caller.view.catalog.offerings.owners(uri)
+        owners = caller.view.catalog.prompts_and_resources.owners(uri)
         if len(owners) > 1:
             # A server that is away may not even know the URI, so it is not waited for.
             owners = tuple(owner for owner in owners if self._forwarder.connected(owner[0]))[:_MAX_OWNERS]
@@ -105,7 +105,7 @@ class PromptsAndResources:
         """
         ref = params.get("ref")
         kind = ref.get("type") if isinstance(ref, dict) else None
-        offerings = caller.view.catalog.offerings
+        offerings = caller.view.catalog.prompts_and_resources
         if isinstance(ref, dict) and kind == "ref/prompt" and isinstance(ref.get("name"), str):
             if ref["name"] == GATEWAY_TOOLS["name"]:
                 return complete_server(caller.view.catalog, params.get("argument"))

@@ -16,10 +16,10 @@ from gateway.errors import MAX_QUOTED_CHARS, error_result
 from gateway.upstream.link import UpstreamLink
 from registry.catalog.names import ServerName
 from registry.catalog.store import Registry
-from registry.schema.text import excerpt
-from registry.search.fusion import blended
-from registry.search.index import Hit, SearchIndex
-from registry.views.view import Entry, View
+from registry.schema.display_text import excerpt
+from registry.search.fusion import fuse_scores
+from registry.search.index import SearchHit, SearchIndex
+from registry.views.view import View, ViewEntry
 
 SEARCH_TOOL_NAMES: Final = frozenset({FIND_TOOLS["name"], LIST_SERVERS["name"], GET_SERVER_DETAILS["name"]})
 # Five tools with their schemas are what a model reads with attention; the right one is nearly always among them.
@@ -77,13 +77,13 @@ class SearchTools:
             caller.found([entry.wrapper.name for entry in found])
         return _result({"tools": [_tool(entry) for entry in found]}, nothing="No tool fits; try other words.")
 
-    async def _hits(self, query: str, limit: int, view: View) -> list[Hit]:
+    async def _hits(self, query: str, limit: int, view: View) -> list[SearchHit]:
         index = await self._index(view)
         similarities = await self._tool_vectors.similarities(view, query)
         if similarities is None:
             return index.search(query, limit)
         # All that match by words, not the first few: a tool that both rank in the middle may be the best of all.
-        return blended(index.search(query, len(similarities)), similarities, limit)
+        return fuse_scores(index.search(query, len(similarities)), similarities, limit)
 
     async def _index(self, view: View) -> SearchIndex:
         # Views are replaced whole, so a view that is the same object has the same tools.
@@ -104,7 +104,7 @@ class SearchTools:
         return {
             "server": server,
             "displayName": shape.display_name or server,
-            "tools": len(view.catalog.of(server)),
+            "tools": len(view.catalog.wrappers_of(server)),
             "reachable": link is not None and link.session is not None,
         }
 
@@ -124,7 +124,7 @@ class SearchTools:
             "supplement": shape.supplement,
             "siblings": [sibling for sibling in shape.siblings if sibling in view.servers],
             "toolNames": {
-                entry.wrapper.name: excerpt(str(entry.shown.get("description", "")), _MAX_LINE_CHARS)
+                entry.wrapper.name: excerpt(str(entry.definition.get("description", "")), _MAX_LINE_CHARS)
                 for entry in view.entries
                 if entry.wrapper.server == server
             },
@@ -132,8 +132,8 @@ class SearchTools:
         return _result({key: value for key, value in details.items() if value not in (None, [], "")})
 
 
-def _fitting(hits: list[Hit], view: View) -> list[Entry]:
-    found: list[Entry] = []
+def _fitting(hits: list[SearchHit], view: View) -> list[ViewEntry]:
+    found: list[ViewEntry] = []
     left_bytes = MAX_ANSWER_BYTES
     for hit in hits:
         entry = view.entry(hit.name)
@@ -145,9 +145,9 @@ def _fitting(hits: list[Hit], view: View) -> list[Entry]:
     return found
 
 
-def _tool(entry: Entry) -> dict[str, Any]:
+def _tool(entry: ViewEntry) -> dict[str, Any]:
     kept = ("name", "title", "description", "inputSchema", "annotations")
-    return {member: entry.shown[member] for member in kept if member in entry.shown}
+    return {member: entry.definition[member] for member in kept if member in entry.definition}
 
 
 def _result(found: dict[str, Any], *, nothing: str = "") -> dict[str, Any]:

@@ -9,10 +9,10 @@ from typing import Any, Final
 from gateway.errors import INVALID_PARAMS, MAX_QUOTED_CHARS, RpcError, UpstreamUnavailable, error_result
 from gateway.upstream.link import UpstreamLink
 from registry.arguments import problems
-from registry.arguments.unwrapping import Misaddressed
+from registry.arguments.invoke_tool import UnresolvedCall
 from registry.catalog.catalog import ToolWrapper
 from registry.catalog.drift import Drift
-from registry.catalog.names import SEPARATOR, ServerName, fold
+from registry.catalog.names import NAME_SEPARATOR, ServerName, normalized_name
 from registry.catalog.store import Registry
 from registry.views.view import View
 
@@ -45,11 +45,11 @@ class UnknownToolErrors:
         self._retired = retired
         self._successor = successor
         self.drift = Drift()
-        registry.subscribe(self.drift.note)
+        registry.subscribe(self.drift.record)
 
     async def wait_for(self, view: View, name: str) -> ToolWrapper | None:
         """Return a wrapper whose server is still connecting for the first time; waits for that, bounded."""
-        alias, found, _ = name.partition(SEPARATOR)
+        alias, found, _ = name.partition(NAME_SEPARATOR)
         link = self._links.get(alias) if found and alias in view.servers else None
         # A server that was listed before has its tools in the catalog even while it is away.
         if link is None or link.session is not None or alias in self._registry.catalog.servers:
@@ -69,7 +69,7 @@ class UnknownToolErrors:
         Raises:
             RpcError: No server of ours has, or had, such a tool.
         """
-        alias, found, tool = name.partition(SEPARATOR)
+        alias, found, tool = name.partition(NAME_SEPARATOR)
         if found and alias in view.servers:
             return self._no_such_tool(view, alias, tool)
         if found and (gone := self._removed_server(view, alias, tool)) is not None:
@@ -78,12 +78,12 @@ class UnknownToolErrors:
         hint = f"; did you mean {', '.join(near)}?" if near else ""
         raise RpcError(INVALID_PARAMS, f"Unknown tool: {name[:MAX_QUOTED_CHARS]}{hint}")
 
-    def for_address(self, view: View, call: Misaddressed, sent: object) -> dict[str, Any]:
+    def for_address(self, view: View, call: UnresolvedCall, sent: object) -> dict[str, Any]:
         """Answer a call of `invoke_tool` that reaches no tool."""
         if call.server is None or call.tool is None or call.wrapper is not None:
             known = f" {_servers(view)}" if "server" in call.faults else ""
             lowered = view.lowered(call.wrapper) if call.wrapper is not None else None
-            return error_result(problems.explain_address(call, sent, lowered) + known)
+            return error_result(problems.explain_unresolved(call, sent, lowered) + known)
         if call.known_server:
             return self._no_such_tool(view, call.server, call.tool)
         gone = self._removed_server(view, call.server, call.tool)
@@ -127,14 +127,14 @@ class UnknownToolErrors:
             reason = f" ({link.last_error})" if link.last_error else ""
             return error_result(f"Not called: server '{server}' is not reachable right now{reason}. Try again.")
         # Callers may put the wrapper's name where `invoke_tool` wants the tool's.
-        removed = self.drift.removed(tool) or self.drift.removed(f"{server}{SEPARATOR}{tool}")
+        removed = self.drift.removed(tool) or self.drift.removed(f"{server}{NAME_SEPARATOR}{tool}")
         if removed is not None and removed.wrapper.server == server:
             heir = f" Call {removed.successor} instead." if removed.successor else ""
             gone = removed.wrapper.tool[:MAX_QUOTED_CHARS]
             return error_result(f"Not called: server '{server}' no longer has the tool '{gone}'.{heir}")
-        wrappers = catalog.of(server)
-        names = {fold(wrapper.tool): wrapper.name for wrapper in wrappers}
-        near = difflib.get_close_matches(fold(tool), list(names), n=_MAX_SUGGESTIONS, cutoff=_MIN_SIMILARITY)
+        wrappers = catalog.wrappers_of(server)
+        names = {normalized_name(wrapper.tool): wrapper.name for wrapper in wrappers}
+        near = difflib.get_close_matches(normalized_name(tool), list(names), n=_MAX_SUGGESTIONS, cutoff=_MIN_SIMILARITY)
         listed = [names[key] for key in near] or [wrapper.name for wrapper in wrappers[:_MAX_LISTED]]
         what = "Near" if near else "It has"
         named = f"{what}: {', '.join(listed) or 'no tools'}."

@@ -13,8 +13,8 @@ from typing import Any
 from gateway.commands import output
 from gateway.commands.admin_client import DEFAULT_URL, admin, admin_answer, request
 from gateway.commands.locations import NotReached, UsageError, admin_token
-from registry.catalog.overrides import manual
-from registry.views.profile import DEFAULT
+from registry.catalog.overrides import usage_text
+from registry.views.profile import DEFAULT_PROFILE
 
 _SERVER_COLUMNS = (
     "name",
@@ -117,7 +117,7 @@ def tools(args: Namespace) -> int:
     if args.format == "json":
         output.as_json(rows)
     elif args.format == "prompt":
-        output.text("\n\n".join(manual(definition) for definition in definitions))
+        output.text("\n\n".join(usage_text(definition) for definition in definitions))
     else:
         if args.explain:
             output.table("disclosure", ("name", "listed", "disclosure", "tokens"), rows)
@@ -167,7 +167,7 @@ def _look_at_config(args: Namespace) -> Sight:
         async with open_gateway(config, state_dir=None) as gateway:
             # The links keep their own deadlines; this one only bounds a link that does not.
             await gateway.fleet.settled(slowest_s + 5.0)
-            profile = getattr(args, "profile", None) or DEFAULT
+            profile = getattr(args, "profile", None) or DEFAULT_PROFILE
             if profile not in gateway.views.profiles:
                 known = ", ".join(gateway.views.profiles)
                 raise UsageError(f"--profile {profile}: there is no such profile; expected one of: {known}")
@@ -176,7 +176,7 @@ def _look_at_config(args: Namespace) -> Sight:
                 servers=rows.server_rows(gateway.fleet, gateway.registry.catalog),
                 wrappers=rows.wrapper_rows(view),
                 quarantine=rows.quarantine_rows(gateway.registry.catalog),
-                definitions=[entry.shown for entry in view.entries],
+                definitions=[entry.definition for entry in view.entries],
                 warnings=list(config.warnings),
                 hooked=gateway.hooks.wrapper_rows(),
                 hooks=gateway.hooks.rows(),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gateway.commands import output
 from gateway.commands.locations import UsageError, how_to_run, state_dir
 from gateway.telemetry import logs
-from registry.views.profile import DEFAULT
+from registry.views.profile import DEFAULT_PROFILE
 
 if TYPE_CHECKING:
     from gateway.app import Gateway
@@ -111,14 +111,14 @@ def stdio(args: Namespace) -> int:
 
     config = load(args.config)
     output.warn(config.warnings)
-    if args.profile is not None and args.profile != DEFAULT and args.profile not in config.gateway.profiles:
-        known = ", ".join([DEFAULT, *config.gateway.profiles])
+    if args.profile is not None and args.profile != DEFAULT_PROFILE and args.profile not in config.gateway.profiles:
+        known = ", ".join([DEFAULT_PROFILE, *config.gateway.profiles])
         raise UsageError(f"--profile {args.profile}: there is no such profile; expected one of: {known}")
 
     async def run_stdio() -> int:
         from gateway.serving.over_stdio import serve_stdio
 
-        return await serve_stdio(config, state_dir=state_dir(args), profile=args.profile or DEFAULT)
+        return await serve_stdio(config, state_dir=state_dir(args), profile=args.profile or DEFAULT_PROFILE)
 
     logs.start(calls=args.verbose)
     return _run(run_stdio)

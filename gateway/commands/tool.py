@@ -8,7 +8,7 @@ from typing import Any
 from gateway.commands import output
 from gateway.commands.locations import UsageError
 from gateway.config.edit import Entry, edit_tool
-from registry.catalog.overrides import ARGUMENT_TYPES, OverlayRejected, read_arguments
+from registry.catalog.overrides import ARGUMENT_TYPES, OverrideRejected, parse_arguments
 
 _FORM = "NAME:TYPE:DESCRIPTION, as 'date:string:format: YYYY-MM-DD'"
 
@@ -103,6 +103,6 @@ def _document(entry: Entry, documented: list[dict[str, Any]], required: set[str]
         else:
             known[at].update(argument)
     try:
-        read_arguments(known)
-    except OverlayRejected as error:
+        parse_arguments(known)
+    except OverrideRejected as error:
         raise UsageError(f"the file would not be right: {error}") from None

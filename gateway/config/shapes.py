@@ -8,7 +8,7 @@ from gateway.config.model import Config, GroupConfig, ProfileConfig
 from gateway.config.server import Prefix, ServerConfig, ToolConfig
 from registry.catalog.names import ToolName
 from registry.catalog.notes import Note
-from registry.catalog.overrides import Overlay, OverlayRejected, read_arguments
+from registry.catalog.overrides import OverrideRejected, ToolOverride, parse_arguments
 from registry.catalog.shape import ServerShape
 from registry.views.profile import Profile, Selection
 
@@ -45,7 +45,7 @@ def shape_of(config: ServerConfig, prefix: Prefix, notes: Mapping[str, tuple[Not
         repair=config.repair,
         repairs={tool: one.repair for tool, one in tools.items() if one.repair is not None},
         defaults=config.defaults,
-        overlays={tool: _overlay(one) for tool, one in tools.items() if one.arguments or one.description},
+        overrides={tool: _override(one) for tool, one in tools.items() if one.arguments or one.description},
     )
 
 
@@ -77,13 +77,13 @@ def _patterns(patterns: list[str] | None) -> tuple[str, ...] | None:
     return None if patterns is None else tuple(patterns)
 
 
-def _overlay(config: ToolConfig) -> Overlay:
+def _override(config: ToolConfig) -> ToolOverride:
     """What the file says of one tool; arguments that make no sense spoil only themselves."""
     try:
-        arguments, rejected = read_arguments(config.arguments), None
-    except OverlayRejected as error:
+        arguments, rejected = parse_arguments(config.arguments), None
+    except OverrideRejected as error:
         arguments, rejected = (), str(error)
-    return Overlay(
+    return ToolOverride(
         arguments=arguments,
         replace=config.mode == "replace",
         description=config.description,

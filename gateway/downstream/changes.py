@@ -12,7 +12,7 @@ import anyio
 from gateway.calls.profile_views import ProfileViews
 from registry.catalog.catalog import ListKind
 from registry.catalog.store import Registry
-from registry.views.profile import DEFAULT
+from registry.views.profile import DEFAULT_PROFILE
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ class ChangeAnnouncer:
         self._next = 0
         self._unsubscribe = registry.subscribe(lambda change: self.notice_change(), always=True)
 
-    def subscribe(self, listener: Listener, profile: str = DEFAULT) -> Callable[[], None]:
+    def subscribe(self, listener: Listener, profile: str = DEFAULT_PROFILE) -> Callable[[], None]:
         """Call `listener`, which must not block, at each change from now on; returns what ends that."""
         self._next += 1
         key = self._next
@@ -85,7 +85,7 @@ def _states(views: ProfileViews, profile: str) -> Mapping[ListKind, object]:
     if profile not in views.profiles:
         return {}
     view = views.view(profile)
-    digests = view.catalog.offerings.digests
+    digests = view.catalog.prompts_and_resources.digests
     return {
         "tools": view.digest,
         "prompts": digests.get("prompts"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from registry.catalog.names import SEPARATOR
+from registry.catalog.names import NAME_SEPARATOR
 from registry.views.view import View
 
 MAX_LENGTH: Final = 2_000
@@ -34,7 +34,7 @@ def instructions(view: View) -> str:
         "every parameter goes inside arguments."
     )
     example = next(
-        (entry.wrapper.name for entry in view.entries if entry.listed and SEPARATOR in entry.wrapper.name), ""
+        (entry.wrapper.name for entry in view.entries if entry.listed and NAME_SEPARATOR in entry.wrapper.name), ""
     )
     if example:
         parts.append(f"An example of a typed name: {example}.")

@@ -9,14 +9,14 @@ from gateway import __version__, wire
 from gateway.calls.builtin_tools import BUILTIN_PROMPTS, GATEWAY_TOOLS
 from gateway.protocol import SERVER_INFO_KEY
 from registry.catalog.catalog import handshake_definition
-from registry.intake.prompts_and_resources import OfferingKind
+from registry.intake.prompts_and_resources import ItemKind
 from registry.views.view import View
 
 SERVER_INFO: Final = {"name": "typegate", "title": "typegate", "version": __version__}
 DEFAULT_TTL_MS: Final = 60_000
 """How long a list may be cached where no upstream says: a minute, since changes are announced anyway."""
 
-ListedKind = Literal["tools"] | OfferingKind
+ListedKind = Literal["tools"] | ItemKind
 LIST_METHODS: Final[dict[str, ListedKind]] = {
     "tools/list": "tools",
     "prompts/list": "prompts",
@@ -50,7 +50,7 @@ class ListResults:
         ttl_ms = min((one.ttl_ms for one in listings if one.ttl_ms is not None), default=DEFAULT_TTL_MS)
         public = shared and all(one.scope == "public" for one in listings)
         # The digest and not the catalog: each re-listing replaces that, also where nothing listed has changed.
-        digest = view.digest if kind == "tools" else catalog.offerings.digests.get(kind)
+        digest = view.digest if kind == "tools" else catalog.prompts_and_resources.digests.get(kind)
         key = (digest, ttl_ms, public, found if kind == "tools" else None)
         cached = self._results.get((view.profile.name, kind, modern))
         if cached is not None and cached[0] == key:
@@ -88,9 +88,11 @@ def _items(view: View, kind: ListedKind, found: frozenset[str]) -> Iterable[dict
     if kind != "tools":
         if kind == "prompts":
             yield from BUILTIN_PROMPTS
-        yield from (one.definition for one in view.catalog.offerings.of(kind) if one.key != GATEWAY_TOOLS["name"])
+        yield from (
+            one.definition for one in view.catalog.prompts_and_resources.items(kind) if one.key != GATEWAY_TOOLS["name"]
+        )
         return
-    yield from view.own
+    yield from view.builtin_tools
     for entry in view.entries:
         if entry.listed or entry.wrapper.name in found:
-            yield entry.shown
+            yield entry.definition

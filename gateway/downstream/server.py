@@ -35,7 +35,7 @@ from gateway.protocol import (
     negotiate,
 )
 from gateway.upstream.private_links import PrivateLinks
-from registry.views.profile import DEFAULT
+from registry.views.profile import DEFAULT_PROFILE
 from registry.views.view import View
 
 log = logging.getLogger(__name__)
@@ -70,7 +70,7 @@ class McpRequest:
     session: Session | None = None
     trace: Mapping[str, str] = field(default_factory=dict)
     peer: str = ""
-    profile: str = DEFAULT
+    profile: str = DEFAULT_PROFILE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,7 @@ from gateway.downstream.changes import ChangeAnnouncer
 from gateway.errors import INTERNAL_ERROR, RpcError
 from gateway.upstream.request_callbacks import HostSession
 from registry.catalog.catalog import ListKind
-from registry.views.profile import DEFAULT
+from registry.views.profile import DEFAULT_PROFILE
 
 MAX_SESSIONS: Final = 10_000
 """As many as connections that are served at once; an idle session takes about 4 KiB."""
@@ -65,7 +65,7 @@ class Session:
         *,
         version: str,
         params: dict[str, Any],
-        profile: str = DEFAULT,
+        profile: str = DEFAULT_PROFILE,
         prefix: str = "",
     ) -> None:
         capabilities, client_info = params.get("capabilities"), params.get("clientInfo")
@@ -241,7 +241,7 @@ class SessionTable:
         session.on_end.append(self._announcer.subscribe(session.announce, session.profile))
         self._sessions[session.id] = session
 
-    def get(self, session_id: str, principal: Principal, profile: str = DEFAULT) -> Session | None:
+    def get(self, session_id: str, principal: Principal, profile: str = DEFAULT_PROFILE) -> Session | None:
         """The session, if it is this caller's and of this profile; for anyone else it does not exist."""
         session = self._sessions.get(session_id)
         if session is None or session.principal != principal or session.profile != profile:

@@ -20,7 +20,7 @@ from gateway.downstream.standard_streams import MAX_WAITING, StandardStreams, st
 from gateway.errors import INVALID_REQUEST, PARSE_ERROR, RpcError
 from gateway.jsonrpc import InvalidMessage, RequestId, RpcNotification, RpcRequest, RpcResponse, classify
 from gateway.protocol import check_envelope, is_modern
-from registry.views.profile import DEFAULT
+from registry.views.profile import DEFAULT_PROFILE
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ _POLL_S: Final = 0.02
 class StdioServer:
     """One connection over standard input and output; in the handshake era it is one session."""
 
-    def __init__(self, server: McpServer, profile: str = DEFAULT) -> None:
+    def __init__(self, server: McpServer, profile: str = DEFAULT_PROFILE) -> None:
         self._server = server
         self._profile = profile
         self._running: dict[Any, anyio.CancelScope] = {}

@@ -147,7 +147,7 @@ class Subscriptions:
         def updated(params: dict[str, Any]) -> None:
             tell({**params, "uri": uri})  # as the caller named it, not as the upstream does
 
-        for server, original in self._views.view(profile).catalog.offerings.owners(uri)[:1]:
+        for server, original in self._views.view(profile).catalog.prompts_and_resources.owners(uri)[:1]:
             ending = self._upstream_subscriptions.add(server, "resourceSubscriptions", original, updated)
             await self._upstream_subscriptions.settled(server)
             return [ending]

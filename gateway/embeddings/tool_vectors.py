@@ -15,7 +15,7 @@ from gateway.embeddings.model import DIMENSIONS, NAME, SentenceModel
 from gateway.embeddings.vector_store import VectorStore
 from registry.catalog.catalog import Catalog
 from registry.catalog.store import Registry
-from registry.search.fusion import sense
+from registry.search.fusion import embedding_text
 from registry.views.view import View
 
 log = logging.getLogger(__name__)
@@ -94,7 +94,7 @@ class ToolVectors:
     def _compare(self, model: SentenceModel, view: View, query: str) -> Mapping[str, float] | None:
         known = self._matrices.get(view.profile.name)
         if known is None or known[0] is not view:
-            vectors = [self._vectors.get(_digest(sense(entry.wrapper))) for entry in view.entries]
+            vectors = [self._vectors.get(_digest(embedding_text(entry.wrapper))) for entry in view.entries]
             if any(vector is None for vector in vectors):
                 return None
             self._matrices[view.profile.name] = known = (view, model.matrix(vectors))
@@ -132,7 +132,7 @@ class ToolVectors:
 
 
 def _texts_by_digest(catalog: Catalog) -> dict[str, str]:
-    texts = map(sense, catalog.wrappers)
+    texts = map(embedding_text, catalog.wrappers)
     return {_digest(text): text for text in texts}
 
 

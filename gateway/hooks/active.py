@@ -101,7 +101,7 @@ class ActiveHooks:
         """One row for each tool, prompt and resource with hooks: which run before and after it, in order."""
         if not self.runners:
             return []
-        chains, offerings = self._chains, self._registry.catalog.offerings
+        chains, offerings = self._chains, self._registry.catalog.prompts_and_resources
         found = [chains.for_wrapper(wrapper) for wrapper in self._registry.catalog.wrappers]
         for prompt in offerings.prompts:
             found.append(chains.for_prompt_or_resource("prompt", prompt.server, prompt.key, prompt.original))

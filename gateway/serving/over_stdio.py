@@ -11,10 +11,10 @@ from gateway.app import open_gateway
 from gateway.config.model import Config
 from gateway.downstream.stdio_server import StdioServer
 from gateway.reload import Reloader
-from registry.views.profile import DEFAULT
+from registry.views.profile import DEFAULT_PROFILE
 
 
-async def serve_stdio(config: Config, *, state_dir: Path | None, profile: str = DEFAULT) -> int:
+async def serve_stdio(config: Config, *, state_dir: Path | None, profile: str = DEFAULT_PROFILE) -> int:
     """Serve one host until its end of the pipe closes, or a signal comes. Returns the exit code."""
     async with open_gateway(config, state_dir=state_dir) as gateway, anyio.create_task_group() as group:
         reloader = Reloader(gateway, check=lambda config: None)

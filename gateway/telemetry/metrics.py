@@ -65,7 +65,7 @@ class _Collector(Collector):
             up.add_metric([alias], float(link.session is not None))
             epochs.add_metric([alias], link.epoch)
             flight.add_metric([alias], link.in_flight)
-            tools.add_metric([alias], len(self._registry.catalog.of(alias)))
+            tools.add_metric([alias], len(self._registry.catalog.wrappers_of(alias)))
         yield from (up, epochs, flight, tools)
         yield GaugeMetricFamily(
             "typegate_private_links", "Connections that sessions have of their own.", len(self._private_links)

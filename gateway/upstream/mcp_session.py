@@ -25,7 +25,7 @@ from gateway.upstream.transport.jsonrpc import Transport
 from gateway.upstream.watch_list import WatchList
 from gateway.upstream.watching import Watcher
 from registry.catalog.catalog import ListKind
-from registry.intake.prompts_and_resources import OfferingKind
+from registry.intake.prompts_and_resources import ItemKind
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ MAX_ITEMS: Final = 20_000
 # What clients hold at most; beyond 2**53 a strict parser would refuse the whole list.
 MAX_TTL_MS: Final = 24 * 60 * 60 * 1000
 _ENVELOPE: Final = envelope(CLIENT_INFO)
-_LISTS: Final[Mapping[ListKind, tuple[OfferingKind, ...]]] = {
+_LISTS: Final[Mapping[ListKind, tuple[ItemKind, ...]]] = {
     "tools": (),  # asked for on their own: they alone are needed
     "prompts": ("prompts",),
     "resources": ("resources", "resourceTemplates"),
@@ -92,7 +92,7 @@ class McpSession:
         ttls_ms: list[int] = []
         scopes: set[Literal["public", "private"]] = set()
         tools = await self._list("tools", ttls_ms, scopes, limit_s) if "tools" in kinds else None
-        offerings: dict[OfferingKind, list[Any]] = {}
+        offerings: dict[ItemKind, list[Any]] = {}
         for member in (member for kind in ALL_KINDS & set(kinds) if self._offers(kind) for member in _LISTS[kind]):
             try:
                 offerings[member] = await self._list(member, ttls_ms, scopes, limit_s)

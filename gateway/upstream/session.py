@@ -9,8 +9,8 @@ from typing import Any, Final, Literal, Protocol
 from gateway.upstream.request_callbacks import RequestCallbacks
 from gateway.upstream.watch_list import WatchedKind, WatchList
 from registry.catalog.catalog import ListKind
-from registry.intake.prompts_and_resources import OfferingKind
-from registry.intake.tools import Finding
+from registry.intake.issues import ItemIssue
+from registry.intake.prompts_and_resources import ItemKind
 
 ALL_KINDS: Final[frozenset[ListKind]] = frozenset(("tools", "prompts", "resources"))
 
@@ -38,12 +38,12 @@ class RawListing:
     """
 
     tools: list[Any] | None
-    offerings: Mapping[OfferingKind, list[Any]]
+    offerings: Mapping[ItemKind, list[Any]]
     capabilities: Mapping[str, Any]
     ttl_ms: int | None
     scope: Literal["public", "private"]
-    refused: tuple[Finding, ...] = ()
-    noted: tuple[Finding, ...] = ()
+    refused: tuple[ItemIssue, ...] = ()
+    noted: tuple[ItemIssue, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,10 @@
 """From the arguments that a caller sent to those that are forwarded.
 
-`prepare` is the one path: repair, defaults, check. `repair` reads a wrong call as it was surely meant: `unwrapping`
-takes off envelopes, `attempt` answers each validation error by the one edit that mends it, `coercion` knows what a
-single value may mean. `problems` says what is wrong, `diagnosis` puts it into words, `example` makes a ready call.
+`prepare` is the whole path: repair, defaults, check. `repair` defines the levels of repair; `unwrapping` takes off JSON
+text and wrappers, and `validation_repair` resolves one validation error after the other, with `coercion` for single
+values and `spelling` for names. `repair_report` tells the caller what was done. `invoke_tool` first finds the tool and
+the arguments in a call of the generic tool.
+
+`problems` checks arguments and explains what is wrong with them: `diagnosis` words validation errors, and `example`
+makes an example call.
 """

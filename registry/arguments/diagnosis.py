@@ -1,4 +1,4 @@
-"""From the errors of a validator to what a caller should hear: fewest words, nothing twice, no value."""
+"""Turn validation errors into problems for a caller: few, each once, and without any value that was sent."""
 
 from __future__ import annotations
 
@@ -9,31 +9,46 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from registry.arguments import coercion
 from registry.schema import schemas
-from registry.schema.json_paths import MAX_SHOWN_KEY, MISSING, NO_NAMES, Path, at, declared, schema_at, show_path
-from registry.schema.text import excerpt
+from registry.schema.display_text import excerpt
+from registry.schema.json_paths import (
+    MAX_SHOWN_KEY,
+    MISSING,
+    NO_NAMES,
+    JsonPath,
+    declared_properties,
+    format_path,
+    value_at,
+)
 
 if TYPE_CHECKING:
     import jsonschema_rs
 
+# Room for one sentence with a path and some options; twenty problems still fit into one result.
 _MAX_MESSAGE: Final = 240
+# Options or alternatives that are looked at; a message has no room for more.
 _MAX_OPTIONS: Final = 50
-_MAX_NEAR: Final = 64
-_MAX_NEAR_LENGTH: Final = 40
-_MAX_NEAR_LOOKS: Final = 5
-"""Comparing words costs up to a tenth of a millisecond for each pair: so many names, so long, so often."""
-_MAX_BRANCH_DEPTH: Final = 4
-_MAX_UNEXPECTED: Final = 20
+# Comparing two words costs up to a tenth of a millisecond: so many names, of such a length, for so many questions.
+_MAX_COMPARED_NAMES: Final = 64
+_MAX_COMPARED_LENGTH: Final = 40
+_MAX_COMPARISONS: Final = 5
+# Alternatives inside alternatives; deeper ones are summarized, since nobody could follow the sentence.
+_MAX_ALTERNATIVE_DEPTH: Final = 4
+# Undeclared members, or errors of one alternative. No more than 20 problems are shown anyway.
+_MAX_PER_ERROR: Final = 20
+# Errors that are looked at for the types of nested alternatives.
+_MAX_TYPE_ERRORS: Final = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArgumentProblem:
-    """One thing wrong with an argument object; the path of a missing member ends with its name.
+    """One thing that is wrong with an argument object.
 
-    The path has the names of the schema, the message those that its reader was shown.
-    The message never holds a value that the caller sent.
+    Attributes:
+        path: Where, in the names of the schema; the path of a missing member ends with its name.
+        message: One sentence, in the names that its reader was shown. It never contains a value that was sent.
     """
 
-    path: Path
+    path: JsonPath
     kind: Literal["missing", "unknown", "type", "value"]
     message: str
 
@@ -44,26 +59,26 @@ def diagnose(
     schema: Any,
     names: Mapping[str, str] = NO_NAMES,
 ) -> list[ArgumentProblem]:
-    """Return the problems that these errors are about: what is missing first, each place and kind once.
+    """Return the problems behind validation errors: missing arguments first, each problem once.
 
     Args:
-        errors: What the validator says.
-        arguments: What it says it of.
-        schema: The schema that it knows.
-        names: Other names for some properties, which messages speak of; paths are as the schema has them.
+        errors: From the validator.
+        arguments: What was checked.
+        schema: What it was checked against.
+        names: Names that the reader was shown for some properties, if different.
     """
-    reader = _Reader(arguments, schema, names)
+    reader = _ErrorReader(arguments, schema, names)
     found = [problem for error in errors for problem in reader.problems_of(error)]
     mistyped = {problem.path for problem in found if problem.kind == "type"}
-    # Of the wrong type says it all: that it is not one of the options either helps nobody.
-    kept = [one for one in found if one.kind != "value" or one.path not in mistyped]
-    # Without what is missing no other correction makes the call work.
+    # A value of the wrong type is no valid option either, but saying so would not help.
+    kept = [problem for problem in found if problem.kind != "value" or problem.path not in mistyped]
+    # Without the missing arguments no other correction makes the call valid.
     kept.sort(key=lambda problem: problem.kind != "missing")
     return list(dict.fromkeys(kept))
 
 
-def kind_of(value: object) -> str:
-    """Return what kind of JSON value this is, with its article."""
+def describe_type(value: object) -> str:
+    """Return the JSON type of a value, with an article."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -77,46 +92,50 @@ def kind_of(value: object) -> str:
     return "an array" if isinstance(value, list) else "an object"
 
 
-class NearNames:
-    """Finds the name that another one was probably meant to be, a bounded number of times."""
+class NameSuggester:
+    """Finds the declared name that an unknown one was probably meant to be, a bounded number of times."""
 
-    __slots__ = ("_looks",)
+    __slots__ = ("_comparisons",)
 
     def __init__(self) -> None:
-        self._looks = 0
+        self._comparisons = 0
 
-    def find(self, name: str, names: Iterable[str]) -> str | None:
-        """Return the only name that is the same but for its spelling, else the nearest one if any is near."""
+    def suggest(self, name: str, names: Iterable[str]) -> str | None:
+        """Return the only name that differs in spelling alone, else the most similar one, or None."""
         if len(name) > MAX_SHOWN_KEY:
             return None
-        known = [one for one in names if len(one) <= MAX_SHOWN_KEY]
-        spelt = coercion.fold(name)
-        alike = [one for one in known if coercion.fold(one) == spelt]
+        known = [other for other in names if len(other) <= MAX_SHOWN_KEY]
+        spelling = coercion.normalized_parameter(name)
+        alike = [other for other in known if coercion.normalized_parameter(other) == spelling]
         if len(alike) == 1:
             return alike[0]
-        known = [one for one in known if len(one) <= _MAX_NEAR_LENGTH]
-        if self._looks >= _MAX_NEAR_LOOKS or len(known) > _MAX_NEAR or len(name) > _MAX_NEAR_LENGTH:
+        known = [other for other in known if len(other) <= _MAX_COMPARED_LENGTH]
+        if (
+            self._comparisons >= _MAX_COMPARISONS
+            or len(known) > _MAX_COMPARED_NAMES
+            or len(name) > _MAX_COMPARED_LENGTH
+        ):
             return None
-        self._looks += 1
+        self._comparisons += 1
         near = get_close_matches(name, known, n=1)
         return near[0] if near else None
 
 
-class _Reader:
-    """Reads the errors about one argument object."""
+class _ErrorReader:
+    """Words the errors about one argument object."""
 
-    __slots__ = ("_arguments", "_names", "_near", "_schema")
+    __slots__ = ("_arguments", "_names", "_schema", "_suggester")
 
     def __init__(self, arguments: dict[str, Any], schema: Any, names: Mapping[str, str]) -> None:
         self._arguments = arguments
         self._schema = schema
         self._names = names
-        self._near = NearNames()
+        self._suggester = NameSuggester()
 
     def problems_of(self, error: jsonschema_rs.ValidationError, depth: int = 0) -> list[ArgumentProblem]:
-        path: Path = tuple(error.instance_path)
+        path: JsonPath = tuple(error.instance_path)
         kind = error.kind
-        node = schema_at(self._schema, list(error.schema_path)[:-1])
+        node = value_at(self._schema, list(error.schema_path)[:-1])
         node = node if isinstance(node, dict) else {}
         where = self._shown(path)
         match kind.name:
@@ -124,8 +143,8 @@ class _Reader:
                 missing = (*path, str(getattr(kind, "property", "")))
                 return [_problem(missing, "missing", f"{self._shown(missing)} is required")]
             case "additionalProperties" | "unevaluatedProperties":
-                declared_here = declared(node, self._schema)
-                unexpected = [str(key) for key in getattr(kind, "unexpected", [])][:_MAX_UNEXPECTED]
+                declared_here = declared_properties(node, self._schema)
+                unexpected = [str(key) for key in getattr(kind, "unexpected", [])][:_MAX_PER_ERROR]
                 return [self._unknown(path, key, declared_here) for key in unexpected]
             case "type":
                 return [self._mistyped(path, [str(one) for one in getattr(kind, "types", [])])]
@@ -141,57 +160,61 @@ class _Reader:
                 text = f"{where}: {self._in_other_names(error.message)}"
         return [_problem(path, "value", text)]
 
-    def _shown(self, path: Path) -> str:
-        return show_path(path, self._names)
+    def _shown(self, path: JsonPath) -> str:
+        return format_path(path, self._names)
 
     def _in_other_names(self, message: str) -> str:
-        """Put the names that a validator quotes in its own words."""
+        """Return a message of the validator with the names that the reader was shown."""
         for name, other in self._names.items():
-            quoted = schemas.text_of(name)
-            message = message.replace(quoted, schemas.text_of(other)) if quoted in message else message
+            quoted = schemas.compact_json(name)
+            message = message.replace(quoted, schemas.compact_json(other)) if quoted in message else message
         return message
 
-    def _mistyped(self, path: Path, kinds: list[str]) -> ArgumentProblem:
-        value = at(self._arguments, path)
-        sent = "nothing" if value is MISSING else kind_of(value)
+    def _mistyped(self, path: JsonPath, kinds: list[str]) -> ArgumentProblem:
+        value = value_at(self._arguments, path)
+        sent = "nothing" if value is MISSING else describe_type(value)
         return _problem(path, "type", f"{self._shown(path)} is declared as {' or '.join(kinds)}, you sent {sent}")
 
-    def _unknown(self, path: Path, key: str, known: Iterable[str]) -> ArgumentProblem:
-        hint = _hint(self._near.find(key, [self._names.get(name, name) for name in known]))
+    def _unknown(self, path: JsonPath, key: str, known: Iterable[str]) -> ArgumentProblem:
+        hint = _hint(self._suggester.suggest(key, [self._names.get(name, name) for name in known]))
         return _problem((*path, key), "unknown", f"{self._shown((*path, key))} is not a parameter{hint}")
 
-    def _not_an_option(self, path: Path, node: dict[str, Any]) -> ArgumentProblem:
-        value = at(self._arguments, path)
+    def _not_an_option(self, path: JsonPath, node: dict[str, Any]) -> ArgumentProblem:
+        value = value_at(self._arguments, path)
         options = node.get("enum", [node["const"]] if "const" in node else [])
         options = options if isinstance(options, list) else []
-        shown = schemas.text_of(options[:_MAX_OPTIONS])
+        shown = schemas.compact_json(options[:_MAX_OPTIONS])
         text = f"{self._shown(path)} must be {shown[1:-1] if len(options) == 1 else f'one of {shown}'}"
-        words = [one for one in options[: _MAX_NEAR + 1] if isinstance(one, str)]
-        # Only the option is told, which is the schema's; the value may be anything.
-        hint = _hint(self._near.find(value, words)) if isinstance(value, str) and len(options) > 1 else ""
+        words = [one for one in options[: _MAX_COMPARED_NAMES + 1] if isinstance(one, str)]
+        # The suggestion is an option of the schema; the value itself may be a secret and is not quoted.
+        hint = _hint(self._suggester.suggest(value, words)) if isinstance(value, str) and len(options) > 1 else ""
         return _problem(path, "value", excerpt(text, _MAX_MESSAGE - len(hint)) + hint)
 
-    def _alternatives(self, error: jsonschema_rs.ValidationError, path: Path, depth: int) -> list[ArgumentProblem]:
-        """Speak of the one alternative that was surely meant, else of the types that would do."""
+    def _alternatives(self, error: jsonschema_rs.ValidationError, path: JsonPath, depth: int) -> list[ArgumentProblem]:
+        """Return the problems of the one alternative that was surely meant, else the types that would be accepted."""
         branches: list[list[jsonschema_rs.ValidationError]] = getattr(error.kind, "context", None) or []
         flat = f"{self._shown(path)} fits none of the alternatives"
-        if depth >= _MAX_BRANCH_DEPTH:
+        if depth >= _MAX_ALTERNATIVE_DEPTH:
             return [_problem(path, "value", flat)]
-        told = [
-            [problem for one in branch[:_MAX_UNEXPECTED] for problem in self.problems_of(one, depth + 1)]
+        found = [
+            [problem for inner in branch[:_MAX_PER_ERROR] for problem in self.problems_of(inner, depth + 1)]
             for branch in branches[:_MAX_OPTIONS]
         ]
-        meant = [problems for problems in told if not any(one.kind == "type" and one.path == path for one in problems)]
+        meant = [
+            problems
+            for problems in found
+            if not any(problem.kind == "type" and problem.path == path for problem in problems)
+        ]
         if not meant:
-            return [self._mistyped(path, _kinds(branches))]
+            return [self._mistyped(path, _declared_types(branches))]
         if len(meant) > 1:
-            # A wrong constant inside says that another alternative was meant.
-            unmarked = [problems for problems in meant if not any(one.kind == "value" for one in problems)]
+            # A wrong constant marks an alternative that was not meant: `{"kind": "circle"}` is no square with errors.
+            unmarked = [problems for problems in meant if not any(problem.kind == "value" for problem in problems)]
             meant = unmarked if len(unmarked) == 1 else meant
         return meant[0] if len(meant) == 1 else [_problem(path, "value", flat)]
 
 
-def _problem(path: Path, kind: Literal["missing", "unknown", "type", "value"], text: str) -> ArgumentProblem:
+def _problem(path: JsonPath, kind: Literal["missing", "unknown", "type", "value"], text: str) -> ArgumentProblem:
     return ArgumentProblem(path=path, kind=kind, message=excerpt(text, _MAX_MESSAGE))
 
 
@@ -199,11 +222,11 @@ def _hint(name: str | None) -> str:
     return f"; did you mean {excerpt(name, MAX_SHOWN_KEY)}?" if name is not None else ""
 
 
-def _kinds(branches: list[list[jsonschema_rs.ValidationError]]) -> list[str]:
-    """Return the types that the alternatives declare, those within alternatives included, each once."""
+def _declared_types(branches: list[list[jsonschema_rs.ValidationError]]) -> list[str]:
+    """Return the types that alternatives declare, nested ones included, each once."""
     kinds: dict[str, None] = {}
-    pending = [one for branch in reversed(branches[:_MAX_OPTIONS]) for one in branch[:_MAX_UNEXPECTED]]
-    for _step in range(200):
+    pending = [one for branch in reversed(branches[:_MAX_OPTIONS]) for one in branch[:_MAX_PER_ERROR]]
+    for _error in range(_MAX_TYPE_ERRORS):
         if not pending:
             break
         error = pending.pop()

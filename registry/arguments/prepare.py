@@ -1,4 +1,4 @@
-"""From what was sent to what is called: repair, then defaults, then the check."""
+"""Prepare the arguments of a call: repair them, add defaults, and check the result."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from registry.arguments import problems
-from registry.arguments.problems import ArgumentProblem
-from registry.arguments.repair import Restore, as_it_is, repair, repair_invalid
-from registry.arguments.unwrapping import Address, Repair
+from registry.arguments.diagnosis import ArgumentProblem
+from registry.arguments.repair import MapBack, repair, unmapped
+from registry.arguments.repair_report import Repair
+from registry.arguments.unwrapping import ToolAddress
 from registry.catalog.catalog import ToolWrapper
-from registry.catalog.shape import Level
-from registry.dialects.definitions import Lowered, restore
+from registry.catalog.shape import RepairLevel
+from registry.dialects.definitions import LoweredDefinition, map_arguments
 from registry.errors import SchemaRejected
 from registry.schema import schemas
-from registry.schema.json_paths import NO_NAMES, declared
+from registry.schema.json_paths import NO_NAMES, declared_properties
 from registry.schema.validators import Validator
 
 NO_DEFAULTS: Final[Mapping[str, Any]] = MappingProxyType({})
@@ -25,14 +26,14 @@ NO_DEFAULTS: Final[Mapping[str, Any]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """A call's arguments, ready to be sent or with what keeps them from it.
+    """A call's arguments, ready to be sent or with the problems that prevent it.
 
     Attributes:
-        arguments: What to send if there are no problems; the very object that came if nothing was done to it.
-        repairs: What was read in another way than it was written.
-        filled: The names that came from configuration.
-        problems: What keeps the call from its upstream; nothing is sent then.
-        understood: What the problems speak of: the arguments inside their wrapping, with defaults.
+        arguments: What to send if there are no problems; the very object that was sent to us if nothing was changed.
+        repairs: What was repaired.
+        filled: The names of arguments that were added from configured defaults.
+        problems: What is wrong; if there is anything, the call is not forwarded.
+        understood: What the problems refer to: the arguments without their wrappers and with defaults.
     """
 
     arguments: Any
@@ -42,15 +43,15 @@ class Prepared:
     understood: Any = None
 
 
-def fill(schema: Any, arguments: dict[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments with the defaults of declared parameters that are absent; nothing is invented.
+def fill_defaults(schema: Any, arguments: dict[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments with configured defaults for declared parameters that are absent.
 
-    The same object comes back when nothing was added. An argument that is there stays, null included.
+    An argument that was sent stays, null included. The same object is returned if nothing was added.
     """
     absent = [name for name in defaults if name not in arguments]
     if not absent:
         return arguments
-    names = declared(schema, schema)
+    names = declared_properties(schema, schema)
     added = {name: defaults[name] for name in absent if name in names}
     return {**arguments, **added} if added else arguments
 
@@ -59,67 +60,65 @@ def prepare(
     wrapper: ToolWrapper,
     arguments: Any,
     *,
-    level: Level = "safe",
+    level: RepairLevel = "safe",
     defaults: Mapping[str, Any] = NO_DEFAULTS,
-    lowered: Lowered | None = None,
+    lowered: LoweredDefinition | None = None,
 ) -> Prepared:
-    """Repair the arguments, fill in defaults, and check the outcome, in this order.
+    """Repair the arguments, add defaults, and check the result, in this order.
 
-    A valid call costs one look of the compiled validator and comes back as the same object. A default never
-    spoils a call that is right without it.
+    A valid call costs a single run of the compiled validator, and its arguments are returned as the same object. A
+    default never makes a call invalid that is valid without it.
 
     Args:
         wrapper: The tool.
-        arguments: What was sent, any JSON value; null is the same as nothing.
+        arguments: What was sent, any JSON value; null counts as an empty object.
         level: What may be repaired; see `registry.arguments.repair`.
-        defaults: What configuration says of parameters by name.
-        lowered: How the caller was shown the tool: names and nulls of that schema are led back before anything is
-            looked at, however deep inside a wrapping they are.
+        defaults: Configured values of parameters, by name.
+        lowered: The definition that the caller was shown: its names and nulls are mapped back first, however deep
+            inside wrappers they are.
     """
     schema = wrapper.input_schema
-    names = lowered.names if lowered is not None and lowered.keys else NO_NAMES
-    lead_back: Restore = as_it_is
+    names = lowered.shown_names if lowered is not None and lowered.original_names else NO_NAMES
+    map_back: MapBack = unmapped
     if lowered is not None and lowered.document is not None:
-        lead_back = partial(restore, lowered=lowered)
-    arguments = lead_back(arguments)
+        map_back = partial(map_arguments, lowered=lowered)
+    arguments = map_back(arguments)
     try:
         validator = schemas.validator(schema, wrapper.schema_digest)
-    except SchemaRejected:
+    except SchemaRejected:  # nothing to check against; the upstream decides
         plain = {} if arguments is None else arguments
         if not isinstance(plain, dict):
             return Prepared(arguments=plain, problems=problems.check(wrapper, plain, names), understood=plain)
-        return _ready(plain, fill(schema, plain, defaults))
+        return _with_defaults(wrapper, None, plain, defaults)
     valid = isinstance(arguments, dict) and validator.is_valid(arguments)
     if valid and level != "full":
-        return Prepared(arguments=arguments) if not defaults else _filled(wrapper, validator, arguments, defaults)
+        return _with_defaults(wrapper, validator, arguments, defaults) if defaults else Prepared(arguments=arguments)
     plain = {} if arguments is None and level == "off" else arguments
-    done = (repair if valid else repair_invalid)(
+    done = repair(
         schema,
         validator,
         plain,
         level,
-        address=Address(server=wrapper.server, tool=wrapper.tool, name=wrapper.name),
-        fill=lambda value: fill(schema, value, defaults),
-        lead_back=lead_back,
+        address=ToolAddress(server=wrapper.server, tool=wrapper.tool, name=wrapper.name),
+        fill=lambda value: fill_defaults(schema, value, defaults),
+        map_back=map_back,
+        known_valid=valid,
     )
     if done.valid:
-        return _filled(wrapper, validator, done.arguments, defaults, done.repairs)
-    understood = fill(schema, done.opened, defaults) if isinstance(done.opened, dict) else done.opened
+        return _with_defaults(wrapper, validator, done.arguments, defaults, done.repairs)
+    understood = fill_defaults(schema, done.unwrapped, defaults) if isinstance(done.unwrapped, dict) else done.unwrapped
     return Prepared(arguments=arguments, problems=problems.check(wrapper, understood, names), understood=understood)
 
 
-def _filled(
+def _with_defaults(
     wrapper: ToolWrapper,
-    validator: Validator,
+    validator: Validator | None,
     arguments: dict[str, Any],
     defaults: Mapping[str, Any],
     repairs: tuple[Repair, ...] = (),
 ) -> Prepared:
-    filled = fill(wrapper.input_schema, arguments, defaults)
-    spoilt = filled is not arguments and not validator.is_valid(filled)
-    return _ready(arguments, arguments if spoilt else filled, repairs)
-
-
-def _ready(arguments: dict[str, Any], filled: dict[str, Any], repairs: tuple[Repair, ...] = ()) -> Prepared:
-    added = tuple(name for name in filled if name not in arguments) if filled is not arguments else ()
+    filled = fill_defaults(wrapper.input_schema, arguments, defaults)
+    if filled is arguments or (validator is not None and not validator.is_valid(filled)):
+        return Prepared(arguments=arguments, repairs=repairs)
+    added = tuple(name for name in filled if name not in arguments)
     return Prepared(arguments=filled, repairs=repairs, filled=added)

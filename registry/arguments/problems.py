@@ -1,4 +1,4 @@
-"""What is wrong with these arguments, as data, and as text that a model can act on."""
+"""What is wrong with the arguments of a call, as data and as text that a model can act on."""
 
 from __future__ import annotations
 
@@ -6,42 +6,53 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, Literal
 
-from registry.arguments.diagnosis import ArgumentProblem, NearNames, diagnose, kind_of
-from registry.arguments.example import example_call
-from registry.arguments.unwrapping import Misaddressed
+from registry.arguments.diagnosis import ArgumentProblem, NameSuggester, describe_type, diagnose
+from registry.arguments.example import example_arguments
+from registry.arguments.invoke_tool import UnresolvedCall
 from registry.catalog.catalog import ToolWrapper
-from registry.dialects.definitions import Lowered
+from registry.dialects.definitions import LoweredDefinition
 from registry.errors import SchemaRejected
 from registry.schema import schemas
-from registry.schema.json_paths import MAX_SHOWN_KEY, NO_NAMES, declared, renamed_path, show_path
-from registry.schema.text import excerpt
+from registry.schema.display_text import excerpt
+from registry.schema.json_paths import MAX_SHOWN_KEY, NO_NAMES, declared_properties, format_path, rename_path
+from registry.schema.json_values import without_keys
 
+# More than a model corrects in one go; the next call shows what is left.
 MAX_PROBLEMS: Final = 20
+# Some 1,000 tokens: a failed call must not cost more than the definition of the tool.
 MAX_TEXT_LENGTH: Final = 4_000
+# Shares of that text, so that a long list leaves room for what follows: the missing names, what is wrong, and the
+# example call, which is written twice for `invoke_tool`.
+_MAX_MISSING: Final = 800
+_MAX_WRONG: Final = 1_200
+_MAX_EXAMPLE: Final = 900
+# With less room than this, a schema would only be its first few words.
+_MIN_SCHEMA: Final = 100
+# How much is quoted of the name of a server or tool.
+_MAX_QUOTED: Final = 200
+_MAX_TOOL_NAME: Final = 128
+# Errors looked at are more than the problems shown: what is missing may be reported after much that is wrong.
 _MAX_ERRORS: Final = 200
-"""Errors looked at, more than are told: what is missing may come after much that is wrong."""
+# Keys that are listed of what was sent, and suggestions for misspelled ones.
 _MAX_KEYS: Final = 20
-_MAX_HINTS: Final = 5
+_MAX_SUGGESTIONS: Final = 5
 
-Via = Literal["wrapper", "invoke_tool"]
-
-__all__ = [
-    "ArgumentProblem", "Via", "as_shown", "check", "explain", "explain_address", "ready_call", "renamed", "schema_text",
-]  # fmt: skip
+# How a tool was called: under its own name, or through the generic tool.
+CallRoute = Literal["wrapper", "invoke_tool"]
 
 
 def check(wrapper: ToolWrapper, arguments: object, names: Mapping[str, str] = NO_NAMES) -> tuple[ArgumentProblem, ...]:
-    """Return what keeps these arguments from the tool, at most 20 problems; nothing when they fit.
+    """Return what is wrong with the arguments, at most 20 problems; nothing if they are valid.
 
-    A schema that cannot be compiled finds no problem: its upstream decides.
+    With a schema that cannot be compiled there are no problems: its upstream decides.
 
     Args:
         wrapper: The tool.
         arguments: What would be sent to it.
-        names: Other names for some properties, of which messages speak.
+        names: Names that the reader was shown for some properties, if different.
     """
     if not isinstance(arguments, dict):
-        message = f"arguments are declared as object, you sent {kind_of(arguments)}"
+        message = f"arguments are declared as object, you sent {describe_type(arguments)}"
         return (ArgumentProblem(path=(), kind="type", message=message),)
     try:
         compiled = schemas.validator(wrapper.input_schema, wrapper.schema_digest)
@@ -61,69 +72,67 @@ def explain(
     problems: Sequence[ArgumentProblem],
     arguments: object,
     *,
-    via: Via = "wrapper",
+    via: CallRoute = "wrapper",
     understood: object = None,
-    lowered: Lowered | None = None,
+    lowered: LoweredDefinition | None = None,
 ) -> str:
-    """Return words that let a model call again rightly, at most 4,000 characters.
+    """Return a text that lets a model correct its call, at most 4,000 characters.
 
-    Names what is missing and what is wrong, the keys that were sent, a ready call with typed placeholders and the
-    schema, or the part of it that matters. Values that were sent are never repeated: one of them may be a secret.
+    It has what is missing and what is wrong, the keys that were sent, an example call with typed placeholders, and the
+    schema or the relevant part of it. Values that were sent are never repeated: one of them may be a secret.
 
     Args:
         wrapper: The tool.
         problems: What `check` found.
         arguments: What was sent.
-        via: The way the call came; through `invoke_tool` the nested form is shown beside the typed name.
-        understood: What the problems speak of, if that is not what was sent: the arguments inside a wrapping.
-        lowered: How the caller was shown the tool, where that is not as it is: it reads of nothing else.
+        via: How the tool was called; for `invoke_tool` the nested form is shown beside the typed name.
+        understood: What the problems refer to, if not to what was sent: the arguments inside a wrapper.
+        lowered: The definition that the caller was shown, if different; the text refers to nothing else.
     """
     if lowered is not None:
-        wrapper, understood = as_shown(wrapper, lowered), renamed(understood, lowered.names)
-        problems = [replace(one, path=renamed_path(one.path, lowered.names)) for one in problems]
+        wrapper, understood = as_advertised(wrapper, lowered), rename_members(understood, lowered.shown_names)
+        problems = [replace(problem, path=rename_path(problem.path, lowered.shown_names)) for problem in problems]
     sentences = [f"Not called: {wrapper.name}. Nothing was sent to its server."]
-    missing = [show_path(problem.path) for problem in problems if problem.kind == "missing"]
+    missing = [format_path(problem.path) for problem in problems if problem.kind == "missing"]
     if missing:
-        sentences.append(f"Missing: {_fit(', '.join(missing), 800)}.")
+        sentences.append(f"Missing: {_truncate(', '.join(missing), _MAX_MISSING)}.")
     others = [problem.message.rstrip(".") for problem in problems if problem.kind != "missing"]
     if others:
-        sentences.append(f"Wrong: {_fit('; '.join(others), 1_200)}.".replace("?.", "?"))
+        sentences.append(f"Wrong: {_truncate('; '.join(others), _MAX_WRONG)}.".replace("?.", "?"))
     spoken_of = arguments if understood is None else understood
-    hints = _near_misses(wrapper, problems, spoken_of) if missing else []
+    hints = _suggestions(wrapper, problems, spoken_of) if missing else []
     sentences.append(_sent(arguments, spoken_of) + "".join(f" {hint}" for hint in hints))
-    as_text = lowered is not None and lowered.nulls
-    sentences.append(f"Call it like: {ready_call(wrapper, via, as_text=as_text)}")
-    text = _fit(" ".join(sentences), MAX_TEXT_LENGTH)
+    as_text = lowered is not None and lowered.null_means_omitted
+    sentences.append(f"Call it like: {example_call(wrapper, via, as_text=as_text)}")
+    text = _truncate(" ".join(sentences), MAX_TEXT_LENGTH)
     room = MAX_TEXT_LENGTH - len(text) - len(" Schema: ")
-    return text if room < 100 else f"{text} Schema: {schema_text(wrapper, problems, spoken_of, room)}"
+    return text if room < _MIN_SCHEMA else f"{text} Schema: {schema_text(wrapper, problems, spoken_of, room)}"
 
 
-def as_shown(wrapper: ToolWrapper, lowered: Lowered) -> ToolWrapper:
-    """Return a wrapper with the definition that a caller was shown."""
+def as_advertised(wrapper: ToolWrapper, lowered: LoweredDefinition) -> ToolWrapper:
+    """Return a wrapper with the definition that the caller was shown."""
     if lowered.definition is wrapper.definition:
         return wrapper
     return replace(wrapper, definition=lowered.definition)
 
 
-def renamed(arguments: Any, names: Mapping[str, str]) -> Any:
-    """Return an argument object with the names of its members as a caller was shown them; anything else as it is."""
+def rename_members(arguments: Any, names: Mapping[str, str]) -> Any:
+    """Return an argument object with some members renamed; anything else as it is."""
     if not names or not isinstance(arguments, dict) or names.keys().isdisjoint(arguments):
         return arguments
     return {names.get(name, name): value for name, value in arguments.items()}
 
 
-def explain_address(found: Misaddressed, sent: object, lowered: Lowered | None = None) -> str:
-    """Return words for a call of `invoke_tool` that names no tool, or whose arguments are in doubt.
-
-    A server or a tool that is named and not known is for the catalog to speak of; here it is only repeated.
+def explain_unresolved(found: UnresolvedCall, sent: object, lowered: LoweredDefinition | None = None) -> str:
+    """Return a text about a call of `invoke_tool` that names no tool, or whose arguments are ambiguous.
 
     Args:
         found: What is wrong.
         sent: What was sent.
-        lowered: How the caller was shown the tool, if it is known which is meant.
+        lowered: The definition that the caller was shown, if it is known which tool is meant.
     """
     if "arguments" in found.faults:
-        what = f"invoke_tool takes an object, you sent {kind_of(sent)}."
+        what = f"invoke_tool takes an object, you sent {describe_type(sent)}."
     elif "mixture" in found.faults:
         what = "There are parameters in two places, and it is not clear which are meant."
     elif "form" in found.faults:
@@ -132,7 +141,9 @@ def explain_address(found: Misaddressed, sent: object, lowered: Lowered | None =
         named = {"server": found.server, "tool": found.tool}
         absent = [f"`{word}`" for word, name in named.items() if name is None]
         unknown = [
-            f"there is no {word} '{excerpt(named[word] or '', 200)}'" for word in found.faults if named.get(word)
+            f"there is no {word} '{excerpt(named[word] or '', _MAX_QUOTED)}'"
+            for word in found.faults
+            if named.get(word)
         ]
         missing = f"invoke_tool needs {' and '.join(absent)} as text" if absent else ""
         what = "; ".join([*([missing] if missing else []), *unknown]) + "."
@@ -141,49 +152,54 @@ def explain_address(found: Misaddressed, sent: object, lowered: Lowered | None =
     shape = '{"server":"<string>","tool":"<string>","arguments":{…}}'
     call = f"invoke_tool {shape}"
     if found.wrapper is not None:
-        shown = found.wrapper if lowered is None else as_shown(found.wrapper, lowered)
-        call = ready_call(shown, "invoke_tool", as_text=lowered is not None and lowered.nulls)
-    return _fit(" ".join([*sentences, f"Call it like: {call}"]), MAX_TEXT_LENGTH)
+        shown = found.wrapper if lowered is None else as_advertised(found.wrapper, lowered)
+        call = example_call(shown, "invoke_tool", as_text=lowered is not None and lowered.null_means_omitted)
+    return _truncate(" ".join([*sentences, f"Call it like: {call}"]), MAX_TEXT_LENGTH)
 
 
-def ready_call(wrapper: ToolWrapper, via: Via = "wrapper", *, as_text: bool = False) -> str:
-    """Return a call that only wants its placeholders filled, at most 1,500 characters.
+def example_call(wrapper: ToolWrapper, via: CallRoute = "wrapper", *, as_text: bool = False) -> str:
+    """Return a call with typed placeholders, at most 1,500 characters.
 
-    Through `invoke_tool` both ways are shown: the typed name, and the nested form.
+    For `invoke_tool` there are two forms of it: with the typed name, and nested.
 
     Args:
         wrapper: The tool, as the caller was shown it.
-        via: The way of the call.
+        via: How the tool was called.
         as_text: The caller was shown an `invoke_tool` that takes its arguments as text.
     """
-    call = _fit(schemas.text_of(example_call(wrapper.input_schema)), 450 if via == "invoke_tool" else 900)
+    call = _truncate(
+        schemas.compact_json(example_arguments(wrapper.input_schema)),
+        _MAX_EXAMPLE // 2 if via == "invoke_tool" else _MAX_EXAMPLE,
+    )
     if via == "wrapper":
         return call
-    server, tool = schemas.text_of(wrapper.server), schemas.text_of(excerpt(wrapper.tool, 128))
-    nested = schemas.text_of(call) if as_text else call
+    server, tool = schemas.compact_json(wrapper.server), schemas.compact_json(excerpt(wrapper.tool, _MAX_TOOL_NAME))
+    nested = schemas.compact_json(call) if as_text else call
     return f'{wrapper.name} {call} or invoke_tool {{"server":{server},"tool":{tool},"arguments":{nested}}}'
 
 
 def schema_text(wrapper: ToolWrapper, problems: Sequence[ArgumentProblem], arguments: object, room: int) -> str:
-    """Return the schema whole where it fits, else what this call cannot do without, else its start."""
+    """Return the whole schema if it fits, else the part that this call needs, else its beginning."""
     schema = wrapper.input_schema
     try:
-        whole = schemas.text_of(schema)
+        whole = schemas.compact_json(schema)
         if len(whole) <= room or not isinstance(schema, dict):
-            return _fit(whole, room)
+            return _truncate(whole, room)
         note = " (optional parameters left out)"
-        for part in _parts(schema, problems, arguments):
-            shorter = schemas.text_of(part)
+        for part in _schema_parts(schema, problems, arguments):
+            shorter = schemas.compact_json(part)
             if len(shorter) + len(note) <= room:
                 return shorter + note
     except SchemaRejected:
         return "(cannot be shown)"
-    return _fit(whole, room)
+    return _truncate(whole, room)
 
 
-def _parts(schema: dict[str, Any], problems: Sequence[ArgumentProblem], arguments: object) -> list[dict[str, Any]]:
-    """Return parts of a schema that matter for a call, the fullest first."""
-    properties, required = declared(schema, schema), schema.get("required")
+def _schema_parts(
+    schema: dict[str, Any], problems: Sequence[ArgumentProblem], arguments: object
+) -> list[dict[str, Any]]:
+    """Return ever smaller parts of a schema that matter for a call."""
+    properties, required = declared_properties(schema, schema), schema.get("required")
     wanted = [name for name in required if isinstance(name, str)] if isinstance(required, list) else []
     touched = [problem.path[0] for problem in problems if problem.path]
     sent = list(arguments)[:_MAX_KEYS] if isinstance(arguments, dict) else []
@@ -203,28 +219,33 @@ def _parts(schema: dict[str, Any], problems: Sequence[ArgumentProblem], argument
 def _without_texts(schema: Any) -> Any:
     if not isinstance(schema, dict):
         return schema
-    return {key: value for key, value in schema.items() if key not in ("description", "title", "examples")}
+    return without_keys(schema, ("description", "title", "examples"))
 
 
-def _near_misses(wrapper: ToolWrapper, problems: Sequence[ArgumentProblem], arguments: object) -> list[str]:
-    """Name the parameters that an open schema lets pass, and that were probably meant to be a missing one."""
+def _suggestions(wrapper: ToolWrapper, problems: Sequence[ArgumentProblem], arguments: object) -> list[str]:
+    """Return hints about undeclared parameters that are probably misspelled missing ones.
+
+    An open schema accepts any name, so that the validator reports the missing one only.
+    """
     if not isinstance(arguments, dict):
         return []
-    names = declared(wrapper.input_schema, wrapper.input_schema)
-    told = {problem.path for problem in problems if problem.kind == "unknown"}
+    names = declared_properties(wrapper.input_schema, wrapper.input_schema)
+    reported = {problem.path for problem in problems if problem.kind == "unknown"}
     missing = [str(one.path[0]) for one in problems if one.kind == "missing" and len(one.path) == 1]
     hints: list[str] = []
-    names_near = NearNames()
+    suggester = NameSuggester()
     for key in list(arguments)[:_MAX_KEYS]:
-        if key in names or (key,) in told or len(hints) >= _MAX_HINTS:
+        if key in names or (key,) in reported or len(hints) >= _MAX_SUGGESTIONS:
             continue
-        if (near := names_near.find(key, missing)) is not None:
+        if (near := suggester.suggest(key, missing)) is not None:
             hints.append(f"{excerpt(key, MAX_SHOWN_KEY)} is not a parameter; did you mean {near}?")
     return hints
 
 
 def _sent(arguments: object, understood: object) -> str:
-    text = f"Keys sent: {_keys_of(arguments)}" if isinstance(arguments, dict) else f"You sent: {kind_of(arguments)}"
+    text = (
+        f"Keys sent: {_keys_of(arguments)}" if isinstance(arguments, dict) else f"You sent: {describe_type(arguments)}"
+    )
     if isinstance(understood, dict) and understood is not arguments and arguments is not None:
         inner = _keys_of(understood)
         text += f", read as: {inner}" if inner != _keys_of(arguments) else ""
@@ -239,5 +260,5 @@ def _keys_of(arguments: object) -> str:
     return ", ".join(shown) + (f" and {more} more" if more else "")
 
 
-def _fit(text: str, limit: int) -> str:
+def _truncate(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -1,41 +1,41 @@
-"""Directed by the schema: what the model surely meant; otherwise nothing.
+"""Repair an argument object as its schema directs: what the model surely meant, otherwise nothing.
 
-A repair is one reading of what was sent, never a guess at what was not. Three levels:
+A repair is another reading of what was sent, never a guess at what was not. There are three levels:
 
 `off`
     Nothing is repaired.
 
-`safe` (the default): only what has a single reading.
-    - `json_text`: a text that holds JSON, made once or twice, where an object, array or no text is declared;
-      the same for the whole argument object. An empty text is an empty argument object.
-    - `unwrapped`: the argument object inside `arguments`, `params`, `args`, `input`, `parameters` or `kwargs`
-      where the schema declares no such property and nothing else is beside it but the tool's own address.
-    - `renamed`: a parameter's name that differs in case and separators from exactly one declared and absent
-      property. In an object that does not validate every such slip is renamed, so that nothing gets lost; but
-      none in a map, whose schema gives other names a meaning too.
-    - `converted`: `"5"`, `"true"`, `"null"` where that type is declared and text is not. `"5.0"` is no integer,
-      `"yes"` no boolean; a number that would change on the way stays what it is.
+`safe` (the default): only what can be read in a single way.
+    - `json_text`: a text that holds JSON, serialized once or twice, where an object or array is declared, or any
+      type but a string; the same for the whole argument object. An empty text is an empty argument object.
+    - `unwrapped`: the argument object inside `arguments`, `params`, `args`, `input`, `parameters` or `kwargs`,
+      if the schema declares no such property and nothing stands beside it but the tool's own address.
+    - `renamed`: a name that differs in case and separators from exactly one declared and absent property. In an
+      object that does not validate, every such name is replaced, so that nothing gets lost; but none in a map,
+      whose schema gives other names a meaning as well.
+    - `converted`: `"5"`, `"true"`, `"null"` where that type is declared and a string is not. `"5.0"` is no integer
+      and `"yes"` no boolean; a number that would be rounded stays as it is.
     - `listed`: one scalar where an array of that scalar is declared, unless it is a text that may hold several
       (`a, b`) or that looks like broken JSON.
-    - `letter_case`: an enumerated text that differs in case only, from exactly one option.
+    - `letter_case`: a text that differs from exactly one option of an enumeration in case only.
 
 `full`: also what rests on a convention, or leaves something out.
-    - `null_dropped`: null for an optional parameter that takes no null. (It might have meant: delete it.)
+    - `null_dropped`: null for an optional parameter that does not accept null. (It might have meant: delete it.)
     - `item_taken`: an array of one where no array is declared.
     - `listed` for one object where an array of objects is declared.
     - `converted` from an integer to text, and from `"5.0"` to an integer.
-    - `unwrapped` even where the whole validates, because the schema is open: see below.
+    - `unwrapped` even if the whole validates because the schema is open: see below.
 
-On the generic route `registry.arguments.unwrapping` adds repairs of the address around the arguments.
+For calls of `invoke_tool`, `registry.arguments.invoke_tool` adds repairs of the address around the arguments.
 
-The laws: what validates is never touched; what comes out validates, or nothing was repaired; repairing again
-changes nothing. So every edit is made where a validator complained, and nowhere else.
+The laws: what validates is never changed; what is returned validates, or nothing was repaired; repairing again
+changes nothing. So every edit is made where the validator reported an error, and nowhere else.
 
-Two rules meet where a schema declares properties, requires none and allows others: `{"arguments": {"limit": 5}}`
-validates there, though the tool will surely not find its limit. The law wins at `safe`: a caller can rely on a
-valid call to arrive as it was sent, whatever we think of it, and the check of a valid call stays one look of the
-compiled validator. `full` unwraps it, if all that is inside is declared and validates. Where a schema declares
-nothing at all, no level can know better than the caller.
+Two rules conflict where a schema declares properties, requires none and allows others: `{"arguments": {"limit": 5}}`
+validates there, although the tool will surely not find its limit. At `safe` the law wins: a caller can rely on a
+valid call to arrive as it was sent, and checking a valid call stays a single run of the compiled validator. `full`
+unwraps it, if everything inside is declared and validates. If a schema declares nothing at all, no level can know
+better than the caller.
 """
 
 from __future__ import annotations
@@ -44,50 +44,52 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from registry.arguments.attempt import Attempt
-from registry.arguments.unwrapping import Address, Repair, opened
-from registry.catalog.shape import Level
-from registry.schema.json_paths import declared
+from registry.arguments.repair_report import Repair
+from registry.arguments.unwrapping import ToolAddress, unwrap
+from registry.arguments.validation_repair import ValidationRepair
+from registry.catalog.shape import RepairLevel
+from registry.schema.json_paths import declared_properties
 from registry.schema.validators import Validator
 
 Fill = Callable[[dict[str, Any]], dict[str, Any]]
-Restore = Callable[[Any], Any]
+MapBack = Callable[[Any], Any]
 
 
-def as_it_is(arguments: Any) -> Any:
-    """Lead nothing back: the caller was shown the schema itself."""
+def unmapped(arguments: Any) -> Any:
+    """Return the arguments themselves: the caller was shown the very schema."""
     return arguments
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repaired:
-    """What became of an argument object.
+    """The outcome of repairing an argument object.
 
     Attributes:
         arguments: What validates; the very object that was sent if nothing was repaired.
-        repairs: What was done, in order; empty if nothing was.
+        repairs: What was done, in order.
         valid: Whether `arguments` validate.
-        opened: The best reading of the root: inside its wrapping, parameters as they were sent. It is what
-            an explanation should speak of, and must never be sent unless it is `arguments`.
+        unwrapped: The argument object inside its wrappers, with parameters as they were sent. Explanations refer to
+            it; it must not be sent unless it is `arguments`.
     """
 
     arguments: Any
     repairs: tuple[Repair, ...] = ()
     valid: bool
-    opened: Any
+    unwrapped: Any
 
 
 def repair(
     schema: Any,
     validator: Validator,
     arguments: Any,
-    level: Level = "safe",
+    level: RepairLevel = "safe",
     *,
-    address: Address | None = None,
+    address: ToolAddress | None = None,
     fill: Fill = lambda arguments: arguments,
-    lead_back: Restore = as_it_is,
+    map_back: MapBack = unmapped,
+    known_valid: bool | None = None,
 ) -> Repaired:
-    """Return the arguments that were surely meant, or the ones that were sent.
+    """Return the arguments that were surely meant, or those that were sent.
 
     Args:
         schema: The input schema.
@@ -95,44 +97,33 @@ def repair(
         arguments: What was sent: any JSON value.
         level: What may be repaired.
         address: Names that may stand beside a wrapped argument object.
-        fill: Adds defaults; an argument object that validates with them is as good as one without need of them.
-        lead_back: Puts an argument object that was written for another schema in the names of this one. What was
-            sent has been led back; what repair finds inside it has not.
+        fill: Adds defaults; arguments that validate with their defaults are accepted.
+        map_back: Puts arguments that were written for an advertised schema into the names of this one. What was sent
+            has been mapped already; what a repair finds inside it has not.
+        known_valid: Whether the arguments validate, if the caller has checked that.
     """
-    if isinstance(arguments, dict) and validator.is_valid(arguments):
-        if level == "full" and (inner := _lost_inside(schema, validator, arguments, address, lead_back)) is not None:
+    if known_valid is None:
+        known_valid = isinstance(arguments, dict) and validator.is_valid(arguments)
+    if known_valid:
+        if level == "full" and (inner := _wrapped_inside(schema, validator, arguments, address, map_back)) is not None:
             return inner
-        return Repaired(arguments=arguments, valid=True, opened=arguments)
-    return repair_invalid(schema, validator, arguments, level, address=address, fill=fill, lead_back=lead_back)
-
-
-def repair_invalid(
-    schema: Any,
-    validator: Validator,
-    arguments: Any,
-    level: Level = "safe",
-    *,
-    address: Address | None = None,
-    fill: Fill = lambda arguments: arguments,
-    lead_back: Restore = as_it_is,
-) -> Repaired:
-    """Do as `repair` does with arguments that are known not to validate."""
+        return Repaired(arguments=arguments, valid=True, unwrapped=arguments)
     if level == "off":
-        return Repaired(arguments=arguments, valid=_accepts(validator, arguments, fill), opened=arguments)
-    value, repairs = opened(
-        arguments, declared(schema, schema), address, until=lambda one: validator.is_valid(lead_back(one))
+        return Repaired(arguments=arguments, valid=_accepts(validator, arguments, fill), unwrapped=arguments)
+    value, repairs = unwrap(
+        arguments, declared_properties(schema, schema), address, until=lambda inner: validator.is_valid(map_back(inner))
     )
-    value = value if value is arguments else lead_back(value)
+    value = value if value is arguments else map_back(value)
     if not isinstance(value, dict):
-        return Repaired(arguments=arguments, valid=False, opened=arguments)
+        return Repaired(arguments=arguments, valid=False, unwrapped=arguments)
     if value is arguments or not validator.is_valid(value):
-        attempt = Attempt(schema, validator, value, full=level == "full", lead_back=lead_back)
-        mended = attempt.settle()
-        if not _accepts(validator, mended if attempt.repairs else value, fill):
-            return Repaired(arguments=arguments, valid=False, opened=value)
+        attempt = ValidationRepair(schema, validator, value, full=level == "full", map_back=map_back)
+        repaired = attempt.run()
+        if not _accepts(validator, repaired if attempt.repairs else value, fill):
+            return Repaired(arguments=arguments, valid=False, unwrapped=value)
         if attempt.repairs:
-            return Repaired(arguments=mended, repairs=(*repairs, *attempt.repairs), valid=True, opened=value)
-    return Repaired(arguments=value, repairs=tuple(repairs), valid=True, opened=value)
+            return Repaired(arguments=repaired, repairs=(*repairs, *attempt.repairs), valid=True, unwrapped=value)
+    return Repaired(arguments=value, repairs=tuple(repairs), valid=True, unwrapped=value)
 
 
 def _accepts(validator: Validator, arguments: Any, fill: Fill) -> bool:
@@ -143,15 +134,15 @@ def _accepts(validator: Validator, arguments: Any, fill: Fill) -> bool:
     )
 
 
-def _lost_inside(
-    schema: Any, validator: Validator, arguments: dict[str, Any], address: Address | None, lead_back: Restore
+def _wrapped_inside(
+    schema: Any, validator: Validator, arguments: dict[str, Any], address: ToolAddress | None, map_back: MapBack
 ) -> Repaired | None:
-    """Return the inner arguments of a call that validates only because its schema is open."""
-    names = declared(schema, schema)
-    inner, repairs = opened(arguments, names, address, until=lambda _: False)
-    inner = lead_back(inner) if repairs else inner
+    """Return the wrapped arguments of a call that validates only because its schema is open."""
+    names = declared_properties(schema, schema)
+    inner, repairs = unwrap(arguments, names, address, until=lambda _: False)
+    inner = map_back(inner) if repairs else inner
     if not repairs or not isinstance(inner, dict) or not inner or not names or not inner.keys() <= names.keys():
         return None
     if not validator.is_valid(inner):
         return None
-    return Repaired(arguments=inner, repairs=tuple(repairs), valid=True, opened=inner)
+    return Repaired(arguments=inner, repairs=tuple(repairs), valid=True, unwrapped=inner)

@@ -1,7 +1,8 @@
 """Every tool, prompt and resource that the gateway exposes, as one immutable value.
 
-`names` compiles wrapper names that are distinct, short and stable. `shape` is what configuration says of servers and
-their tools, `overrides` lays it over a definition, `notes` are the operators' own. `catalog` builds the catalog from
-listings, with `prompts_and_resources` for what is not a tool. `store` is the one mutable cell that holds it, and
-`drift` remembers what changed for callers who still use yesterday's names.
+`listing` is what one server listed, and `build` makes a `catalog` of all listings: `names` compiles wrapper names that
+are distinct, short and stable, `overrides` applies configured documentation to a definition, `notes` are operators'
+remarks on a tool, and `prompts_and_resources` is everything that is not a tool. `shape` is what configuration says
+about all of this. `store` is the one mutable cell that holds the current catalog, and `drift` remembers what was
+removed or renamed for callers that still use the old names.
 """

@@ -1,4 +1,4 @@
-"""What changed between two catalogs, remembered for callers who still speak of yesterday."""
+"""Names and parameters of earlier catalogs, for callers that still use them."""
 
 from __future__ import annotations
 
@@ -10,35 +10,39 @@ from cachetools import LRUCache
 
 from registry.catalog.catalog import CatalogChange, ToolWrapper
 from registry.catalog.names import WrapperName
+from registry.schema.json_values import without_keys
 from registry.schema.schemas import digest
 
-_REMEMBERED: Final = 4096
+# Removed wrappers and renamed parameters that are remembered, to answer calls that still use them. Each entry keeps a
+# whole definition alive: a few kilobytes, so some 10 MB in all.
+_MAX_REMEMBERED: Final = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Removed:
-    """A wrapper that is no more, and the one of the same shape that came in its place, if there is one."""
+class RemovedWrapper:
+    """A wrapper that was removed, and the new one with the same schema, if there is exactly one."""
 
     wrapper: ToolWrapper
     successor: WrapperName | None
 
 
 class Drift:
-    """Yesterday's names and parameters, bounded; kept up to date by the registry's changes."""
+    """A bounded memory of removed wrappers and renamed parameters, fed with the registry's changes."""
 
     def __init__(self) -> None:
-        self._removed: LRUCache[str, Removed] = LRUCache(_REMEMBERED)
-        self._renamed: LRUCache[str, Mapping[str, str]] = LRUCache(_REMEMBERED)
+        self._removed: LRUCache[str, RemovedWrapper] = LRUCache(_MAX_REMEMBERED)
+        self._renamed: LRUCache[str, Mapping[str, str]] = LRUCache(_MAX_REMEMBERED)
 
-    def note(self, change: CatalogChange) -> None:
-        """Take in one change of the catalog."""
+    def record(self, change: CatalogChange) -> None:
+        """Remember what one change of the catalog removed and renamed."""
         added = [change.after.resolve(name) for name in change.added]
         for name in change.added:
             self._removed.pop(name, None)
         for name in change.removed:
             gone = change.before.resolve(name)
-            heirs = [one.name for one in added if one.server == gone.server and one.schema_digest == gone.schema_digest]
-            self._removed[name] = Removed(wrapper=gone, successor=heirs[0] if len(heirs) == 1 else None)
+            alike = [new.name for new in added if new.server == gone.server and new.schema_digest == gone.schema_digest]
+            # Two candidates would be a guess, and a wrong successor is worse than none.
+            self._removed[name] = RemovedWrapper(wrapper=gone, successor=alike[0] if len(alike) == 1 else None)
         for name in change.changed:
             renamed = renamed_parameters(
                 change.before.resolve(name).input_schema, change.after.resolve(name).input_schema
@@ -46,27 +50,27 @@ class Drift:
             if renamed:
                 self._renamed[name] = {**self._renamed.get(name, {}), **renamed}
 
-    def removed(self, name: str) -> Removed | None:
-        """What is known of a name that is no more."""
+    def removed(self, name: str) -> RemovedWrapper | None:
+        """Return what is remembered of a wrapper name, or None."""
         return self._removed.get(name)
 
     def renamed(self, name: str) -> Mapping[str, str]:
-        """Old parameter names of a wrapper, each with today's."""
+        """Return former parameter names of a wrapper, each with the current one."""
         return self._renamed.get(name, {})
 
 
 def renamed_parameters(before: Any, after: Any) -> dict[str, str]:
-    """Parameters that went, each with the one that came with the same shape; only where it is no guess.
+    """Return removed parameters, each with the new one of the same schema, where there is exactly one.
 
-    Descriptions and titles do not count: a renamed parameter is usually described anew.
+    Descriptions and titles are ignored: a renamed parameter usually has a new description.
     """
     old, new = _properties(before), _properties(after)
-    gone = {name: _shape(schema) for name, schema in old.items() if name not in new}
-    came = {name: _shape(schema) for name, schema in new.items() if name not in old}
+    gone = {name: _shape_digest(schema) for name, schema in old.items() if name not in new}
+    came = {name: _shape_digest(schema) for name, schema in new.items() if name not in old}
     renamed: dict[str, str] = {}
     for name, shape in gone.items():
-        alike = [other for other, its in came.items() if its == shape]
-        if len(alike) == 1 and sum(its == shape for its in gone.values()) == 1:
+        alike = [other for other, other_shape in came.items() if other_shape == shape]
+        if len(alike) == 1 and sum(other_shape == shape for other_shape in gone.values()) == 1:
             renamed[name] = alike[0]
     return renamed
 
@@ -76,7 +80,7 @@ def _properties(schema: Any) -> dict[str, Any]:
     return properties if isinstance(properties, dict) else {}
 
 
-def _shape(schema: Any) -> str:
+def _shape_digest(schema: Any) -> str:
     if isinstance(schema, dict):
-        schema = {key: value for key, value in schema.items() if key not in ("description", "title")}
+        schema = without_keys(schema, ("description", "title"))
     return digest(schema)

@@ -1,16 +1,20 @@
-"""Compile wrapper names: sanitise, shorten, injective; nothing routes by splitting."""
+"""Compile wrapper names that are valid for hosts, short, and distinct for distinct (server, tool) pairs.
+
+Calls are routed by looking a name up, never by splitting it.
+"""
 
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
+from itertools import chain
 from typing import Final, NewType
 
 from registry.errors import AliasError, RegistryError
+from registry.schema.display_text import strip_accents
 
 ServerName = NewType("ServerName", str)
 ToolName = NewType("ToolName", str)
@@ -18,102 +22,108 @@ WrapperName = NewType("WrapperName", str)
 
 BUILTIN_NAMES: Final = frozenset({"invoke_tool", "find_tools", "list_servers", "get_server_details"})
 
-SEPARATOR: Final = "__"
-MIN_NAME_LENGTH: Final = 21
-"""Shortest limit that still holds `x-` + 8 hex, the separator, and one character + 8 hex."""
-
-_MAX_ALIAS_LENGTH: Final = 64
+NAME_SEPARATOR: Final = "__"
+# Model APIs take 64 characters, and hosts put up to 16 of their own in front of a name (`mcp__gateway__`).
+DEFAULT_NAME_LENGTH: Final = 48
+# 32 bits: among the thousands of tools of one gateway two equal digests are unlikely, and then made longer.
 _DIGEST_LENGTH: Final = 8
-_TOOL_ROOM: Final = 18
-"""Characters kept for the tool when the alias is long: a readable head and tail beside the digest."""
+# The shortest limit that still holds an alias of `x-` and a digest, the separator, and one character with a digest.
+MIN_NAME_LENGTH: Final = 2 + _DIGEST_LENGTH + len(NAME_SEPARATOR) + 1 + _DIGEST_LENGTH
+# What model APIs take for a whole name; a longer alias could never be shown in full.
+_MAX_ALIAS_LENGTH: Final = 64
+# Characters kept for the tool when the alias is long: a digest, and nine for a readable head and tail.
+_TOOL_CHARS: Final = 18
+# Below this, a head and a tail beside the digest would be a letter or two each, so only a head is kept.
+_MIN_READABLE_CHARS: Final = 6
+# A digest has 64 hexadecimal digits; it starts at 8 and doubles, so three rounds use all of them.
+_MAX_DIGEST_LENGTH: Final = 64
+_MAX_ROUNDS: Final = 8
+# A name's readable part comes from its beginning; names may be of any length.
+_READ_CHARS: Final = 2048
 
 _ALIAS = re.compile(r"[A-Za-z0-9]+(?:[-_][A-Za-z0-9]+)*")
 _CLEAN = re.compile(r"[A-Za-z0-9_-]+")
 _UNCLEAN = re.compile(r"[^A-Za-z0-9_-]+")
+# What the protocol recommends for tool names; an unprefixed tool keeps such a name exactly.
 _VERBATIM = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompiledName:
-    """A wrapper's name, and why it is not simply `alias__tool` (None when it is)."""
+    """A wrapper's name, and the reason if it is not simply `alias__tool`."""
 
     name: WrapperName
     reason: str | None
 
 
-def fold(name: str) -> str:
-    """Return the form in which two names may not be equal: `-` as `_`, case ignored."""
+def normalized_name(name: str) -> str:
+    """Return the form in which two names may not be equal: in lower case, with `-` as `_`."""
+    # Several hosts replace `-` by `_`, and some compare names without case.
     return name.replace("-", "_").casefold()
 
 
-def check_aliases(aliases: Iterable[str], *, max_length: int = 48) -> None:
-    """Accept aliases that compile into distinct prefixes.
+def check_aliases(aliases: Iterable[str], *, max_length: int = DEFAULT_NAME_LENGTH) -> None:
+    """Check that aliases compile into distinct prefixes.
 
     Raises:
-        AliasError: an alias breaks the grammar, or two of them look the same to a host.
+        AliasError: An alias is malformed, or two of them look the same to a host.
     """
     given = list(aliases)
-    malformed = [a for a in given if len(a) > _MAX_ALIAS_LENGTH or not _ALIAS.fullmatch(a)]
+    malformed = [alias for alias in given if len(alias) > _MAX_ALIAS_LENGTH or not _ALIAS.fullmatch(alias)]
     alike: dict[str, list[str]] = defaultdict(list)
     for alias in given:
         if alias not in malformed:
-            alike[fold(_alias_part(alias, max_length))].append(alias)
+            alike[normalized_name(_alias_prefix(alias, max_length))].append(alias)
     clashes = [group for group in alike.values() if len(group) > 1]
-    if not malformed and not clashes:
-        return
     sentences = []
     if malformed:
-        named = ", ".join(repr(a) for a in malformed)
-        sentences.append(
-            f"server aliases must be letters and digits, joined by single '-' or '_', at most "
-            f"{_MAX_ALIAS_LENGTH} characters: {named}"
-        )
+        form = f"letters and digits, joined by single '-' or '_', at most {_MAX_ALIAS_LENGTH} characters"
+        sentences.append(f"server aliases must be {form}: {', '.join(map(repr, malformed))}")
     for group in clashes:
-        named = ", ".join(repr(a) for a in group)
+        named = ", ".join(map(repr, group))
         sentences.append(f"server aliases look the same once compiled into tool names: {named}")
-    offenders = [a for a in given if a in malformed or any(a in group for group in clashes)]
-    raise AliasError(offenders, "; ".join(sentences))
+    if sentences:
+        offenders = {*malformed, *chain.from_iterable(clashes)}
+        raise AliasError([alias for alias in given if alias in offenders], "; ".join(sentences))
 
 
 def compile_names(
     server: ServerName,
     tools: Iterable[ToolName],
     *,
-    max_length: int = 48,
+    max_length: int = DEFAULT_NAME_LENGTH,
     prefixed: bool = True,
     renames: Mapping[ToolName, str] = {},
 ) -> dict[ToolName, CompiledName]:
-    """Give every tool of one server its wrapper name, whatever their order.
+    """Return the wrapper name of each tool of one server; their order makes no difference.
 
-    A shortened or sanitised name carries 8 hex digits of a digest of its own (server, tool) pair, so
-    no other tool or server can change it. Names that are clean but look alike to a host
-    (`list-items`, `List_Items`) are told apart in the same way; the one that is already in folded
-    form stays plain.
+    A shortened or sanitised name ends with 8 hexadecimal digits of a digest of its own (server, tool) pair, so that
+    no other tool or server can change it. Valid names that look alike to a host (`list-items`, `List_Items`) get a
+    digest as well, except for one that is already in normalized form.
 
     Raises:
-        RegistryError: the limit is too small to hold distinct names.
+        RegistryError: The limit is too small for distinct names.
     """
     if max_length < MIN_NAME_LENGTH:
         raise RegistryError(f"names need at least {MIN_NAME_LENGTH} characters, not {max_length}")
-    prefix = _alias_part(server, max_length) + SEPARATOR if prefixed else ""
-    forms = {tool: _Form(server, tool, prefix, max_length, prefixed, renames.get(tool)) for tool in tools}
-    _tell_apart(forms.values(), verbatim_allowed=not prefixed)
-    return {tool: CompiledName(name=form.name, reason=form.reason) for tool, form in forms.items()}
+    prefix = _alias_prefix(server, max_length) + NAME_SEPARATOR if prefixed else ""
+    candidates = {tool: _NameCandidate(server, tool, prefix, max_length, prefixed, renames.get(tool)) for tool in tools}
+    _resolve_collisions(list(candidates.values()), verbatim_allowed=not prefixed)
+    return {tool: CompiledName(name=found.name, reason=found.reason) for tool, found in candidates.items()}
 
 
-class _Form:
-    """One tool on its way to a name; `level` counts how much digest it needs."""
+class _NameCandidate:
+    """The name that one tool is about to get.
+
+    Attributes:
+        level: How often its digest was lengthened; 0 for a name without a digest.
+        verbatim: The tool's own name is kept exactly.
+    """
 
     __slots__ = ("level", "name", "pair", "part", "prefix", "reason", "renamed", "room", "verbatim")
 
     def __init__(
-        self,
-        server: ServerName,
-        tool: ToolName,
-        prefix: str,
-        max_length: int,
-        prefixed: bool,
-        rename: str | None,
+        self, server: ServerName, tool: ToolName, prefix: str, max_length: int, prefixed: bool, rename: str | None
     ) -> None:
         self.pair = (server, tool)
         self.part = tool if rename is None else rename
@@ -123,15 +133,15 @@ class _Form:
         self.reason: str | None = None
         self.verbatim = not prefixed and _VERBATIM.fullmatch(self.part) is not None
         self.level = 0
-        if not self.verbatim and (why := self._impurity(prefixed)) is not None:
-            self.level, self.reason = 1, why
+        if not self.verbatim and (flaw := self._flaw(prefixed)) is not None:
+            self.level, self.reason = 1, flaw
         elif self.renamed:
             self.reason = "renamed by configuration"
-        elif prefixed and not prefix.startswith(server + SEPARATOR):
+        elif prefixed and not prefix.startswith(server + NAME_SEPARATOR):
             self.reason = "the server's alias was adapted"
         self.name = self._render()
 
-    def _impurity(self, prefixed: bool) -> str | None:
+    def _flaw(self, prefixed: bool) -> str | None:
         if not self.part:
             return "the tool's name is empty"
         if not _CLEAN.fullmatch(self.part):
@@ -142,7 +152,11 @@ class _Form:
             return f"longer than {self.room + len(self.prefix)} characters"
         return None
 
-    def raise_level(self, reason: str) -> None:
+    @property
+    def is_normalized(self) -> bool:
+        return self.name == self.prefix + normalized_name(self.part)
+
+    def lengthen_digest(self, reason: str) -> None:
         self.level += 1
         self.verbatim = False
         self.reason = reason if self.level == 1 else self.reason
@@ -151,62 +165,60 @@ class _Form:
     def _render(self) -> WrapperName:
         if self.level == 0:
             return WrapperName(self.prefix + self.part)
-        length = min(_DIGEST_LENGTH << (self.level - 1), max(self.room - 1, _DIGEST_LENGTH), 64)
+        length = min(_DIGEST_LENGTH << (self.level - 1), max(self.room - 1, _DIGEST_LENGTH), _MAX_DIGEST_LENGTH)
         digest = _pair_digest(*self.pair)[:length]
-        plain = unicodedata.normalize("NFKD", self.part[:2048])
-        plain = "".join(c for c in plain if not unicodedata.combining(c))
-        plain = _UNCLEAN.sub("_", plain).strip("_-") or "tool"
+        plain = _UNCLEAN.sub("_", strip_accents(self.part[:_READ_CHARS])).strip("_-") or "tool"
         if not self.prefix and not plain[0].isalpha():
             plain = "t" + plain
         room = self.room - length
         if len(plain) + 1 <= room:
             return WrapperName(f"{self.prefix}{plain}_{digest}")
-        if room < 6:
+        if room < _MIN_READABLE_CHARS:
             return WrapperName(f"{self.prefix}{plain[:room]}{digest}")
+        # Names differ at both ends: the verb is in front, and what tells siblings apart at the back.
         tail = (room - 2) * 2 // 5
         head = room - 2 - tail
         return WrapperName(f"{self.prefix}{plain[:head]}_{plain[-tail:]}_{digest}")
 
 
-def _tell_apart(forms: Iterable[_Form], *, verbatim_allowed: bool) -> None:
-    """Raise the level of names that look alike until none do; the outcome has no order in it."""
-    everyone = list(forms)
-    for _round in range(8):
-        groups: dict[str, list[_Form]] = defaultdict(list)
-        for form in everyone:
-            groups[fold(form.name)].append(form)
-        crowded = [group for group in groups.values() if len(group) > 1]
+def _resolve_collisions(candidates: list[_NameCandidate], *, verbatim_allowed: bool) -> None:
+    """Lengthen the digests of names that look alike until none do; the order of candidates makes no difference."""
+    for _round in range(_MAX_ROUNDS):
+        groups: dict[str, list[_NameCandidate]] = defaultdict(list)
+        for candidate in candidates:
+            groups[normalized_name(candidate.name)].append(candidate)
+        collisions = [group for group in groups.values() if len(group) > 1]
         if verbatim_allowed:
-            # Without a prefix an exact name is a promise; only two equal ones can clash.
-            crowded = [group for group in crowded if not all(f.verbatim and not f.renamed for f in group)]
-        if not crowded:
+            # Without a prefix an exact name is a promise, even if a sibling looks like it to a host.
+            collisions = [group for group in collisions if not all(c.verbatim and not c.renamed for c in group)]
+        if not collisions:
             return
-        for folded_group in crowded:
-            _crowd_out(folded_group)
+        for group in collisions:
+            _resolve_collision(group)
 
 
-def _crowd_out(group: list[_Form]) -> None:
-    digested = [form for form in group if form.level]
-    exact = [form for form in group if form.verbatim and not form.renamed]
-    plain = [form for form in group if not form.level]
-    keepers: list[_Form]
+def _resolve_collision(group: list[_NameCandidate]) -> None:
+    digested = [candidate for candidate in group if candidate.level]
+    exact = [candidate for candidate in group if candidate.verbatim and not candidate.renamed]
+    plain = [candidate for candidate in group if not candidate.level]
+    keepers: list[_NameCandidate]
     if exact:
         keepers = exact
     elif digested:
         keepers = digested if len(digested) == 1 else []
     else:
-        # A renamed tool and a tool that has that very name are equal: neither may win by order.
-        keepers = [form for form in plain if form.name == form.prefix + fold(form.part)]
-        keepers = keepers if len(keepers) == 1 else [form for form in keepers if not form.renamed]
-    for form in group:
-        if form not in keepers:
-            form.raise_level("looks the same as a sibling's name to a host")
+        keepers = [candidate for candidate in plain if candidate.is_normalized]
+        # Between a tool that configuration renames and one that has that very name, the latter keeps it.
+        keepers = keepers if len(keepers) == 1 else [candidate for candidate in keepers if not candidate.renamed]
+    for candidate in group:
+        if candidate not in keepers:
+            candidate.lengthen_digest("looks the same as a sibling's name to a host")
 
 
-def _alias_part(alias: str, max_length: int) -> str:
-    """Return the alias as it appears in names: a letter first, short enough to leave room for a tool."""
+def _alias_prefix(alias: str, max_length: int) -> str:
+    """Return an alias as it appears in names: starting with a letter, and short enough to leave room for a tool."""
     part = alias if alias[:1].isalpha() else "s" + alias
-    room = max(_DIGEST_LENGTH + 2, max_length - len(SEPARATOR) - _TOOL_ROOM)
+    room = max(_DIGEST_LENGTH + 2, max_length - len(NAME_SEPARATOR) - _TOOL_CHARS)
     if len(part) <= room:
         return part
     digest = sha256(alias.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST_LENGTH]
@@ -214,5 +226,5 @@ def _alias_part(alias: str, max_length: int) -> str:
 
 
 def _pair_digest(server: str, tool: str) -> str:
-    # The separator cannot occur in an alias, so two pairs never give the same text.
+    # An alias has no NUL, so two pairs never give the same text. `surrogatepass`, since names come as they were sent.
     return sha256(f"{server}\0{tool}".encode("utf-8", "surrogatepass")).hexdigest()

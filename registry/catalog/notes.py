@@ -1,4 +1,4 @@
-"""Notes that an operator attaches to a tool, shown to models for as long as they are true."""
+"""Notes that operators attach to a tool, shown to models while they apply."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from typing import Any
 
 from registry.schema.schemas import digest
 
+# A note is appended to a description, of which hosts show 2,048 characters: half of that at most.
 MAX_NOTE_LENGTH = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
-    """One note.
+    """One note on one tool.
 
     Attributes:
-        digest: Of the upstream's definition when the note was written: about another one it says nothing.
-        of_failure: It tells of a failure, and is wrong after the next success.
-        until_s: When its time is over, in seconds since 1970; None for never.
+        digest: Of the upstream's definition when the note was written; the note applies to no other.
+        of_failure: The note is about a failure, and ends with the next success.
+        until_s: When the note ends, in seconds since 1970; None for never.
     """
 
     id: str
@@ -29,8 +30,8 @@ class Note:
 
 
 def notes_about(upstream: Mapping[str, Any], notes: tuple[Note, ...]) -> tuple[Note, ...]:
-    """Return the notes that are about this very definition."""
-    if not notes:
+    """Return the notes that were written about this very definition."""
+    if not notes:  # spares nearly every tool the digest
         return ()
-    today = digest(upstream)
-    return tuple(note for note in notes if note.digest == today)
+    current = digest(upstream)
+    return tuple(note for note in notes if note.digest == current)

@@ -1,8 +1,8 @@
-"""What configuration says about a tool, laid over what its upstream says, as functions on definitions.
+"""Apply what configuration says about a tool to its upstream's definition.
 
-Where the upstream declares parameters it knows best: configuration fills descriptions that are missing,
-and what contradicts is left out with a warning, unless the overlay says that it replaces. Where the
-upstream declares nothing, the configured arguments are the schema.
+Where the upstream declares parameters, it has precedence: configuration adds missing descriptions, and whatever
+contradicts the schema is ignored with a warning, unless the override says `replace`. Where the upstream declares
+nothing, the configured arguments become the schema.
 """
 
 from __future__ import annotations
@@ -12,20 +12,23 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from registry.errors import RegistryError
-from registry.schema.text import clean, excerpt
+from registry.schema.display_text import clean, excerpt
 
 ARGUMENT_TYPES: Final = ("string", "number", "integer", "boolean", "array", "object")
+# The tool with the most arguments in `tests/corpus` has 55; a list of more than this is a mistake in the file.
 MAX_ARGUMENTS: Final = 200
+# How much of a name is quoted in a message.
+_MAX_QUOTED: Final = 64
 _MEMBERS: Final = ("name", "type", "description", "required")
 _COMPOSITION: Final = ("$ref", "$dynamicRef", "allOf", "anyOf", "oneOf", "patternProperties", "if")
 
 
-class OverlayRejected(RegistryError):
-    """The configured arguments of one tool cannot be used; the text says which, and what was expected."""
+class OverrideRejected(RegistryError):
+    """The configured arguments of one tool are invalid; the message says where, and what was expected."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Argument:
+class DocumentedArgument:
     """One argument as configuration documents it."""
 
     name: str
@@ -35,30 +38,30 @@ class Argument:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Overlay:
+class ToolOverride:
     """What configuration says about one tool.
 
     Attributes:
         arguments: In the order of the file.
-        replace: The arguments win over what the upstream declares.
-        description: Stands in the place of the upstream's.
-        rejected: Why the configured arguments are not used.
+        replace: The arguments take precedence over what the upstream declares.
+        description: Replaces the upstream's.
+        rejected: Why the configured arguments are not used, if so.
     """
 
-    arguments: tuple[Argument, ...] = ()
+    arguments: tuple[DocumentedArgument, ...] = ()
     replace: bool = False
     description: str | None = None
     rejected: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Enriched:
-    """A definition under its overlay.
+class OverrideResult:
+    """A definition with its override applied.
 
     Attributes:
-        definition: The same object when the overlay changes nothing.
-        documented: The arguments of which configuration said something that is shown.
-        warnings: What the overlay said in vain, one sentence each.
+        definition: The same object if the override changes nothing.
+        documented: The arguments that show configured documentation.
+        warnings: What had no effect, one sentence each.
     """
 
     definition: dict[str, Any]
@@ -67,8 +70,8 @@ class Enriched:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ArgumentRow:
-    """One argument as people and models read it; `source` says whose words its documentation is."""
+class ArgumentSummary:
+    """One argument as people and models read it; `source` says who documented it."""
 
     name: str
     type: str
@@ -77,81 +80,86 @@ class ArgumentRow:
     source: str
 
 
-def read_arguments(entries: object) -> tuple[Argument, ...]:
-    """The arguments that a configuration's list stands for.
+def parse_arguments(entries: object) -> tuple[DocumentedArgument, ...]:
+    """Return the arguments that a list in the configuration describes.
 
     Raises:
-        OverlayRejected: One has no name, a name that stands twice, an unknown type, or is nothing of the kind.
+        OverlayRejected: An entry has no name, a repeated name, an unknown type, or is not an object at all.
     """
     if not isinstance(entries, list):
-        raise OverlayRejected("arguments is no list; expected a list of {name, type, description, required}")
+        raise OverrideRejected("arguments is no list; expected a list of {name, type, description, required}")
     if len(entries) > MAX_ARGUMENTS:
-        raise OverlayRejected(f"there are {len(entries)} arguments; expected at most {MAX_ARGUMENTS}")
-    arguments: dict[str, Argument] = {}
+        raise OverrideRejected(f"there are {len(entries)} arguments; expected at most {MAX_ARGUMENTS}")
+    arguments: dict[str, DocumentedArgument] = {}
     for index, entry in enumerate(entries, 1):
-        argument = _read(entry, index)
+        argument = _parse_argument(entry, index)
         if argument.name in arguments:
-            raise OverlayRejected(f"the argument '{excerpt(argument.name, 64)}' stands twice; expected each name once")
+            raise OverrideRejected(
+                f"the argument '{excerpt(argument.name, _MAX_QUOTED)}' stands twice; expected each name once"
+            )
         arguments[argument.name] = argument
     return tuple(arguments.values())
 
 
-def _read(entry: object, index: int) -> Argument:
+def _quoted(name: str) -> str:
+    return f"the argument '{excerpt(name, _MAX_QUOTED)}'"
+
+
+def _parse_argument(entry: object, index: int) -> DocumentedArgument:
     if not isinstance(entry, dict):
-        raise OverlayRejected(f"argument {index} is no object; expected {{name, type, description, required}}")
+        raise OverrideRejected(f"argument {index} is no object; expected {{name, type, description, required}}")
     name = entry.get("name")
     if not isinstance(name, str) or not name.strip():
-        raise OverlayRejected(f"argument {index} has no name; expected name: text")
-    label = f"the argument '{excerpt(name, 64)}'"
+        raise OverrideRejected(f"argument {index} has no name; expected name: text")
+    label = _quoted(name)
     for member in entry:
         if member not in _MEMBERS:
-            raise OverlayRejected(
-                f"{label} has an unknown key '{excerpt(str(member), 64)}'; expected {_list(_MEMBERS)}"
+            raise OverrideRejected(
+                f"{label} has an unknown key '{excerpt(str(member), _MAX_QUOTED)}'; expected {_list(_MEMBERS)}"
             )
     kind, description, required = entry.get("type"), entry.get("description"), entry.get("required")
     if kind is not None and kind not in ARGUMENT_TYPES:
-        raise OverlayRejected(f"{label} has the type {excerpt(str(kind), 64)!r}; expected {_list(ARGUMENT_TYPES)}")
+        raise OverrideRejected(
+            f"{label} has the type {excerpt(str(kind), _MAX_QUOTED)!r}; expected {_list(ARGUMENT_TYPES)}"
+        )
     if description is not None and not isinstance(description, str):
-        raise OverlayRejected(f"{label} has a description that is no text; expected text")
+        raise OverrideRejected(f"{label} has a description that is no text; expected text")
     if required is not None and not isinstance(required, bool):
-        raise OverlayRejected(f"{label} has a wrong value for required; expected true or false")
-    return Argument(
-        name=name,
-        type=kind,
-        description=clean(description) if description else None,
-        required=bool(required),
+        raise OverrideRejected(f"{label} has a wrong value for required; expected true or false")
+    return DocumentedArgument(
+        name=name, type=kind, description=clean(description) if description else None, required=bool(required)
     )
 
 
-def enrich(definition: dict[str, Any], overlay: Overlay) -> Enriched:
-    """Lay configuration over a definition; nothing that the upstream gave is changed in place."""
+def apply_override(definition: dict[str, Any], override: ToolOverride) -> OverrideResult:
+    """Return a definition with configured documentation; the upstream's objects are not changed in place."""
     described = definition
-    if overlay.description is not None:
-        described = {**definition, "description": clean(overlay.description)}
-    if overlay.rejected is not None:
-        return Enriched(definition=described, warnings=(f"its arguments are not used: {overlay.rejected}",))
+    if override.description is not None:
+        described = {**definition, "description": clean(override.description)}
+    if override.rejected is not None:
+        return OverrideResult(definition=described, warnings=(f"its arguments are not used: {override.rejected}",))
     schema = definition.get("inputSchema")
-    if not overlay.arguments or not isinstance(schema, dict):
-        return Enriched(definition=described)
+    if not override.arguments or not isinstance(schema, dict):
+        return OverrideResult(definition=described)
     declared = schema.get("properties")
     properties: dict[str, Any] = dict(declared) if isinstance(declared, dict) else {}
-    open_ = overlay.replace or _declares_nothing(schema)
+    may_add = override.replace or _declares_nothing(schema)
     documented: set[str] = set()
     warnings: list[str] = []
     required: list[str] = []
-    for argument in overlay.arguments:
+    for argument in override.arguments:
         if argument.name not in properties:
-            if not open_:
+            if not may_add:
                 warnings.append(
-                    f"'{excerpt(argument.name, 64)}' is no parameter of this tool; the upstream's schema stays"
+                    f"'{excerpt(argument.name, _MAX_QUOTED)}' is no parameter of this tool; the upstream's schema stays"
                 )
                 continue
-            properties[argument.name] = _property(argument)
+            properties[argument.name] = _property_schema(argument)
         else:
             known = properties[argument.name]
-            merged = _merged(known, argument, replace=overlay.replace)
+            merged = _merge_property(known, argument, replace=override.replace)
             if merged is None:
-                name = excerpt(argument.name, 64)
+                name = excerpt(argument.name, _MAX_QUOTED)
                 warnings.append(f"'{name}' is of another type than {argument.type}; the upstream's schema stays")
                 continue
             if merged is known and not argument.required:
@@ -161,14 +169,14 @@ def enrich(definition: dict[str, Any], overlay: Overlay) -> Enriched:
         if argument.required:
             required.append(argument.name)
     if not documented:
-        return Enriched(definition=described, warnings=tuple(warnings))
-    enriched = {**schema, "properties": properties}
+        return OverrideResult(definition=described, warnings=tuple(warnings))
+    merged_schema = {**schema, "properties": properties}
     already = schema.get("required")
     names = list(dict.fromkeys([*(already if isinstance(already, list) else []), *required]))
     if names:
-        enriched["required"] = names
-    return Enriched(
-        definition={**described, "inputSchema": enriched},
+        merged_schema["required"] = names
+    return OverrideResult(
+        definition={**described, "inputSchema": merged_schema},
         documented=frozenset(documented),
         warnings=tuple(warnings),
     )
@@ -179,29 +187,29 @@ def _declares_nothing(schema: Mapping[str, Any]) -> bool:
     return not schema.get("properties") and not closed and not any(keyword in schema for keyword in _COMPOSITION)
 
 
-def _property(argument: Argument) -> dict[str, Any]:
-    made: dict[str, Any] = {}
+def _property_schema(argument: DocumentedArgument) -> dict[str, Any]:
+    schema: dict[str, Any] = {}
     if argument.type is not None:
-        made["type"] = argument.type
+        schema["type"] = argument.type
     if argument.type == "array":
-        # Some model APIs refuse an array that says nothing of its items.
-        made["items"] = {}
+        # Some model APIs reject an array whose items are not declared.
+        schema["items"] = {}
     if argument.description is not None:
-        made["description"] = argument.description
-    return made
+        schema["description"] = argument.description
+    return schema
 
 
-def _merged(known: Any, argument: Argument, *, replace: bool) -> Any:
-    """The property under its documentation; None where the two contradict."""
+def _merge_property(known: Any, argument: DocumentedArgument, *, replace: bool) -> Any:
+    """Return a declared property with its configured documentation; None if the two contradict."""
     if not isinstance(known, dict):
         known = {}
-    said = _property(argument)
+    documented = _property_schema(argument)
     kinds = known.get("type")
     kinds = kinds if isinstance(kinds, list) else [kinds]
     agrees = argument.type is None or kinds == [None] or argument.type in kinds
     if replace:
-        # Another type makes nothing of what the upstream said about the old one.
-        return {**known, **said} if agrees else said
+        # With another type, the upstream's bounds and formats of the old one make no sense.
+        return {**known, **documented} if agrees else documented
     if not agrees:
         return None
     if argument.description is None or (isinstance(known.get("description"), str) and known["description"].strip()):
@@ -209,17 +217,17 @@ def _merged(known: Any, argument: Argument, *, replace: bool) -> Any:
     return {**known, "description": argument.description}
 
 
-def rows(definition: Mapping[str, Any], documented: frozenset[str]) -> list[ArgumentRow]:
-    """The arguments of a tool, in the order of its schema."""
+def argument_summaries(definition: Mapping[str, Any], documented: frozenset[str]) -> list[ArgumentSummary]:
+    """Return the arguments of a tool, in the order of its schema."""
     schema = definition.get("inputSchema")
     schema = schema if isinstance(schema, dict) else {}
     properties, required = schema.get("properties"), schema.get("required")
-    found: list[ArgumentRow] = []
+    found: list[ArgumentSummary] = []
     for name, member in properties.items() if isinstance(properties, dict) else ():
         member = member if isinstance(member, dict) else {}
         kind, description = member.get("type", "any"), member.get("description")
         found.append(
-            ArgumentRow(
+            ArgumentSummary(
                 name=name,
                 type=" or ".join(map(str, kind)) if isinstance(kind, list) else str(kind),
                 required=isinstance(required, list) and name in required,
@@ -230,13 +238,14 @@ def rows(definition: Mapping[str, Any], documented: frozenset[str]) -> list[Argu
     return found
 
 
-def manual(definition: Mapping[str, Any]) -> str:
-    """One tool as text for a model: its arguments with type, description, required or optional."""
+def usage_text(definition: Mapping[str, Any]) -> str:
+    """Return one tool as text for a model: its description, and each argument with type and description."""
     lines = [f"{definition.get('name')}: {definition.get('description') or ''}".rstrip()]
-    arguments = rows(definition, frozenset())
-    for one in arguments:
-        need = "required" if one.required else "optional"
-        lines.append(f"  {one.name} ({one.type}, {need}){': ' + one.description if one.description else ''}")
+    arguments = argument_summaries(definition, frozenset())
+    for argument in arguments:
+        need = "required" if argument.required else "optional"
+        description = f": {argument.description}" if argument.description else ""
+        lines.append(f"  {argument.name} ({argument.type}, {need}){description}")
     return "\n".join(lines if arguments else [*lines, "  no declared arguments"])
 
 

@@ -1,4 +1,4 @@
-"""What configuration says of servers and their tools, as the catalog and the calls need it."""
+"""What configuration says about servers and their tools, in the form that the catalog and calls need."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, Final, Literal
 
-from registry.catalog.names import ServerName, ToolName
+from registry.catalog.names import DEFAULT_NAME_LENGTH, ServerName, ToolName
 from registry.catalog.notes import Note
-from registry.catalog.overrides import Overlay
+from registry.catalog.overrides import ToolOverride
 
-Level = Literal["off", "safe", "full"]
-"""What may be repaired in a call; `registry.arguments.repair` says what each contains."""
+# What may be repaired in a call; the docstring of `registry.arguments.repair` defines the levels.
+RepairLevel = Literal["off", "safe", "full"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerShape:
-    """How one server's tools are named, documented and called, and which of them exist; patterns match upstream names.
+    """How one server's tools are named, documented and called, and which are exposed. Patterns match upstream names.
 
     Attributes:
-        notes: What operators have noted about tools.
-        repair: What may be repaired in calls of this server, `repairs` of single tools.
-        defaults: Values for parameters of these names that a call leaves out.
-        plain_nulls: Schemas are shown without null where they take something else beside it.
+        notes: Operators' notes, by tool.
+        repair: What may be repaired in calls of this server; `repairs` has single tools.
+        defaults: Values for parameters of these names, where a call omits them.
+        plain_nulls: Show optional arguments without null as an alternative.
     """
 
     prefixed: bool = True
@@ -32,7 +32,7 @@ class ServerShape:
     hidden: frozenset[str] = frozenset()
     allow: tuple[str, ...] = ("*",)
     deny: tuple[str, ...] = ()
-    overlays: Mapping[str, Overlay] = field(default_factory=dict)
+    overrides: Mapping[str, ToolOverride] = field(default_factory=dict)
     notes: Mapping[str, tuple[Note, ...]] = field(default_factory=dict)
     display_name: str | None = None
     tags: tuple[str, ...] = ()
@@ -46,16 +46,16 @@ class ServerShape:
     pinned: frozenset[str] = frozenset()
     priority: int = 0
     priorities: Mapping[str, int] = field(default_factory=dict)
-    repair: Level = "safe"
-    repairs: Mapping[str, Level] = field(default_factory=dict)
+    repair: RepairLevel = "safe"
+    repairs: Mapping[str, RepairLevel] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
 
-    def repair_of(self, tool: str) -> Level:
-        """Tell what may be repaired in calls of this tool."""
+    def repair_level(self, tool: str) -> RepairLevel:
+        """Return what may be repaired in calls of this tool."""
         return self.repairs.get(tool, self.repair)
 
-    def shows(self, tool: str) -> bool:
-        """Tell whether this tool has a wrapper at all."""
+    def exposes(self, tool: str) -> bool:
+        """Return whether this tool has a wrapper at all."""
         return (
             tool not in self.hidden
             and any(fnmatchcase(tool, pattern) for pattern in self.allow)
@@ -68,9 +68,9 @@ _DEFAULT: Final = ServerShape()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """What configuration says about the catalog; the order of servers settles clashes of bare names."""
+    """What configuration says about the catalog; the order of servers decides who keeps a shared unprefixed name."""
 
-    max_length: int = 48
+    max_length: int = DEFAULT_NAME_LENGTH
     servers: Mapping[ServerName, ServerShape] = field(default_factory=dict)
 
     def of(self, server: ServerName) -> ServerShape:

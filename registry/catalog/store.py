@@ -1,4 +1,4 @@
-"""Registry: the one mutable cell."""
+"""Registry: the one mutable cell that holds the current catalog."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from itertools import count
 
-from registry.catalog.catalog import Catalog, CatalogChange, ServerListing, build
+from registry.catalog.build import build_catalog
+from registry.catalog.catalog import Catalog, CatalogChange
+from registry.catalog.listing import ServerListing
 from registry.catalog.names import ServerName
 from registry.catalog.shape import Shape
 
@@ -20,47 +22,48 @@ class Registry:
     """Holds the current catalog and swaps it whole; synchronous throughout.
 
     Attributes:
-        catalog: what a call pins with one attribute load.
-        shape: the configuration that the catalog was built with.
+        catalog: The current catalog; a call reads this attribute once and uses one catalog from start to end.
+        shape: The configuration that the catalog was built with.
     """
 
     __slots__ = ("_ids", "_listeners", "catalog", "shape")
 
     def __init__(self, shape: Shape) -> None:
         self.shape = shape
-        self.catalog: Catalog = build({}, shape, version=0)
+        self.catalog: Catalog = build_catalog({}, shape, version=0)
         self._listeners: dict[int, tuple[Listener, bool]] = {}
         self._ids = count()
 
     def put(self, listing: ServerListing) -> CatalogChange:
-        """Take in one listing; one of an older epoch changes nothing, the same epoch is a re-listing."""
+        """Replace a server's listing; one of an older epoch changes nothing, the same epoch lists again."""
+        # A slow listing of a lost connection may arrive after that of the next one.
         current = self.catalog.servers.get(listing.server)
         if current is not None and listing.epoch < current.epoch:
             return CatalogChange(self.catalog, self.catalog)
         return self._swap({**self.catalog.servers, listing.server: listing})
 
     def mark_stale(self, server: ServerName, epoch: int) -> CatalogChange:
-        """Note that the connection of this epoch is lost; its wrappers stay listed."""
+        """Record that the connection of this epoch is lost; its wrappers stay listed."""
         current = self.catalog.servers.get(server)
         if current is None or current.epoch != epoch or current.stale:
             return CatalogChange(self.catalog, self.catalog)
         return self._swap({**self.catalog.servers, server: replace(current, stale=True)})
 
     def drop(self, server: ServerName) -> CatalogChange:
-        """Forget a server that configuration no longer has."""
+        """Remove a server that is no longer configured."""
         if server not in self.catalog.servers:
             return CatalogChange(self.catalog, self.catalog)
-        return self._swap({s: one for s, one in self.catalog.servers.items() if s != server})
+        return self._swap({name: listing for name, listing in self.catalog.servers.items() if name != server})
 
     def reshape(
         self, shape: Shape, *, drop: Iterable[ServerName] = (), put: Iterable[ServerListing] = ()
     ) -> CatalogChange:
-        """Build the catalog once under another configuration.
+        """Rebuild the catalog once with another configuration.
 
         Args:
             shape: The configuration.
             drop: Servers that it no longer has.
-            put: Listings of servers that it has anew; one of an older epoch than is known changes nothing.
+            put: Listings of servers that are new in it; one of an older epoch than is known changes nothing.
         """
         self.shape = shape
         gone = set(drop)
@@ -72,7 +75,7 @@ class Registry:
         return self._swap(listings)
 
     def subscribe(self, listener: Listener, *, always: bool = False) -> Callable[[], None]:
-        """Call `listener` after each swap that a caller could notice, or after every one; return what ends that."""
+        """Call a listener after each swap that a caller could notice, or after all; return a function that ends it."""
         key = next(self._ids)
         self._listeners[key] = (listener, always)
 
@@ -83,12 +86,13 @@ class Registry:
 
     def _swap(self, listings: Mapping[ServerName, ServerListing]) -> CatalogChange:
         before = self.catalog
-        self.catalog = build(listings, self.shape, version=before.version + 1, previous=before)
+        self.catalog = build_catalog(listings, self.shape, version=before.version + 1, previous=before)
         change = CatalogChange(before, self.catalog)
+        # A copy: listeners may subscribe and unsubscribe.
         for listener, always in tuple(self._listeners.values()):
             if always or change:
                 try:
                     listener(change)
-                except Exception:  # noqa: BLE001 -- boundary: a listener spoils nothing but its own work
+                except Exception:  # noqa: BLE001 -- boundary: a failing listener must not keep others from the change
                     _log.exception("catalog listener failed")
         return change

@@ -1,7 +1,8 @@
 """Tool definitions in the subset of JSON Schema that a host or a model API accepts.
 
-`client_profiles` is what they accept, as data. `definitions` lowers one definition and leads calls back;
-`lowering` walks its schema, `flattening` takes references and composition apart, `merging` joins several schemas into
-one, `shaping` writes types and objects the way an API wants them, `nulls` leaves null out. `hints` puts dropped
-keywords into prose, `weakening` reports what was lost, `argument_mapping` leads arguments back to the original schema.
+`client_profiles` is what each of them accepts, as data. `definitions` lowers one definition and maps the arguments of
+calls back. `lowering` walks a schema: `flattening` replaces references and composition, with `merging` to make one
+schema of several, and `shaping` writes types and objects in the required form. What a dialect cannot express is noted
+in a `loss_report` and described by `schema_prose`. `argument_mapping` turns arguments for the lowered schema into
+arguments for the original. `null_removal` is independent of all dialects.
 """

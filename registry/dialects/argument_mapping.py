@@ -1,98 +1,108 @@
-"""The way back: arguments as a caller wrote them for a lowered schema, as the original has them."""
+"""Map arguments that were written for a lowered schema to the original one."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import count
 from typing import Any, Final
 
 from registry.dialects.merging import ANNOTATIONS
 from registry.errors import SchemaRejected
 from registry.schema import schemas
-from registry.schema.references import REFERENCE_KEYWORDS, Document
+from registry.schema.json_values import containers, map_items
+from registry.schema.references import REFERENCE_KEYWORDS, SchemaDocument
+from registry.schema.validators import MAX_INSTANCE_DEPTH
 
-_MAX_DEPTH: Final = 200
+# Schemas of one value that are looked at, its references, `allOf` and alternatives included.
 _MAX_SCHEMAS: Final = 64
-"""Schemas of one value looked at, its references, `allOf` and alternatives included."""
+# Alternatives inside alternatives that are searched for null; beyond them it is taken to be accepted, and kept.
+_MAX_NULL_DEPTH: Final = 16
 _BRANCHES: Final = ("allOf", "anyOf", "oneOf")
 
 
-def restored(
-    arguments: dict[str, Any], original: dict[str, Any], document: Document, keys: Mapping[str, str], *, nulls: bool
+def original_arguments(
+    arguments: dict[str, Any],
+    original: dict[str, Any],
+    document: SchemaDocument,
+    keys: Mapping[str, str],
+    *,
+    nulls: bool,
 ) -> dict[str, Any]:
-    """Return the arguments with original names, and without nulls that stand for what was left out.
+    """Return the arguments with original names, and without nulls that stand for omitted ones.
 
-    What the original accepts keeps its nulls; the same object comes back where nothing had to change.
+    Arguments that the original accepts keep their nulls. The same object is returned if nothing had to change.
 
     Args:
         arguments: What was sent.
         original: The input schema of the tool.
-        document: Where its references lead.
-        keys: Lowered names of properties, each with its original.
-        nulls: Whether the lowered schema asks for nulls that the original may refuse.
+        document: The same with its references.
+        keys: Properties that were renamed, each with its original name.
+        nulls: Whether the lowered schema requires nulls that the original may reject.
     """
     nulls = nulls and _has_null(arguments)
     if not keys and not nulls:
         return arguments
-    way = _Way(document, keys)
+    mapper = _ArgumentMapper(document, keys)
     if keys:
-        arguments = way.walk(arguments, [original], 0, drop=False)
+        arguments = mapper.map(arguments, [original], 0, drop=False)
     if not nulls:
         return arguments
     try:
         if schemas.validator(original, schemas.digest(original)).is_valid(arguments):
             return arguments
     except SchemaRejected:
-        pass
-    result: dict[str, Any] = way.walk(arguments, [original], 0, drop=True)
+        pass  # it cannot be told what the original accepts
+    result: dict[str, Any] = mapper.map(arguments, [original], 0, drop=True)
     return result
 
 
-class _Way:
-    """One walk over arguments beside the schema that describes them."""
+class _ArgumentMapper:
+    """Walks over arguments together with the schemas that describe them."""
 
     __slots__ = ("_document", "_keys", "_known")
 
-    def __init__(self, document: Document, keys: Mapping[str, str]) -> None:
+    def __init__(self, document: SchemaDocument, keys: Mapping[str, str]) -> None:
         self._document = document
         self._keys = keys
-        # Items of one array are described by the same schemas, which live as long as the document.
+        # By identity: items of one array are described by the same schemas, which live as long as the document.
         self._known: dict[tuple[int, ...], list[dict[str, Any]]] = {}
 
-    def walk(self, value: Any, about: list[Any], depth: int, *, drop: bool) -> Any:
-        if depth > _MAX_DEPTH or not isinstance(value, dict | list):
+    def map(self, value: Any, about: list[Any], depth: int, *, drop: bool) -> Any:
+        if depth > MAX_INSTANCE_DEPTH or not isinstance(value, dict | list):
             return value
         described = self._described(about)
         if not described:
             return value
         if isinstance(value, list):
-            items = []
-            for place, one in enumerate(value):
-                items.append(self.walk(one, _items(described, place), depth + 1, drop=drop))
-            return value if all(a is b for a, b in zip(items, value, strict=True)) else items
+            index = count()
+            return map_items(
+                value, lambda item: self.map(item, _item_schemas(described, next(index)), depth + 1, drop=drop)
+            )
         members: dict[str, Any] = {}
         changed = False
-        for key, one in value.items():
-            name = key if drop else self._name(key, value, described)
-            below = _members(described, name)
-            if drop and one is None and below and not self._takes_null(below):
+        for key, child in value.items():
+            name = key if drop else self._original_name(key, value, described)
+            below = _member_schemas(described, name)
+            if drop and child is None and below and not self._accepts_null(below):
                 changed = True
                 continue
-            members[name] = self.walk(one, below, depth + 1, drop=drop)
-            changed = changed or name != key or members[name] is not one
+            members[name] = self.map(child, below, depth + 1, drop=drop)
+            changed = changed or name != key or members[name] is not child
         return members if changed else value
 
-    def _name(self, key: str, value: dict[str, Any], described: list[dict[str, Any]]) -> str:
+    def _original_name(self, key: str, value: dict[str, Any], described: list[dict[str, Any]]) -> str:
         original = self._keys.get(key)
         if original is None or original in value:
             return key
-        speaks = any(original in (node.get(word) or ()) for node in described for word in ("properties", "required"))
-        return original if speaks else key
+        # Elsewhere, the new name of one object's property may be an ordinary name of another.
+        is_known = any(original in (node.get(word) or ()) for node in described for word in ("properties", "required"))
+        return original if is_known else key
 
     def _described(self, about: list[Any]) -> list[dict[str, Any]]:
         """Return every schema that describes the same value: references, `allOf`, alternatives."""
-        place = tuple(map(id, about))
-        if place in self._known:
-            return self._known[place]
+        identity = tuple(map(id, about))
+        if identity in self._known:
+            return self._known[identity]
         pending, seen = list(about), set()
         found: list[dict[str, Any]] = []
         while pending and len(found) < _MAX_SCHEMAS:
@@ -108,16 +118,16 @@ class _Way:
                 dependent = node.get(keyword)
                 pending += dependent.values() if isinstance(dependent, dict) else []
             pending += self._document.targets(node)
-        self._known[place] = found
+        self._known[identity] = found
         return found
 
-    def _takes_null(self, about: list[Any]) -> bool:
-        """Tell whether null may be meant: some schema of those that say anything accepts it."""
-        telling = [one for one in about if not isinstance(one, dict) or one.keys() - ANNOTATIONS]
-        return not telling or any(self._null_fits(one, 0) for one in telling)
+    def _accepts_null(self, about: list[Any]) -> bool:
+        """Return whether null may be meant: a schema accepts it, of those that say anything about the value."""
+        constraints = [schema for schema in about if not isinstance(schema, dict) or schema.keys() - ANNOTATIONS]
+        return not constraints or any(self._may_be_null(schema, 0) for schema in constraints)
 
-    def _null_fits(self, schema: Any, depth: int) -> bool:
-        if not isinstance(schema, dict) or depth > 16:
+    def _may_be_null(self, schema: Any, depth: int) -> bool:
+        if not isinstance(schema, dict) or depth > _MAX_NULL_DEPTH:
             return schema is not False
         kind = schema.get("type")
         if kind is not None and kind != "null" and not (isinstance(kind, list) and "null" in kind):
@@ -128,16 +138,16 @@ class _Way:
             return False
         for keyword in ("anyOf", "oneOf"):
             branches = schema.get(keyword, [True])[:_MAX_SCHEMAS]
-            if not any(self._null_fits(one, depth + 1) for one in branches):
+            if not any(self._may_be_null(branch, depth + 1) for branch in branches):
                 return False
         demands = [*schema.get("allOf", ())[:_MAX_SCHEMAS]]
         if not REFERENCE_KEYWORDS.isdisjoint(schema):
             demands += self._document.targets(schema)
-        return all(self._null_fits(one, depth + 1) for one in demands)
+        return all(self._may_be_null(demand, depth + 1) for demand in demands)
 
 
-def _members(described: list[dict[str, Any]], name: str) -> list[Any]:
-    """Return what the schemas of an object say of one member: its own words first, or those for others."""
+def _member_schemas(described: list[dict[str, Any]], name: str) -> list[Any]:
+    """Return what the schemas of an object say about one member, by name or as one of the others."""
     found: list[Any] = []
     for node in described:
         properties = node.get("properties")
@@ -151,26 +161,18 @@ def _members(described: list[dict[str, Any]], name: str) -> list[Any]:
     return found
 
 
-def _items(described: list[dict[str, Any]], place: int) -> list[Any]:
+def _item_schemas(described: list[dict[str, Any]], index: int) -> list[Any]:
     found: list[Any] = []
     for node in described:
         for keyword in ("prefixItems", "items"):
-            places = node.get(keyword)
-            if isinstance(places, list):
-                found += places[place : place + 1]
-            elif isinstance(places, dict):
-                found.append(places)
+            items = node.get(keyword)
+            if isinstance(items, list):
+                found += items[index : index + 1]
+            elif isinstance(items, dict):
+                found.append(items)
         found += [node[keyword] for keyword in ("additionalItems", "contains") if isinstance(node.get(keyword), dict)]
     return found
 
 
 def _has_null(value: Any) -> bool:
-    pending = [value]
-    while pending:
-        node = pending.pop()
-        for child in node.values() if isinstance(node, dict) else node:
-            if child is None:
-                return True
-            if isinstance(child, dict | list):
-                pending.append(child)
-    return False
+    return any(None in (node.values() if isinstance(node, dict) else node) for node in containers(value))

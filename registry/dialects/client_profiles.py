@@ -1,6 +1,6 @@
-"""What hosts and model APIs accept, as data: names, descriptions, forms of schemas.
+"""What hosts and model APIs accept, as data: names, descriptions, and forms of schemas.
 
-Measured or told by others; what hosts do changes, so a rule here is a line to edit, never code.
+These rules were measured, or are documented or reported by others. They change, so each is a value here, never code.
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ _BOUNDS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialect:
-    """The rules of one host or model API; the defaults are the protocol's own: nothing is refused.
+    """The rules of one host or model API. The defaults are those of the protocol: nothing is rejected.
 
     Attributes:
-        shown: How the host writes a tool's name for its model, of `{label}` and `{tool}`.
-        name_limit: Characters of the shown name.
-        characters: What a name keeps; the host replaces anything else by `_`.
-        first: What a shown name begins with.
-        tools_limit: How many tools there may be.
+        shown: The form in which the host shows a tool's name to its model, from `{label}` and `{tool}`.
+        name_limit: Characters of that name.
+        characters: Characters that are kept in a name; the host replaces any other by `_`.
+        first: Characters that a shown name may begin with.
+        tools_limit: The number of tools that are accepted.
         description_limit: Characters of a tool's description.
-        instructions_limit: Characters of the instructions that are sure to be seen.
+        instructions_limit: Characters of the instructions that are certainly shown.
         all_pages: Whether every page of a list is read.
-        edits: Whether anything is done to schemas at all.
-        root_refused: Composition that the root of a schema may not have.
-        refs: Whether local `$ref`s are followed; otherwise they are inlined.
-        known: The only keywords that are understood; None for all but `unknown`.
-        unknown: Keywords that are refused, stripped, or without effect.
-        formats: The only values of `format`, for each type; None for all.
-        tuples: Whether the places of an array may have schemas of their own.
-        typed: Whether a schema is either of a type or nothing but `anyOf`, with no other composition.
-        type_lists: Whether a type may be a list; otherwise `nullable` stands for null.
-        text_enums_only: Whether only texts may be enumerated.
-        arrays_need_items: Whether an array without `items` is refused.
+        edits: Whether schemas are lowered at all.
+        root_refused: Composition that the root of a schema must not have.
+        refs: Whether local `$ref`s are supported; otherwise they are inlined.
+        known: The only supported keywords; None for all except `unknown`.
+        unknown: Keywords that are rejected, removed, or ignored.
+        formats: The only supported values of `format` for each type; None for all.
+        tuples: Whether the items of an array may have a schema for each position.
+        typed: Whether every schema needs a type, unless it has only `anyOf`; other composition is not supported.
+        type_lists: Whether `type` may be a list; otherwise `nullable` stands for null.
+        text_enums_only: Whether only strings may be enumerated.
+        arrays_need_items: Whether an array without `items` is rejected.
         strict: Every object is closed and every property required; optional ones accept null.
-        closes_root: The host itself refuses properties that the root does not declare.
-        key_pattern: What the name of a property has to match as a whole.
+        closes_root: The host itself rejects arguments that the root does not declare.
+        key_pattern: What the name of a property must match as a whole.
     """
 
     name: str
@@ -71,14 +71,14 @@ class Dialect:
     key_pattern: str | None = None
 
     def removes(self, keyword: str) -> bool:
-        """Tell whether a keyword may not stay."""
+        """Return whether a keyword is not supported."""
         return keyword in self.unknown or (self.known is not None and keyword not in self.known)
 
 
 _COMPOSITION: Final = frozenset({"anyOf", "oneOf", "allOf"})
 _ANTHROPIC: Final = Dialect(
     name="anthropic",
-    # 128 without tool search; nobody knows beforehand whether it is used.
+    # No `tools_limit`: it is 128 without tool search, and it is not known beforehand whether that is used.
     name_limit=64,
     root_refused=_COMPOSITION,
     key_pattern=r"[a-zA-Z0-9_.-]{1,64}",
@@ -130,7 +130,7 @@ _GEMINI: Final = Dialect(
     text_enums_only=True,
     arrays_need_items=True,
 )
-# A host that serves models of several makers meets the narrowest rule of each of them.
+# Hosts that offer models of several makers have to keep the strictest rules among them.
 _ANY_MODEL: Final = _ANTHROPIC
 
 DIALECTS: Final[Mapping[str, Dialect]] = {
@@ -181,18 +181,18 @@ DIALECTS: Final[Mapping[str, Dialect]] = {
 
 
 def shown_name(name: str, dialect: Dialect, label: str) -> str:
-    """Return the name as the host's model sees it, before the host shortens it."""
+    """Return a name as the host shows it to its model, before it is shortened."""
     unclean = f"[^{dialect.characters}]"
     return dialect.shown.format(label=re.sub(unclean, "_", label), tool=re.sub(unclean, "_", name))
 
 
 def name_fits(name: str, dialect: Dialect, label: str = "gateway") -> bool:
-    """Tell whether a host shows a name uncut, and unchanged but for `-`, which many write as `_`."""
-    return name_misfit(name, dialect, label) is None
+    """Return whether a host shows a name in full and unchanged, except for `-`, which many replace by `_`."""
+    return name_problem(name, dialect, label) is None
 
 
-def name_misfit(name: str, dialect: Dialect, label: str = "gateway") -> str | None:
-    """Return why a name does not fit under the label that the host gives us, or None."""
+def name_problem(name: str, dialect: Dialect, label: str = "gateway") -> str | None:
+    """Return why a name is not supported under the label that the host gives us, or None."""
     shown = shown_name(name, dialect, label)
     if dialect.name_limit is not None and len(shown) > dialect.name_limit:
         return f"shown as {len(shown)} characters, and {dialect.name} takes {dialect.name_limit}"
@@ -204,20 +204,20 @@ def name_misfit(name: str, dialect: Dialect, label: str = "gateway") -> str | No
 
 
 def name_budget(dialect: Dialect, label: str = "gateway") -> int | None:
-    """Return how many characters a name may have under a label; None without a limit."""
+    """Return the number of characters that a name may have under a label; None if there is no limit."""
     return None if dialect.name_limit is None else dialect.name_limit - len(shown_name("", dialect, label))
 
 
-def misfits(names: Iterable[str], dialect: Dialect, label: str = "gateway") -> dict[str, str]:
-    """Return for each name that a host would lose, mangle or confuse why; a name given twice is confused too."""
+def unsupported_names(names: Iterable[str], dialect: Dialect, label: str = "gateway") -> dict[str, str]:
+    """Return each name that a host would drop, change or confuse with another, with the reason."""
     found: dict[str, str] = {}
     alike: dict[str, list[str]] = defaultdict(list)
     given = list(names)
-    for place, name in enumerate(given):
+    for index, name in enumerate(given):
         alike[shown_name(name, dialect, label)].append(name)
-        if (reason := name_misfit(name, dialect, label)) is not None:
+        if (reason := name_problem(name, dialect, label)) is not None:
             found[name] = reason
-        elif dialect.tools_limit is not None and place >= dialect.tools_limit:
+        elif dialect.tools_limit is not None and index >= dialect.tools_limit:
             found[name] = f"{dialect.name} takes {dialect.tools_limit} tools"
     for shown, group in alike.items():
         if len(group) > 1:

@@ -1,11 +1,11 @@
-"""Lower a definition to what a host or model API accepts, say what was weakened, and lead calls back.
+"""Lower a definition to what a host or model API accepts, report what was lost, and map calls back.
 
-What is advertised in a weaker dialect is still checked against the original: a lowered schema is for
-reading. It accepts whatever the original accepts, or says in `weakened` where it is `narrower`. Nothing is
-ever wrapped: alternatives at the root become one object, and words tell what belongs together.
+A lowered schema is for reading: calls are always checked against the original. It accepts whatever the original
+accepts, or reports in `losses` where it is `narrower`. Nothing is ever wrapped: alternatives at the root become one
+object, and prose says which members belong together.
 
-The order in which text gives way: words about the root's schema leave the tool's description for that of its
-schema as soon as they do not fit; only then is the description itself cut, with a mark.
+If a description gets too long, remarks about the root's schema first move from the tool's description to that of its
+schema; only then is the description itself cut, with a mark.
 """
 
 from __future__ import annotations
@@ -17,169 +17,176 @@ from hashlib import sha256
 from types import MappingProxyType
 from typing import Any, Final
 
-from registry.dialects.argument_mapping import restored
+from registry.dialects.argument_mapping import original_arguments
 from registry.dialects.client_profiles import DIALECTS, Dialect
-from registry.dialects.flattening import UNROLLED
-from registry.dialects.lowering import Lowering
-from registry.dialects.weakening import Weakening
+from registry.dialects.flattening import MAX_UNROLLED_LEVELS
+from registry.dialects.loss_report import SchemaLoss
+from registry.dialects.lowering import SchemaLowering
 from registry.errors import SchemaRejected
-from registry.schema.references import Document
+from registry.schema.json_paths import NO_NAMES
+from registry.schema.json_values import containers
+from registry.schema.references import SchemaDocument
 
-CUT: Final = " […]"
+CUT_MARK: Final = " […]"
+# Passes until a schema stays the same. Two are usual, and each further one needs composition inside composition.
 _MAX_PASSES: Final = 4
-_NO_KEYS: Final[Mapping[str, str]] = MappingProxyType({})
+# Of a name that is replaced: characters that are looked at, and those that the readable part of the new one keeps. With
+# the longest digest that makes 63, one less than model APIs accept.
+_READ_CHARS: Final = 512
+_MAX_READABLE: Final = 30
+# Hexadecimal digits that keep new names apart; the next one is only used if a name is taken.
+_DIGEST_LENGTHS: Final = (8, 16, 32)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lowered:
-    """One definition as a dialect has it.
+class LoweredDefinition:
+    """One definition in a dialect, with what maps calls back.
 
     Attributes:
-        definition: The same object where nothing had to change.
-        weakened: What the schema no longer says, and where.
-        keys: Names of properties as they are shown, each with the original; the same name is the same everywhere.
-        nulls: Null is asked for where the original leaves out.
+        definition: The same object if nothing had to change.
+        losses: What the schema no longer says, and where.
+        original_names: New names of renamed properties, each with its original; one name is replaced everywhere alike.
+        null_means_omitted: The lowered schema requires null where the original omits an argument.
         original: The input schema that calls are checked against.
-        document: Where its references lead; None where calls need no way back.
+        document: The same with its references; None if calls need no mapping.
     """
 
     definition: dict[str, Any]
-    weakened: tuple[Weakening, ...] = ()
-    keys: Mapping[str, str] = field(default_factory=lambda: _NO_KEYS)
-    nulls: bool = False
+    losses: tuple[SchemaLoss, ...] = ()
+    original_names: Mapping[str, str] = field(default_factory=lambda: NO_NAMES)
+    null_means_omitted: bool = False
     original: dict[str, Any] = field(default_factory=dict, repr=False)
-    document: Document | None = field(default=None, repr=False, compare=False)
+    document: SchemaDocument | None = field(default=None, repr=False, compare=False)
 
     @property
-    def names(self) -> Mapping[str, str]:
-        """Names of properties in the original, each with the one that is shown in its place."""
-        return {old: new for new, old in self.keys.items()}
+    def shown_names(self) -> Mapping[str, str]:
+        """Original names of renamed properties, each with its new name."""
+        return {old: new for new, old in self.original_names.items()}
 
     @property
     def narrower(self) -> bool:
-        """Whether a call that the original accepts may not be expressible."""
-        return any(one.narrower for one in self.weakened)
+        """Whether some call that the original accepts cannot be expressed."""
+        return any(loss.narrower for loss in self.losses)
 
 
-def lower(definition: dict[str, Any], dialect: str | Dialect) -> Lowered:
-    """Return a definition that intake admits in the words of a dialect; lowering it again changes nothing.
+def lower_definition(definition: dict[str, Any], dialect: str | Dialect) -> LoweredDefinition:
+    """Return an admitted definition lowered to a dialect; lowering the result again changes nothing.
 
-    Never raises for what intake admits. The name is not looked at (`client_profiles.name_fits`), neither is the
-    output schema, which no model is shown.
+    Never raises for what intake admits. Names are left alone (see `client_profiles.name_fits`), and so are output
+    schemas, which no model is shown.
 
     Args:
-        definition: As the profile words it.
-        dialect: Its rules, or their name among `registry.dialects.client_profiles.DIALECTS`.
+        definition: The definition as the profile words it.
+        dialect: Its rules, or their name in `registry.dialects.client_profiles.DIALECTS`.
     """
     rules = DIALECTS[dialect] if isinstance(dialect, str) else dialect
     schema = definition.get("inputSchema")
     if not rules.edits or not isinstance(schema, dict):
-        return Lowered(definition=definition)
-    names: Mapping[str, str] = _NO_KEYS
-    told: list[str] = []
-    document: Document | None = None
+        return LoweredDefinition(definition=definition)
+    names: Mapping[str, str] = NO_NAMES
+    remarks: list[str] = []
+    document: SchemaDocument | None = None
     try:
-        names = _names(schema, rules.key_pattern)
-        lowered, lowering = _lowered(schema, rules, names)
-        weakened, told = lowering.weakened, list(lowering.told)
-        document = lowering.document if names or rules.strict else None
+        names = _accepted_names(schema, rules.key_pattern)
+        lowered, lowering = _lower_schema(schema, rules, names)
+        losses, remarks = lowering.losses, list(lowering.remarks)
+        document = lowering.flattening.document if names or rules.strict else None
         for _again in range(_MAX_PASSES if lowered is not schema else 0):
-            # What was simplified inside may let what is around it be said more simply.
-            before, (lowered, lowering) = lowered, _lowered(lowered, rules, _NO_KEYS)
+            # What was simplified inside may allow what is around it to be simplified further.
+            before, (lowered, lowering) = lowered, _lower_schema(lowered, rules, NO_NAMES)
             if lowered is before:
                 break
-            weakened += lowering.weakened
-            told += lowering.told
+            losses += lowering.losses
+            remarks += lowering.remarks
     except (RecursionError, SchemaRejected, ValueError, TypeError) as error:
-        # Boundary: a schema that cannot be put in these words costs its tool nothing but the words.
-        lowered, weakened = {"type": "object"}, [Weakening((), "inputSchema", f"not shown: {type(error).__name__}")]
+        # Boundary: a schema that cannot be lowered must not keep its tool from being listed.
+        lowered, losses = {"type": "object"}, [SchemaLoss((), "inputSchema", f"not shown: {type(error).__name__}")]
     if rules.closes_root and (schema.get("additionalProperties") or schema.get("patternProperties")):
-        weakened.append(Weakening((), "additionalProperties", f"{rules.name} closes the root", narrower=True))
+        losses.append(SchemaLoss((), "additionalProperties", f"{rules.name} closes the root", narrower=True))
     changed = definition if lowered is schema else {**definition, "inputSchema": lowered}
-    return Lowered(
-        definition=_described(changed, told, rules, weakened),
-        weakened=tuple(weakened),
-        keys=MappingProxyType({new: old for old, new in names.items()}) if names else _NO_KEYS,
-        nulls=rules.strict,
+    return LoweredDefinition(
+        definition=_with_description(changed, remarks, rules, losses),
+        losses=tuple(losses),
+        original_names=MappingProxyType({new: old for old, new in names.items()}) if names else NO_NAMES,
+        null_means_omitted=rules.strict,
         original=schema,
         document=document,
     )
 
 
-def restore(arguments: Any, lowered: Lowered) -> Any:
-    """Return the arguments of a call for the original schema; the same object where nothing had to change.
+def map_arguments(arguments: Any, lowered: LoweredDefinition) -> Any:
+    """Return the arguments of a call for the original schema; the same object if nothing had to change.
 
-    Original names come back. A null goes where the dialect made it stand for an argument that is left out,
-    and only where the original does not accept it. What is no object is left to whoever repairs it.
+    Original names are restored. A null is removed if it stands for an omitted argument in the dialect and the original
+    does not accept it. Anything but an object is left to be repaired.
     """
     if lowered.document is None or not isinstance(arguments, dict):
         return arguments
-    return restored(arguments, lowered.original, lowered.document, lowered.keys, nulls=lowered.nulls)
+    return original_arguments(
+        arguments, lowered.original, lowered.document, lowered.original_names, nulls=lowered.null_means_omitted
+    )
 
 
-def _lowered(schema: dict[str, Any], rules: Dialect, names: Mapping[str, str]) -> tuple[dict[str, Any], Lowering]:
-    weak: frozenset[int] = frozenset()
+def _lower_schema(
+    schema: dict[str, Any], rules: Dialect, names: Mapping[str, str]
+) -> tuple[dict[str, Any], SchemaLowering]:
+    weakened: frozenset[int] = frozenset()
     while True:
-        for unrolled in range(UNROLLED, 0, -1):
-            lowering = Lowering(schema, rules, names, unrolled, weak=weak)
+        for unrolled in range(MAX_UNROLLED_LEVELS, 0, -1):
+            lowering = SchemaLowering(schema, rules, names, unrolled, weakened=weakened)
             lowered = lowering.root(schema)
-            if not lowering.exhausted:
+            if not lowering.flattening.exhausted:
                 break
-        targets = lowering.document.target_ids if lowering.guarded else frozenset()
-        found = weak | (lowering.changed & targets)
-        if found == weak:
+        targets = lowering.flattening.document.target_ids if lowering.has_contravariant else frozenset()
+        found = weakened | (lowering.changed & targets)
+        if found == weakened:
             return lowered, lowering
-        # What became weak by this may be two references away: after two looks whatever is referred to counts.
-        weak = found if not weak else targets
+        # What is weakened by this may be several references away: after two passes every target counts as weakened.
+        weakened = found if not weakened else targets
 
 
-def _described(
-    definition: dict[str, Any], told: list[str], rules: Dialect, weakened: list[Weakening]
+def _with_description(
+    definition: dict[str, Any], remarks: list[str], rules: Dialect, losses: list[SchemaLoss]
 ) -> dict[str, Any]:
-    said = definition.get("description")
-    text = said if isinstance(said, str) else ""
+    own = definition.get("description")
+    text = own if isinstance(own, str) else ""
     limit = rules.description_limit
-    if told:
-        words = "; ".join(told)
-        whole = f"{text}\n\n{words}" if text else words
+    if remarks:
+        prose = "; ".join(remarks)
+        whole = f"{text}\n\n{prose}" if text else prose
         if limit is None or len(whole) <= limit:
             return {**definition, "description": whole}
         schema = definition["inputSchema"]
         before = schema.get("description")
-        words = f"{before} ({words})" if isinstance(before, str) and before else words
-        definition = {**definition, "inputSchema": {**schema, "description": words}}
+        prose = f"{before} ({prose})" if isinstance(before, str) and before else prose
+        definition = {**definition, "inputSchema": {**schema, "description": prose}}
     if limit is None or len(text) <= limit:
         return definition
-    weakened.append(Weakening((), "description", f"cut after {limit} characters"))
-    return {**definition, "description": text[: limit - len(CUT)].rstrip() + CUT}
+    losses.append(SchemaLoss((), "description", f"cut after {limit} characters"))
+    return {**definition, "description": text[: limit - len(CUT_MARK)].rstrip() + CUT_MARK}
 
 
-def _names(schema: dict[str, Any], pattern: str | None) -> Mapping[str, str]:
-    """Return other names for the properties whose own are refused: distinct, stable, and nobody else's."""
+def _accepted_names(schema: dict[str, Any], pattern: str | None) -> Mapping[str, str]:
+    """Return new names for properties whose own are not accepted: distinct, stable, and used by no other property."""
     if pattern is None:
-        return _NO_KEYS
+        return NO_NAMES
     names: dict[str, None] = {}
-    pending: list[Any] = [schema]
-    while pending:
-        node = pending.pop()
-        if isinstance(node, dict):
-            for keyword in ("properties", "required"):
-                given = node.get(keyword)
-                if isinstance(given, dict | list):
-                    names |= dict.fromkeys(one for one in given if isinstance(one, str))
-            pending += [child for child in node.values() if isinstance(child, dict | list)]
-        else:
-            pending += [child for child in node if isinstance(child, dict | list)]
+    for node in containers(schema):
+        for keyword in ("properties", "required"):
+            given = node.get(keyword) if isinstance(node, dict) else None
+            if isinstance(given, dict | list):
+                names |= dict.fromkeys(name for name in given if isinstance(name, str))
     accepted = re.compile(pattern)
     renamed: dict[str, str] = {}
     taken = set(names)
-    for name in sorted(one for one in names if not accepted.fullmatch(one)):
+    # Sorted, so that a name does not depend on the order of the schema when a digest has to be longer.
+    for name in sorted(name for name in names if not accepted.fullmatch(name)):
         digest = sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
-        plain = re.sub(r"[^A-Za-z0-9_.-]+", "_", name[:512]).strip("_.-")[:30]
-        for length in (8, 16, 32):
-            other = f"{plain or 'key'}_{digest[:length]}"
-            if other not in taken:
+        plain = re.sub(r"[^A-Za-z0-9_.-]+", "_", name[:_READ_CHARS]).strip("_.-")[:_MAX_READABLE]
+        for length in _DIGEST_LENGTHS:
+            new = f"{plain or 'key'}_{digest[:length]}"
+            if new not in taken:
                 break
-        taken.add(other)
-        renamed[name] = other
+        taken.add(new)
+        renamed[name] = new
     return renamed

@@ -1,4 +1,4 @@
-"""References and composition of one schema after another, taken apart and put together as plain schemas."""
+"""Replace references and composition that a dialect does not support by plain schemas."""
 
 from __future__ import annotations
 
@@ -6,78 +6,89 @@ import re
 from collections import Counter
 from typing import Any, Final
 
-from registry.dialects import hints
+from registry.dialects import schema_prose
 from registry.dialects.client_profiles import Dialect
-from registry.dialects.merging import ANNOTATIONS, any_of, conjoin, union
-from registry.dialects.shaping import inferred
-from registry.dialects.weakening import PLACE, Report, Spot
+from registry.dialects.loss_report import IDENTITY_KEYWORDS, LossReport, SchemaPosition
+from registry.dialects.merging import ANNOTATIONS, any_of, merge_all, merge_any
+from registry.dialects.shaping import with_inferred_type
 from registry.errors import SchemaRejected
-from registry.schema.references import REFERENCE_KEYWORDS, Document
+from registry.schema.display_text import excerpt
+from registry.schema.json_values import without_keys
+from registry.schema.references import REFERENCE_KEYWORDS, SchemaDocument
 from registry.schema.schemas import MAX_SCHEMA_BYTES, measure
-from registry.schema.text import excerpt
 
-UNROLLED: Final = 3
-"""How many levels of a recursion are shown where it cannot be named."""
+# Levels of a recursion that are expanded where it cannot be referred to. Nested filters and folders rarely need more,
+# and each level multiplies the size.
+MAX_UNROLLED_LEVELS: Final = 3
+# Schemas that are merged into one. Generated ones have up to some dozen; merging compares all pairs of properties.
 _MAX_PARTS: Final = 256
-_MAX_NESTED: Final = 32
-_ROOM_CHARS: Final = 100_000
+# Alternatives inside alternatives that are merged, by recursion.
+_MAX_NESTED_ALTERNATIVES: Final = 32
+# Characters that expanding references may add to twice the size of a schema: some 25,000 tokens, which is more than
+# anybody lists.
+_MAX_GROWTH: Final = 100_000
+# Titles of alternatives that are described, and characters of each.
+_MAX_TITLES: Final = 20
+_MAX_TITLE: Final = 40
 _COMPOUND: Final = REFERENCE_KEYWORDS | {"allOf", "anyOf", "oneOf"}
 _COMPOSITION: Final = ("anyOf", "oneOf")
+# What those drafts ignore as well, but which only describes or locates a schema.
+_KEPT_BESIDE_REFERENCES: Final = ANNOTATIONS | {"$defs", "definitions", "$schema", "$id"}
 _DRAFTS_WITHOUT_SIBLINGS: Final = re.compile(r"json-schema\.org/draft-0[3-7]/")
 
 
 class Flattening:
-    """One pass over one document; what is open is counted, and what all of it costs.
+    """One pass over one document, with counts of what is being expanded and how large the whole has become.
 
     Attributes:
-        document: Where the references of the original lead.
-        exhausted: References were cut because the whole grew too large.
+        document: The original with its references.
+        exhausted: References were cut off because the whole became too large.
     """
 
-    def __init__(self, root: dict[str, Any], rules: Dialect, report: Report, unrolled: int) -> None:
+    def __init__(self, root: dict[str, Any], rules: Dialect, report: LossReport, unrolled: int) -> None:
         self.exhausted = False
         self._rules = rules
         self._report = report
-        self._unrolled = unrolled
-        self.document = Document(root)
-        self._exact = {"#": root}
+        self._max_levels = unrolled
+        self.document = SchemaDocument(root)
+        self._by_pointer = {"#": root}
         for keyword in ("$defs", "definitions"):
             if isinstance(definitions := root.get(keyword), dict):
                 for name, target in definitions.items():
-                    self._exact[f"#/{keyword}/{name.replace('~', '~0').replace('/', '~1')}"] = target
+                    self._by_pointer[f"#/{keyword}/{name.replace('~', '~0').replace('/', '~1')}"] = target
         declared = root.get("$schema")
-        # Older drafts ignore whatever stands beside a reference.
-        self._lonely = isinstance(declared, str) and bool(_DRAFTS_WITHOUT_SIBLINGS.search(declared))
-        self._open: Counter[int] = Counter({id(root): 1})
-        self._room = _ROOM_CHARS + 2 * _size(root)
+        # Before draft 2019-09, whatever stands beside a reference is ignored.
+        self._ignores_siblings = isinstance(declared, str) and bool(_DRAFTS_WITHOUT_SIBLINGS.search(declared))
+        self._open_counts: Counter[int] = Counter({id(root): 1})
+        self._size_left = _MAX_GROWTH + 2 * _size(root)
 
-    def plain(self, node: dict[str, Any], spot: Spot, whole: bool) -> dict[str, Any]:
-        """Return a schema without the composition that cannot stay; its subschemas are as they were.
+    def flatten(self, node: dict[str, Any], position: SchemaPosition, whole: bool) -> dict[str, Any]:
+        """Return a schema without the composition that the dialect does not support; its subschemas stay as they are.
 
         Args:
             node: The schema.
-            spot: Where it will be.
-            whole: It is the root, and no composition may stay.
+            position: Where it will be.
+            whole: It is the root, where no composition is supported.
         """
-        self._room -= own_size(node)
-        plain = self._flat(node, spot, whole)
+        self._size_left -= own_size(node)
+        plain = self._without_references(node, position, whole)
         if not self._rules.typed:
-            return self._merged(plain, spot, whole)
-        plain = self._merged(inferred(plain, spot.path, self._report), spot, whole)
-        return inferred(plain, spot.path, self._report)
+            return self._merge_alternatives(plain, position, whole)
+        plain = self._merge_alternatives(with_inferred_type(plain, position.path, self._report), position, whole)
+        return with_inferred_type(plain, position.path, self._report)
 
-    def leave(self, spot: Spot) -> None:
-        """Close the definitions that were opened for a schema."""
-        for target in spot.entered:
-            self._open[target] -= 1
+    def close(self, position: SchemaPosition) -> None:
+        """Count the definitions that were expanded into a schema as closed, once its subschemas are done."""
+        for target in position.opened:
+            self._open_counts[target] -= 1
 
-    def _flat(self, node: dict[str, Any], spot: Spot, whole: bool) -> dict[str, Any]:
-        """Return a schema without the references and the `allOf` that cannot stay; its subschemas are as they were."""
+    def _without_references(self, node: dict[str, Any], position: SchemaPosition, whole: bool) -> dict[str, Any]:
+        """Return a schema without the references and the `allOf` that the dialect does not support."""
         rules = self._rules
         flatten = isinstance(node.get("allOf"), list) and (whole or rules.typed)
         if flatten and not whole and (alias := self._alias(node)) is not None:
             return alias
-        if not flatten and not self._inlines(node, whole):
+        if not flatten and not self._must_inline(node, whole):
             return node
         parts: list[dict[str, Any]] = []
         pending: list[Any] = [node]
@@ -85,25 +96,26 @@ class Flattening:
         while pending:
             part = pending.pop(0)
             if len(parts) >= _MAX_PARTS:
-                self._report.note(spot.path, "allOf", f"more than {_MAX_PARTS} parts")
+                self._report.record(position.path, "allOf", f"more than {_MAX_PARTS} parts")
                 break
-            own = part if part is node else {key: child for key, child in part.items() if key not in PLACE}
-            if self._inlines(part, whole or (rules.typed and (flatten or part is not node))):
-                kept = ANNOTATIONS | {"$defs", "definitions", "$schema", "$id"} if self._lonely else own.keys()
-                own = {key: child for key, child in own.items() if key not in REFERENCE_KEYWORDS and key in kept}
+            own = part if part is node else without_keys(part, IDENTITY_KEYWORDS)
+            if self._must_inline(part, whole or (rules.typed and (flatten or part is not node))):
+                own = without_keys(own, REFERENCE_KEYWORDS)
+                if self._ignores_siblings:
+                    own = {key: child for key, child in own.items() if key in _KEPT_BESIDE_REFERENCES}
                 for target in self.document.targets(part):
                     if not isinstance(target, dict) or id(target) in seen:
                         continue
-                    if self._open[id(target)] >= self._unrolled or self._room < 0:
-                        parts.append(self._cut(target, spot))
+                    if self._open_counts[id(target)] >= self._max_levels or self._size_left < 0:
+                        parts.append(self._truncated(target, position))
                         continue
                     seen.add(id(target))
-                    spot.entered.append(id(target))
-                    self._open[id(target)] += 1
-                    self._room -= own_size(target)
+                    position.opened.append(id(target))
+                    self._open_counts[id(target)] += 1
+                    self._size_left -= own_size(target)
                     pending.append(target)
             if (whole or rules.typed) and isinstance(members := own.get("allOf"), list):
-                own = {key: child for key, child in own.items() if key != "allOf"}
+                own = without_keys(own, {"allOf"})
                 for member in members:
                     if member is False:
                         parts.append({"not": {}})
@@ -111,61 +123,58 @@ class Flattening:
                         seen.add(id(member))
                         pending.append(member)
             parts.append(own)
-        return conjoin(parts)
+        return merge_all(parts)
 
     def _alias(self, node: dict[str, Any]) -> dict[str, Any] | None:
-        """A lone reference inside `allOf`, as older generators write it, is that reference."""
+        """Return the reference itself for a lone one inside `allOf`, which is how older generators write it."""
         [member, *others] = node["allOf"] or [None]
-        if others or not isinstance(member, dict) or member.keys() != {"$ref"} or self._inlines(member, False):
+        if others or not isinstance(member, dict) or member.keys() != {"$ref"} or self._must_inline(member, False):
             return None
-        if node.keys() - ANNOTATIONS - PLACE != {"allOf"}:
+        if node.keys() - ANNOTATIONS - IDENTITY_KEYWORDS != {"allOf"}:
             return None
-        return {**{key: child for key, child in node.items() if key != "allOf"}, "$ref": member["$ref"]}
+        return {**without_keys(node, {"allOf"}), "$ref": member["$ref"]}
 
-    def _inlines(self, node: dict[str, Any], always: bool) -> bool:
+    def _must_inline(self, node: dict[str, Any], always: bool) -> bool:
         if REFERENCE_KEYWORDS.isdisjoint(node):
             return False
         if always or not self._rules.refs or not node.keys().isdisjoint({"$dynamicRef", "$recursiveRef"}):
             return True
-        if self._rules.typed and not node.keys() - {"$ref"} <= ANNOTATIONS | PLACE and not self._lonely:
+        beside = node.keys() - {"$ref"} - ANNOTATIONS - IDENTITY_KEYWORDS
+        if self._rules.typed and beside and not self._ignores_siblings:
             return True
-        target = self._exact.get(node["$ref"]) if isinstance(node["$ref"], str) else None
+        target = self._by_pointer.get(node["$ref"]) if isinstance(node["$ref"], str) else None
         targets = self.document.targets(node)
         return not isinstance(target, dict) or len(targets) != 1 or targets[0] is not target
 
-    def _cut(self, target: dict[str, Any], spot: Spot) -> dict[str, Any]:
+    def _truncated(self, target: dict[str, Any], position: SchemaPosition) -> dict[str, Any]:
         kind = target.get("type")
-        if self._room < 0:
+        if self._size_left < 0:
             self.exhausted = True
-            spot.told.append("too large to be shown")
-            self._report.note(spot.path, "$ref", "too large to be inlined")
+            position.remarks.append("too large to be shown")
+            self._report.record(position.path, "$ref", "too large to be inlined")
         else:
-            spot.told.append(f"goes on in the same way, shown {self._unrolled} levels deep")
-            self._report.note(spot.path, "$ref", f"recursion shown {self._unrolled} levels deep")
-        ignored = self._lonely and "$ref" in target
+            position.remarks.append(f"goes on in the same way, shown {self._max_levels} levels deep")
+            self._report.record(position.path, "$ref", f"recursion shown {self._max_levels} levels deep")
+        ignored = self._ignores_siblings and "$ref" in target
         return {"type": kind} if isinstance(kind, str) and not self._rules.strict and not ignored else {}
 
-    def _merged(self, node: dict[str, Any], spot: Spot, whole: bool) -> dict[str, Any]:
-        """Return a schema whose alternatives can stay as they are, or are merged into one object."""
+    def _merge_alternatives(self, node: dict[str, Any], position: SchemaPosition, whole: bool) -> dict[str, Any]:
+        """Return a schema whose alternatives are supported as they are, or are merged into one object."""
         if not (whole or self._rules.typed):
             return node
-        plain, lists = self._apart(node, spot)
+        plain, lists = self._split_alternatives(node, position)
         if not lists:
             return plain
         if not whole and (plain.get("type") != "object" or len(lists) == 1):
-            return self._alternatives(node, plain, lists, spot)
+            return self._with_one_list(node, plain, lists, position)
         for keyword, branches in lists:
-            plain = conjoin([plain, self._united(keyword, branches, spot, 0)])
-        return self._apart(plain, spot)[0]
+            plain = merge_all([plain, self._united(keyword, branches, position, 0)])
+        return self._split_alternatives(plain, position)[0]
 
-    def _alternatives(
-        self,
-        node: dict[str, Any],
-        plain: dict[str, Any],
-        lists: list[tuple[str, list[Any]]],
-        spot: Spot,
+    def _with_one_list(
+        self, node: dict[str, Any], plain: dict[str, Any], lists: list[tuple[str, list[Any]]], position: SchemaPosition
     ) -> dict[str, Any]:
-        """Return a schema with one list of alternatives and nothing beside it, or with their common form."""
+        """Return a schema with one list of alternatives and no constraints beside it, or with their common form."""
         others = []
         for keyword, branches in lists:
             usable = [branch for branch in branches if branch is not False and branch != {"not": {}}]
@@ -173,26 +182,28 @@ class Flattening:
             if not isinstance(joined, dict) or not joined.keys() & {"enum", "const"} or joined.keys() & _COMPOUND:
                 others.append((keyword, branches, usable))
                 continue
-            titles = [one for one in usable if isinstance(one, dict) and isinstance(one.get("title"), str)]
+            titles = [branch for branch in usable if isinstance(branch, dict) and isinstance(branch.get("title"), str)]
             if titles:
-                spot.told.append("; ".join(f"{hints.brief(one)}: {excerpt(one['title'], 40)}" for one in titles[:20]))
-            plain = conjoin([plain, {key: value for key, value in joined.items() if key not in ANNOTATIONS}])
+                position.remarks.append("; ".join(map(_titled, titles[:_MAX_TITLES])))
+            plain = merge_all([plain, without_keys(joined, ANNOTATIONS)])
         for keyword, branches, usable in others:
-            constraints = {key for key in plain if not self._rules.removes(key)} - ANNOTATIONS - PLACE - {"nullable"}
+            constraints = (
+                {key for key in plain if not self._rules.removes(key)} - ANNOTATIONS - IDENTITY_KEYWORDS - {"nullable"}
+            )
             if plain.get("type") == "object" and constraints:
-                plain = conjoin([plain, self._united(keyword, branches, spot, 0)])
+                plain = merge_all([plain, self._united(keyword, branches, position, 0)])
             elif constraints:
-                self._report.tell(keyword, {keyword: branches}, spot)
+                self._report.describe(keyword, {keyword: branches}, position)
             else:
                 if keyword == "oneOf":
-                    self._report.note(spot.path, keyword, "more than one may fit")
+                    self._report.record(position.path, keyword, "more than one may fit")
                 elif len(usable) == len(branches) and plain.keys() | {"anyOf"} == node.keys():
                     return node
                 plain = {**plain, "anyOf": usable or [{}]}
-        return self._apart(plain, spot)[0] if "allOf" in plain else plain
+        return self._split_alternatives(plain, position)[0] if "allOf" in plain else plain
 
-    def _apart(self, node: dict[str, Any], spot: Spot) -> tuple[dict[str, Any], list[Any]]:
-        """Split off lists of alternatives; what else `allOf` still holds is told."""
+    def _split_alternatives(self, node: dict[str, Any], position: SchemaPosition) -> tuple[dict[str, Any], list[Any]]:
+        """Return a schema and its lists of alternatives apart; what else its `allOf` holds is described."""
         lists = [(keyword, node[keyword]) for keyword in _COMPOSITION if isinstance(node.get(keyword), list)]
         if not lists and "allOf" not in node:
             return node, []
@@ -201,30 +212,35 @@ class Flattening:
                 if keyword in _COMPOSITION and isinstance(value, list):
                     lists.append((keyword, value))
                 else:
-                    self._report.tell(keyword, left, spot)
-        return {key: child for key, child in node.items() if key not in (*_COMPOSITION, "allOf")}, lists
+                    self._report.describe(keyword, left, position)
+        return without_keys(node, (*_COMPOSITION, "allOf")), lists
 
-    def _united(self, keyword: str, branches: list[Any], spot: Spot, depth: int) -> dict[str, Any]:
-        quiet = Spot(spot.path, [], spot.entered)
-        flat = [self._summary(branch, quiet, depth) for branch in branches]
-        united = union(flat)
+    def _united(self, keyword: str, branches: list[Any], position: SchemaPosition, depth: int) -> dict[str, Any]:
+        # Remarks about single alternatives would be lost in the sentence that describes all of them.
+        quiet = SchemaPosition(position.path, [], position.opened)
+        flat = [self._summarized(branch, quiet, depth) for branch in branches]
+        united = merge_any(flat)
         if depth == 0:
-            spot.told.append(hints.alternatives(keyword, flat))
-        self._report.note(spot.path, keyword, "alternatives merged into one object", narrower=united.narrower)
+            position.remarks.append(schema_prose.describe_alternatives(keyword, flat))
+        self._report.record(position.path, keyword, "alternatives merged into one object", narrower=united.narrower)
         for lost in sorted(united.lost):
-            self._report.note(spot.path, lost, "not shown for each alternative")
+            self._report.record(position.path, lost, "not shown for each alternative")
         return united.schema
 
-    def _summary(self, branch: Any, spot: Spot, depth: int) -> Any:
+    def _summarized(self, branch: Any, position: SchemaPosition, depth: int) -> Any:
         if not isinstance(branch, dict):
             return branch
-        if depth > _MAX_NESTED:
-            self._report.note(spot.path, "anyOf", f"not shown beyond {_MAX_NESTED} levels")
+        if depth > _MAX_NESTED_ALTERNATIVES:
+            self._report.record(position.path, "anyOf", f"not shown beyond {_MAX_NESTED_ALTERNATIVES} levels")
             return {}
-        flat, lists = self._apart(self._flat(branch, spot, True), spot)
+        flat, lists = self._split_alternatives(self._without_references(branch, position, True), position)
         for keyword, branches in lists:
-            flat = conjoin([flat, self._united(keyword, branches, spot, depth + 1)])
-        return self._apart(flat, spot)[0]
+            flat = merge_all([flat, self._united(keyword, branches, position, depth + 1)])
+        return self._split_alternatives(flat, position)[0]
+
+
+def _titled(schema: dict[str, Any]) -> str:
+    return f"{schema_prose.describe_schema(schema)}: {excerpt(schema['title'], _MAX_TITLE)}"
 
 
 def _size(root: dict[str, Any]) -> int:
@@ -235,7 +251,7 @@ def _size(root: dict[str, Any]) -> int:
 
 
 def own_size(node: dict[str, Any]) -> int:
-    """Return about as many characters as a schema has without its subschemas."""
+    """Return the approximate number of characters of a schema without its subschemas."""
     size = 10 + 8 * len(node)
     for value in node.values():
         if isinstance(value, str):

@@ -1,6 +1,6 @@
-"""Several schemas of one value as one schema that accepts no less: all of them at once, or any of them.
+"""Merge schemas of one value into a single one that accepts no less: all of them at once, or any of them.
 
-Subschemas are never copied, so whatever is known of one by its identity stays known.
+Subschemas are never copied, so that they can still be recognised by identity.
 """
 
 from __future__ import annotations
@@ -9,26 +9,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from registry.schema.schemas import canonical
+from registry.schema.schemas import canonical_json
 
 ANNOTATIONS: Final = frozenset({"title", "description", "default", "examples", "example", "$comment", "deprecated"})
 MERGEABLE: Final = frozenset({"type", "properties", "required", "additionalProperties"})
 _LOWER: Final = frozenset({"minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties"})
 _UPPER: Final = frozenset({"maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties"})
 _MAPS: Final = frozenset({"properties", "patternProperties"})
-# What one keyword means depends on its neighbours, so they go together or not at all.
+# The meaning of each keyword depends on the others, so they stay together or are not merged at all.
 _GROUPS: Final = (
     frozenset({"if", "then", "else"}),
     frozenset({"contains", "minContains", "maxContains"}),
 )
 _TUPLE: Final = frozenset({"prefixItems", "items", "additionalItems"})
-# In draft 4 a boolean says how the bound beside it is meant.
-_ENDS: Final = (frozenset({"minimum", "exclusiveMinimum"}), frozenset({"maximum", "exclusiveMaximum"}))
+# In draft 4 a boolean excludes the bound beside it.
+_BOUNDS: Final = (frozenset({"minimum", "exclusiveMinimum"}), frozenset({"maximum", "exclusiveMaximum"}))
+# Alternatives for one property; with more, a model would read thousands of tokens to learn that much is accepted.
 _MAX_DISTINCT: Final = 64
 
 
-def conjoin(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return one schema for what fits all of these; what cannot be said in one stands in its `allOf`."""
+def merge_all(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return one schema for what matches all of these; what one schema cannot express is in its `allOf`."""
     if len(parts) == 1:
         return parts[0]
     merged: dict[str, Any] = dict(parts[0])
@@ -37,50 +38,50 @@ def conjoin(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
         part = dict(part)
         rest.extend(part.pop("allOf", ()))
         for group in _GROUPS:
-            _hold_apart(merged, part, group, rest)
+            _keep_group_apart(merged, part, group, rest)
         if (
             "prefixItems" in part
             or "prefixItems" in merged
             or isinstance(part.get("items"), list)
             or isinstance(merged.get("items"), list)
         ):
-            _hold_apart(merged, part, _TUPLE, rest)
-        for ends in _ENDS:
-            if any(isinstance(one.get(keyword), bool) for one in (merged, part) for keyword in ends):
-                _hold_apart(merged, part, ends, rest)
+            _keep_group_apart(merged, part, _TUPLE, rest)
+        for bounds in _BOUNDS:
+            if any(isinstance(one.get(keyword), bool) for one in (merged, part) for keyword in bounds):
+                _keep_group_apart(merged, part, bounds, rest)
         for keyword, value in part.items():
             if keyword not in merged:
                 merged[keyword] = value
-            elif not same(merged[keyword], value):
-                _both(merged, keyword, value, rest)
+            elif not equal_json(merged[keyword], value):
+                _merge_keyword(merged, keyword, value, rest)
     if rest:
         merged["allOf"] = rest
     return merged
 
 
-def _hold_apart(merged: dict[str, Any], part: dict[str, Any], group: frozenset[str], rest: list[Any]) -> None:
+def _keep_group_apart(merged: dict[str, Any], part: dict[str, Any], group: frozenset[str], rest: list[Any]) -> None:
     if merged.keys() & group and part.keys() & group:
         rest.append({keyword: part.pop(keyword) for keyword in list(part) if keyword in group})
 
 
-def _both(merged: dict[str, Any], keyword: str, value: Any, rest: list[Any]) -> None:
+def _merge_keyword(merged: dict[str, Any], keyword: str, value: Any, rest: list[Any]) -> None:
     known = merged[keyword]
     if keyword in ANNOTATIONS or keyword.startswith(("$", "x-", "unevaluated")):
-        return  # `unevaluated…` speaks of its neighbours, and means something else when it stands alone
+        return  # `unevaluated…` depends on its neighbours, and has another meaning in a schema of its own
     if keyword in _MAPS and isinstance(known, dict) and isinstance(value, dict):
         merged[keyword] = {
             **known,
-            **{name: _all(known[name], below) if name in known else below for name, below in value.items()},
+            **{name: _both_subschemas(known[name], below) if name in known else below for name, below in value.items()},
         }
     elif keyword == "required" and isinstance(known, list) and isinstance(value, list):
         merged[keyword] = list(dict.fromkeys([*known, *value]))
     elif keyword == "additionalProperties" or keyword == "items":
-        merged[keyword] = _all(known, value)
+        merged[keyword] = _both_subschemas(known, value)
     elif keyword == "type":
-        merged[keyword] = _common(known, value)
+        merged[keyword] = _common_types(known, value)
     elif keyword == "enum":
-        allowed = {canonical(option) for option in value}
-        merged[keyword] = [option for option in known if canonical(option) in allowed] or known
+        allowed = {canonical_json(option) for option in value}
+        merged[keyword] = [option for option in known if canonical_json(option) in allowed] or known
     elif keyword in _LOWER and _is_number(known) and _is_number(value):
         merged[keyword] = max(known, value)
     elif keyword in _UPPER and _is_number(known) and _is_number(value):
@@ -95,35 +96,36 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _all(first: Any, second: Any) -> Any:
+def _both_subschemas(first: Any, second: Any) -> Any:
     if first is second or first is False or second is True or second == {}:
         return first
     if second is False or first is True or first == {}:
         return second
-    return first if same(first, second) else {"allOf": [first, second]}
+    return first if equal_json(first, second) else {"allOf": [first, second]}
 
 
-def _common(first: Any, second: Any) -> Any:
-    """The types in both; the first where there are none, for nothing fits then and any answer accepts more."""
-    ours, theirs = ([one] if isinstance(one, str) else one for one in (first, second))
-    shared = [one for one in ours if one in theirs or (one == "integer" and "number" in theirs)]
-    shared += ["integer" for one in theirs if one == "integer" and "number" in ours and "integer" not in ours]
+def _common_types(first: Any, second: Any) -> Any:
+    """Return the types in both; the first if there are none, since then nothing matches and any type accepts more."""
+    ours, theirs = ([types] if isinstance(types, str) else types for types in (first, second))
+    shared = [name for name in ours if name in theirs or (name == "integer" and "number" in theirs)]
+    if "integer" in theirs and "number" in ours and "integer" not in ours:
+        shared.append("integer")
     return first if not shared else shared[0] if len(shared) == 1 else list(dict.fromkeys(shared))
 
 
-def same(first: Any, second: Any) -> bool:
-    """Tell whether two JSON values are the same one."""
-    return first is second or canonical(first) == canonical(second)
+def equal_json(first: Any, second: Any) -> bool:
+    """Return whether two JSON values are equal; unlike `==`, 1 is not true and 1.0 is not 1."""
+    return first is second or canonical_json(first) == canonical_json(second)
 
 
 @dataclass(frozen=True, slots=True)
-class Union:
-    """The objects that fit at least one of several schemas, as one schema.
+class MergedAlternatives:
+    """One schema for the objects that match at least one of several.
 
     Attributes:
         schema: It accepts no less, unless `narrower`.
-        lost: Keywords of the schemas that it does not have.
-        narrower: An object that fits a schema only because that does not speak of a property may not fit.
+        lost: Keywords of the alternatives that it does not have.
+        narrower: An object with a property that its alternative does not declare may not match.
     """
 
     schema: dict[str, Any]
@@ -131,13 +133,15 @@ class Union:
     narrower: bool
 
 
-def union(branches: Sequence[Any]) -> Union:
-    """Return one object schema for what fits at least one of these; those that no object fits do not count."""
+def merge_any(branches: Sequence[Any]) -> MergedAlternatives:
+    """Return one object schema for what matches at least one of these; schemas that no object matches are ignored."""
     usable = [branch for branch in branches if isinstance(branch, dict) and _may_be_object(branch)]
     if not usable or any(branch is True for branch in branches):
-        return Union({}, frozenset(), False)
+        return MergedAlternatives({}, frozenset(), False)
     if len(usable) == 1:
-        return Union({key: value for key, value in usable[0].items() if key not in ANNOTATIONS}, frozenset(), False)
+        return MergedAlternatives(
+            {key: value for key, value in usable[0].items() if key not in ANNOTATIONS}, frozenset(), False
+        )
     declared: dict[str, list[Any]] = {}
     lost: set[str] = set()
     for branch in usable:
@@ -161,20 +165,20 @@ def union(branches: Sequence[Any]) -> Union:
     narrower = any(
         not shut and len(_properties(branch)) < len(declared) for branch, shut in zip(usable, closed, strict=True)
     )
-    return Union(schema, frozenset(lost), narrower)
+    return MergedAlternatives(schema, frozenset(lost), narrower)
 
 
 def any_of(schemas: Sequence[Any]) -> Any:
-    """Return the schema for what fits at least one of these; enumerations become one."""
-    distinct = list({canonical(schema): schema for schema in schemas}.values())
+    """Return the schema for what matches at least one of these; enumerations become one."""
+    distinct = list({canonical_json(schema): schema for schema in schemas}.values())
     if len(distinct) == 1:
         return distinct[0]
     if any(schema is True or schema == {} for schema in distinct) or len(distinct) > _MAX_DISTINCT:
         return {}
-    return _enumerated(distinct) or {"anyOf": distinct}
+    return _merge_enums(distinct) or {"anyOf": distinct}
 
 
-def _enumerated(schemas: Sequence[Any]) -> dict[str, Any] | None:
+def _merge_enums(schemas: Sequence[Any]) -> dict[str, Any] | None:
     options: dict[bytes, Any] = {}
     types: set[str] = set()
     for schema in schemas:
@@ -187,7 +191,7 @@ def _enumerated(schemas: Sequence[Any]) -> dict[str, Any] | None:
         if not isinstance(kind, str | None):
             return None
         types.add(kind or "")
-        options |= {canonical(value): value for value in values}
+        options |= {canonical_json(value): value for value in values}
     if len(types) != 1:
         return None
     [kind] = types

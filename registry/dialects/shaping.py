@@ -1,61 +1,52 @@
-"""The form of one schema that a model API asks for: how types, null, enumerations and closed objects are written."""
+"""Write one schema in the form that a model API requires: types, null, enumerations, closed objects."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-from registry.dialects import hints
+from registry.dialects import schema_prose
 from registry.dialects.client_profiles import Dialect
+from registry.dialects.loss_report import LossReport, SchemaPosition
 from registry.dialects.merging import ANNOTATIONS
-from registry.dialects.weakening import Report, Spot
-from registry.schema.json_paths import Path
+from registry.schema.json_paths import JsonPath
+from registry.schema.json_values import without_keys
 
-_SCALARS: Final = ["string", "number", "boolean", "null"]
-_OF_TYPE: Final = {
+# Strict objects need a type for everything; these stand for a value of any type that is no container.
+_SCALAR_TYPES: Final = ["string", "number", "boolean", "null"]
+_NUMBER_KEYWORDS: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
+_KEYWORDS_OF_TYPE: Final = {
     "object": ("properties", "required", "additionalProperties", "minProperties", "maxProperties", "propertyOrdering"),
     "array": ("items", "prefixItems", "minItems", "maxItems"),
     "string": ("pattern", "minLength", "maxLength", "format", "enum"),
-    "number": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "format"),
-    "integer": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "format"),
+    "number": (*_NUMBER_KEYWORDS, "format"),
+    "integer": (*_NUMBER_KEYWORDS, "format"),
 }
-_IMPLIES: Final = {
-    "properties": "object",
-    "required": "object",
-    "additionalProperties": "object",
-    "patternProperties": "object",
-    "items": "array",
-    "prefixItems": "array",
-    "minItems": "array",
-    "maxItems": "array",
-    "pattern": "string",
-    "minLength": "string",
-    "maxLength": "string",
-    "format": "string",
-    "minimum": "number",
-    "maximum": "number",
-    "exclusiveMinimum": "number",
-    "exclusiveMaximum": "number",
-    "multipleOf": "number",
+# Keywords that authors only write where they mean one type.
+_IMPLIED_TYPES: Final = {
+    **dict.fromkeys(("properties", "required", "additionalProperties", "patternProperties"), "object"),
+    **dict.fromkeys(_KEYWORDS_OF_TYPE["array"], "array"),
+    **dict.fromkeys(("pattern", "minLength", "maxLength", "format"), "string"),
+    **dict.fromkeys(_NUMBER_KEYWORDS, "number"),
 }
-_ALIEN: Final = frozenset({"type", "$ref", "anyOf", "oneOf", "enum", "const"})
+_TYPE_GIVING_KEYWORDS: Final = frozenset({"type", "$ref", "anyOf", "oneOf", "enum", "const"})
 
 
-def inferred(node: dict[str, Any], path: Path, report: Report) -> dict[str, Any]:
-    """Return the schema with the type that its author surely meant, where it has none."""
+def with_inferred_type(node: dict[str, Any], path: JsonPath, report: LossReport) -> dict[str, Any]:
+    """Return a schema with the type that its author surely meant, if it has none."""
     if "type" in node or "$ref" in node:
         return node
     if "const" in node or isinstance(node.get("enum"), list):
         values = [node["const"]] if "const" in node else node["enum"]
-        kinds = list(dict.fromkeys(_kind(value) for value in values))
+        kinds = list(dict.fromkeys(_json_type(value) for value in values))
         return {**node, "type": kinds[0] if len(kinds) == 1 else kinds} if kinds else node
-    kind = next((_IMPLIES[key] for key in node if key in _IMPLIES), None)
+    kind = next((_IMPLIED_TYPES[key] for key in node if key in _IMPLIED_TYPES), None)
     if kind is None:
         return node
-    report.note(path, "type", f"taken for {'an' if kind[0] in 'ao' else 'a'} {kind}", narrower=True)
+    report.record(path, "type", f"taken for {'an' if kind[0] in 'ao' else 'a'} {kind}", narrower=True)
     return {**node, "type": kind}
 
 
-def _kind(value: Any) -> str:
+def _json_type(value: Any) -> str:
     if value is None or isinstance(value, bool):
         return "null" if value is None else "boolean"
     if isinstance(value, int | float):
@@ -63,19 +54,21 @@ def _kind(value: Any) -> str:
     return "string" if isinstance(value, str) else "array" if isinstance(value, list) else "object"
 
 
-def spelt(node: dict[str, Any], rules: Dialect, spot: Spot, report: Report) -> dict[str, Any]:
-    """Return the schema without formats and enumerations that the dialect does not take."""
+def without_unsupported_values(
+    node: dict[str, Any], rules: Dialect, position: SchemaPosition, report: LossReport
+) -> dict[str, Any]:
+    """Return a schema without formats and enumerations that the dialect does not support."""
     changed = node
     if rules.typed:
-        changed = _with_numbers_for_ends(changed)
+        changed = _with_numeric_bounds(changed)
     if rules.formats is not None and "format" in changed:
         kind = changed.get("type")
         kinds = [kind] if isinstance(kind, str) else kind if isinstance(kind, list) else []
         if not any(changed["format"] in rules.formats.get(one, ()) for one in kinds):
-            changed = _without(changed, "format", spot, report)
+            changed = _drop_keyword(changed, "format", position, report)
     if rules.text_enums_only:
         if "const" in changed and "enum" in changed:
-            changed = _without(changed, "enum", spot, report)
+            changed = _drop_keyword(changed, "enum", position, report)
         if isinstance(changed.get("const"), str) and changed["const"]:
             changed = {"enum" if key == "const" else key: value for key, value in changed.items()}
             changed["enum"] = [changed["enum"]]
@@ -83,47 +76,49 @@ def spelt(node: dict[str, Any], rules: Dialect, spot: Spot, report: Report) -> d
         if isinstance(options, list):
             texts = [option for option in options if isinstance(option, str) and option]
             if len(texts) < sum(option is not None for option in options) or not texts:
-                changed = _without(changed, "enum", spot, report)
+                changed = _drop_keyword(changed, "enum", position, report)
             elif len(texts) < len(options):
                 changed = {**changed, "enum": texts}
     return changed
 
 
-def _with_numbers_for_ends(node: dict[str, Any]) -> dict[str, Any]:
-    """Write the bounds of draft 4, where a boolean says that the bound itself does not fit, as later drafts do."""
-    for end, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
-        if isinstance(strictly := node.get(exclusive), bool):
-            node = {key: value for key, value in node.items() if key != exclusive}
-            if strictly and end in node:
-                node = {exclusive if key == end else key: value for key, value in node.items()}
+def _with_numeric_bounds(node: dict[str, Any]) -> dict[str, Any]:
+    """Write the bounds of draft 4, where a boolean excludes the bound itself, as later drafts do."""
+    for bound, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
+        if isinstance(is_exclusive := node.get(exclusive), bool):
+            node = without_keys(node, {exclusive})
+            if is_exclusive and bound in node:
+                node = {exclusive if key == bound else key: value for key, value in node.items()}
     return node
 
 
-def _without(node: dict[str, Any], keyword: str, spot: Spot, report: Report) -> dict[str, Any]:
-    report.tell(keyword, node, spot)
-    return {key: value for key, value in node.items() if key != keyword}
+def _drop_keyword(node: dict[str, Any], keyword: str, position: SchemaPosition, report: LossReport) -> dict[str, Any]:
+    report.describe(keyword, node, position)
+    return without_keys(node, {keyword})
 
 
-def shaped(node: dict[str, Any], rules: Dialect, spot: Spot, report: Report) -> dict[str, Any]:
-    """Return the schema, whose subschemas have their form already, in the form of the dialect."""
+def in_dialect_form(
+    node: dict[str, Any], rules: Dialect, position: SchemaPosition, report: LossReport
+) -> dict[str, Any]:
+    """Return a schema, whose subschemas are in this form already, in the form of the dialect."""
     if rules.typed and isinstance(required := node.get("required"), list):
         properties = node.get("properties") or {}
         undeclared = [name for name in required if name not in properties]
         if undeclared:
-            report.tell("required", {"required": undeclared}, spot)
+            report.describe("required", {"required": undeclared}, position)
             node = {**node, "required": [name for name in required if name in properties]}
     if not rules.type_lists:
         node = _with_nullable(node)
     if rules.arrays_need_items and node.get("type") == "array" and "items" not in node:
         node = {**node, "items": {}}
-    return _strict(node, spot, report) if rules.strict else node
+    return _strict(node, position, report) if rules.strict else node
 
 
 def _with_nullable(node: dict[str, Any]) -> dict[str, Any]:
-    """Write null as `nullable`, and several types as alternatives."""
+    """Return a schema with `nullable` for null, and with alternatives for several types."""
     kind = node.get("type")
     if isinstance(kind, list):
-        kinds = [one for one in kind if one != "null"]
+        kinds = [name for name in kind if name != "null"]
         if not kinds:
             return {**node, "type": "null"}
         if len(kinds) < len(kind):
@@ -133,70 +128,74 @@ def _with_nullable(node: dict[str, Any]) -> dict[str, Any]:
         return _by_type(node, kinds)
     branches = node.get("anyOf")
     if isinstance(branches, list):
-        others = [one for one in branches if not (one.get("type") == "null" and one.keys() <= {"type", *ANNOTATIONS})]
+        others = [
+            branch for branch in branches if branch.get("type") != "null" or branch.keys() - {"type", *ANNOTATIONS}
+        ]
         if others and len(others) < len(branches):
             node = {**node, "anyOf": others, "nullable": True}
             if len(others) == 1 and not (node.keys() & others[0].keys()) - ANNOTATIONS - {"nullable"}:
-                node = {**others[0], **{key: value for key, value in node.items() if key != "anyOf"}}
+                node = {**others[0], **without_keys(node, {"anyOf"})}
     return node
 
 
 def _by_type(node: dict[str, Any], kinds: list[str]) -> dict[str, Any]:
-    specific = {keyword for keywords in _OF_TYPE.values() for keyword in keywords}
+    specific = {keyword for keywords in _KEYWORDS_OF_TYPE.values() for keyword in keywords}
     alternatives = [
-        {"type": kind, **{key: node[key] for key in _OF_TYPE.get(kind, ()) if key in node}} for kind in kinds
+        {"type": kind, **{key: node[key] for key in _KEYWORDS_OF_TYPE.get(kind, ()) if key in node}} for kind in kinds
     ]
-    for one in alternatives:
-        if one["type"] == "array":
-            one.setdefault("items", {})
+    for alternative in alternatives:
+        if alternative["type"] == "array":
+            alternative.setdefault("items", {})
     common = {key: value for key, value in node.items() if key != "type" and key not in specific}
     return {**common, "anyOf": alternatives}
 
 
-def _strict(node: dict[str, Any], spot: Spot, report: Report) -> dict[str, Any]:
+def _strict(node: dict[str, Any], position: SchemaPosition, report: LossReport) -> dict[str, Any]:
     if "$ref" in node:
         rest = {key: value for key, value in node.items() if key in ANNOTATIONS}
         return {**rest, "anyOf": [{"$ref": node["$ref"]}]} if rest else node
     kind = node.get("type")
     if kind is None:
-        if not spot.path or node.keys() & _ALIEN:
+        if not position.path or node.keys() & _TYPE_GIVING_KEYWORDS:
             return node
-        report.note(spot.path, "type", "only texts, numbers, booleans and null", narrower=True)
-        return {**node, "type": _SCALARS}
+        report.record(position.path, "type", "only texts, numbers, booleans and null", narrower=True)
+        return {**node, "type": _SCALAR_TYPES}
     kinds = [kind] if isinstance(kind, str) else kind
     if "array" in kinds and "items" not in node:
-        report.note((*spot.path, "items"), "type", "only texts, numbers, booleans and null", narrower=True)
-        node = {**node, "items": {"type": _SCALARS}}
-    return _closed(node, spot, report) if "object" in kinds else node
+        report.record((*position.path, "items"), "type", "only texts, numbers, booleans and null", narrower=True)
+        node = {**node, "items": {"type": _SCALAR_TYPES}}
+    return _closed(node, position, report) if "object" in kinds else node
 
 
-def _closed(node: dict[str, Any], spot: Spot, report: Report) -> dict[str, Any]:
+def _closed(node: dict[str, Any], position: SchemaPosition, report: LossReport) -> dict[str, Any]:
     properties = node.get("properties")
     properties = properties if isinstance(properties, dict) else {}
     required = node.get("required")
     required = required if isinstance(required, list) else []
-    shut = node.get("additionalProperties") is False
-    demanded = set(required)
+    closed = node.get("additionalProperties") is False
+    demanded = set(required)  # a list of thousands of names would be searched for each property
     written: dict[str, Any] = {}
-    changed = not shut or not {"properties", "required"} <= node.keys() or required != list(properties)
+    changed = not closed or not {"properties", "required"} <= node.keys() or required != list(properties)
     for name, below in properties.items():
         written[name] = below if name in demanded else _nullable(below)
         if written[name] is not below:
             changed = True
-            report.note((*spot.path, "properties", name), "required", "null stands for what is left out")
-    if not shut:
+            report.record((*position.path, "properties", name), "required", "null stands for what is left out")
+    if not closed:
         stated = "additionalProperties" in node
         how = "members of any name cannot be given" if stated else "members that are not declared cannot be given"
-        report.note(spot.path, "additionalProperties", how, narrower=True)
-        if isinstance(node.get("additionalProperties"), dict) and (words := hints.hint("additionalProperties", node)):
-            spot.told.append(f"{words}, which cannot be given here")
+        report.record(position.path, "additionalProperties", how, narrower=True)
+        if isinstance(node.get("additionalProperties"), dict) and (
+            words := schema_prose.describe_keyword("additionalProperties", node)
+        ):
+            position.remarks.append(f"{words}, which cannot be given here")
     if not changed:
         return node
     return {**node, "properties": written, "required": list(properties), "additionalProperties": False}
 
 
 def _nullable(node: Any) -> Any:
-    """Return a schema that accepts null as well; the same object where it does."""
+    """Return a schema that accepts null as well; the same object if it does already."""
     if not isinstance(node, dict):
         return node
     if isinstance(branches := node.get("anyOf"), list):

@@ -1,4 +1,4 @@
-"""Parameters that travel as HTTP headers: find, check and strip `x-mcp-header` annotations.
+"""Parameters that are mirrored in HTTP headers: find, check and remove `x-mcp-header` annotations.
 
 Specification 2026-07-28, basic/transports/streamable-http, "Custom Headers".
 """
@@ -9,43 +9,31 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
+from registry.schema.references import SINGLE_SUBSCHEMAS, SUBSCHEMA_LISTS, SUBSCHEMA_MAPS
+
 KEYWORD: Final = "x-mcp-header"
+# As it stands in canonical JSON, for a quick test whether a definition has any annotation.
 KEYWORD_BYTES: Final = b'"x-mcp-header"'
 
 _TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+# The only types whose values have one unambiguous form as text.
 _TYPES: Final = frozenset({"string", "integer", "boolean"})
-_ONE: Final = frozenset(
-    {
-        "items",
-        "contains",
-        "unevaluatedItems",
-        "additionalItems",
-        "additionalProperties",
-        "propertyNames",
-        "unevaluatedProperties",
-        "not",
-        "if",
-        "then",
-        "else",
-        "contentSchema",
-    }
-)
-_LIST: Final = frozenset({"allOf", "anyOf", "oneOf", "prefixItems", "items"})
-_MAP: Final = frozenset({"patternProperties", "dependentSchemas", "dependencies", "$defs", "definitions"})
+# Of a path in a message; the names in it are the upstream's.
+_MAX_SHOWN_PATH: Final = 120
 
-Path = tuple[str, ...]
+PropertyPath = tuple[str, ...]
 
 
 def invalid_header(schema: object) -> str | None:
-    """Return why an annotation may not be used, or None when all of them may."""
+    """Return why an annotation is invalid, or None if all are valid."""
     seen: set[str] = set()
-    for path, node in _positions(schema):
+    for path, node in _schemas_with_paths(schema):
         if KEYWORD not in node:
             continue
         header = node[KEYWORD]
         if not path:
             return f"{KEYWORD} stands where no chain of properties leads"
-        where = ".".join(path)[:120]
+        where = ".".join(path)[:_MAX_SHOWN_PATH]
         if not isinstance(header, str) or not _TOKEN.fullmatch(header):
             return f"{KEYWORD} of {where} is not a header token"
         kind = node.get("type")
@@ -57,34 +45,34 @@ def invalid_header(schema: object) -> str | None:
     return None
 
 
-def header_paths(schema: object) -> dict[str, Path]:
-    """Map each annotated header to the path of its property; none when any annotation is invalid."""
+def header_paths(schema: object) -> dict[str, PropertyPath]:
+    """Return the path of the property for each annotated header; nothing if any annotation is invalid."""
     if invalid_header(schema) is not None:
         return {}
-    return {node[KEYWORD]: path for path, node in _positions(schema) if path and KEYWORD in node}
+    return {node[KEYWORD]: path for path, node in _schemas_with_paths(schema) if path and KEYWORD in node}
 
 
 def without_headers(schema: Any) -> Any:
-    """Return the schema without its annotations; the schema is within bounds, so this may recurse."""
+    """Return the schema without its annotations; it is within bounds, so recursion is shallow."""
     if not isinstance(schema, dict):
         return schema
     stripped: dict[str, Any] = {}
     for key, child in schema.items():
         if key == KEYWORD:
             continue
-        if (key == "properties" or key in _MAP) and isinstance(child, dict):
+        if key in SUBSCHEMA_MAPS and isinstance(child, dict):
             child = {name: without_headers(below) for name, below in child.items()}
-        elif key in _LIST and isinstance(child, list):
+        elif key in SUBSCHEMA_LISTS and isinstance(child, list):
             child = [without_headers(below) for below in child]
-        elif key in _ONE:
+        elif key in SINGLE_SUBSCHEMAS:
             child = without_headers(child)
         stripped[key] = child
     return stripped
 
 
-def _positions(schema: object) -> Iterator[tuple[Path | None, dict[str, Any]]]:
-    """Yield each schema with its chain of properties; None once anything else was crossed."""
-    stack: list[tuple[Path | None, object]] = [((), schema)]
+def _schemas_with_paths(schema: object) -> Iterator[tuple[PropertyPath | None, dict[str, Any]]]:
+    """Yield each schema with its chain of properties, or None if anything but properties leads there."""
+    stack: list[tuple[PropertyPath | None, object]] = [((), schema)]
     while stack:
         path, node = stack.pop()
         if not isinstance(node, dict):
@@ -94,9 +82,9 @@ def _positions(schema: object) -> Iterator[tuple[Path | None, dict[str, Any]]]:
             if key == "properties" and isinstance(child, dict):
                 for name, below in child.items():
                     stack.append((None if path is None else (*path, name), below))
-            elif key in _MAP and isinstance(child, dict):
+            elif key in SUBSCHEMA_MAPS and isinstance(child, dict):
                 stack.extend((None, below) for below in child.values())
-            elif key in _LIST and isinstance(child, list):
+            elif key in SUBSCHEMA_LISTS and isinstance(child, list):
                 stack.extend((None, below) for below in child)
-            elif key in _ONE:
+            elif key in SINGLE_SUBSCHEMAS:
                 stack.append((None, child))

@@ -1,22 +1,21 @@
-"""Mend the parts of a definition that make hosts lose a list, never what the tool accepts."""
+"""Repair the parts of a definition that make hosts reject a whole list, without changing what the tool accepts."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-from registry.schema.references import DATA_KEYWORDS, SCHEMA_MAPS
-from registry.schema.text import clean
+from registry.intake.issues import RepairNotes
+from registry.schema.display_text import clean
+from registry.schema.json_values import edited, map_items, without_keys
+from registry.schema.references import DATA_KEYWORDS, SUBSCHEMA_MAPS
 
 _HINTS: Final = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
-_NULL_IS_ABSENT: Final = ("title", "description", "annotations", "_meta", "icons", "execution")
+_REPAIRED_MEMBERS: Final = ("title", "description", "annotations", "_meta", "icons", "execution")
 _TASK_SUPPORT: Final = ("optional", "required", "forbidden")
 
-Notes = list[tuple[str, str]]
-"""What was mended: pairs of a stable code and one sentence."""
 
-
-def mend_root(schema: dict[str, Any], notes: Notes) -> dict[str, Any]:
-    """Give an input schema the root `type: object` that arguments have anyway."""
+def repair_root(schema: dict[str, Any], notes: RepairNotes) -> dict[str, Any]:
+    """Return an input schema with the root `type: object`, which arguments always have."""
     kind = schema.get("type")
     if kind == "object":
         return schema
@@ -29,8 +28,8 @@ def mend_root(schema: dict[str, Any], notes: Notes) -> dict[str, Any]:
     return {**schema, "type": "object"}
 
 
-def mend_schema(schema: Any, notes: Notes) -> Any:
-    """Mend every schema inside one that is within bounds; the same object when nothing was wrong."""
+def repair_schema(schema: Any, notes: RepairNotes) -> Any:
+    """Repair a schema within bounds and all of its subschemas; the same object if nothing was wrong."""
     if not isinstance(schema, dict):
         return schema
     changes: dict[str, Any] = {}
@@ -53,60 +52,57 @@ def mend_schema(schema: Any, notes: Notes) -> Any:
                 changes[key] = cleaned
                 notes.append(("hidden_text", f"hidden characters removed from the {key} of a schema"))
         elif isinstance(child, dict):
-            mended: Any = child
-            if key in SCHEMA_MAPS:
-                mended = _mend_map(child, key, notes)
+            repaired: Any = child
+            if key in SUBSCHEMA_MAPS:
+                repaired = _repair_schema_map(child, key, notes)
             elif key not in DATA_KEYWORDS:
-                mended = mend_schema(child, notes)
-            if mended is not child:
-                changes[key] = mended
+                repaired = repair_schema(child, notes)
+            if repaired is not child:
+                changes[key] = repaired
         elif isinstance(child, list) and key not in DATA_KEYWORDS:
-            items = [mend_schema(item, notes) for item in child]
-            if any(a is not b for a, b in zip(items, child, strict=True)):
+            items = map_items(child, lambda item: repair_schema(item, notes))
+            if items is not child:
                 changes[key] = items
-    if not changes and not dropped:
-        return schema
-    return {key: changes.get(key, child) for key, child in schema.items() if key not in dropped}
+    return edited(schema, changes=changes, dropped=dropped)
 
 
-def _mend_map(children: dict[str, Any], keyword: str, notes: Notes) -> dict[str, Any]:
+def _repair_schema_map(children: dict[str, Any], keyword: str, notes: RepairNotes) -> dict[str, Any]:
     changes: dict[str, Any] = {}
     for name, child in children.items():
         if isinstance(child, bool) and keyword == "properties":
             changes[name] = {} if child else {"not": {}}
+            # Valid JSON Schema, but several model APIs and clients expect an object for each property.
             notes.append(("boolean_property", "a property's schema was a boolean"))
         elif isinstance(child, dict):
-            mended = mend_schema(child, notes)
-            if mended is not child:
-                changes[name] = mended
-    return {**children, **changes} if changes else children
+            repaired = repair_schema(child, notes)
+            if repaired is not child:
+                changes[name] = repaired
+    return edited(children, changes=changes)
 
 
-def mend_members(tool: dict[str, Any], notes: Notes) -> dict[str, Any]:
-    """Mend everything of a definition but its name, description and schemas."""
+def repair_members(tool: dict[str, Any], notes: RepairNotes) -> dict[str, Any]:
+    """Repair all members of a definition but its name and its schemas."""
     changes: dict[str, Any] = {}
     dropped: list[str] = []
-    for key in _NULL_IS_ABSENT:
+    for key in _REPAIRED_MEMBERS:
         if key not in tool:
             continue
         value = tool[key]
         if value is None:
             dropped.append(key)
-            if key != "description":
+            if key != "description":  # the tool gets another one, which is noted then
                 notes.append(("null_member", f"{key} was null"))
             continue
-        kept = _MENDERS[key](value, notes)
+        kept = _MEMBER_REPAIRS[key](value, notes)
         if kept is None:
             dropped.append(key)
             notes.append(("wrong_type", f"{key} was of the wrong type"))
         elif kept is not value:
             changes[key] = kept
-    if not changes and not dropped:
-        return tool
-    return {key: changes.get(key, value) for key, value in tool.items() if key not in dropped}
+    return edited(tool, changes=changes, dropped=dropped)
 
 
-def _text(value: Any, notes: Notes) -> Any:
+def _text(value: Any, notes: RepairNotes) -> Any:
     if not isinstance(value, str):
         return None
     cleaned = clean(value)
@@ -115,11 +111,11 @@ def _text(value: Any, notes: Notes) -> Any:
     return cleaned
 
 
-def _object(value: Any, notes: Notes) -> Any:
+def _object(value: Any, notes: RepairNotes) -> Any:
     return value if isinstance(value, dict) else None
 
 
-def _annotations(value: Any, notes: Notes) -> Any:
+def _annotations(value: Any, notes: RepairNotes) -> Any:
     if not isinstance(value, dict):
         return None
     wrong = [hint for hint in _HINTS if hint in value and not isinstance(value[hint], bool)]
@@ -133,26 +129,26 @@ def _annotations(value: Any, notes: Notes) -> Any:
     if not wrong:
         return kept
     notes.append(("wrong_type", f"annotations of the wrong type: {', '.join(wrong)}"))
-    return {key: member for key, member in kept.items() if key not in wrong}
+    return without_keys(kept, wrong)
 
 
-def _execution(value: Any, notes: Notes) -> Any:
+def _execution(value: Any, notes: RepairNotes) -> Any:
     if not isinstance(value, dict):
         return None
     if "taskSupport" not in value or value["taskSupport"] in _TASK_SUPPORT:
         return value
     notes.append(("wrong_type", "execution.taskSupport was of the wrong type"))
-    return {key: member for key, member in value.items() if key != "taskSupport"}
+    return without_keys(value, {"taskSupport"})
 
 
-def _icons(value: Any, notes: Notes) -> Any:
+def _icons(value: Any, notes: RepairNotes) -> Any:
     if not isinstance(value, list):
         return None
-    icons = [icon for icon in (_icon(one) for one in value) if icon is not None]
-    if len(icons) == len(value) and all(a is b for a, b in zip(icons, value, strict=True)):
+    repaired = map_items(value, _icon)
+    if repaired is value and None not in value:  # null is no icon, but `_icon` returns it as it came
         return value
     notes.append(("icons", "icons of the wrong shape were mended or dropped"))
-    return icons
+    return [icon for icon in repaired if icon is not None]
 
 
 def _icon(icon: Any) -> Any:
@@ -169,12 +165,10 @@ def _icon(icon: Any) -> Any:
         dropped.append("mimeType")
     if "theme" in icon and icon["theme"] not in ("light", "dark"):
         dropped.append("theme")
-    if not changes and not dropped:
-        return icon
-    return {key: changes.get(key, member) for key, member in icon.items() if key not in dropped}
+    return edited(icon, changes=changes, dropped=dropped)
 
 
-_MENDERS: Final = {
+_MEMBER_REPAIRS: Final = {
     "title": _text,
     "description": _text,
     "annotations": _annotations,

@@ -1,89 +1,49 @@
-"""Check each tool of a listing alone: accept, repair, or quarantine with a reason."""
+"""Check each tool of a listing on its own: accept it, repair it, or quarantine it with a reason."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from registry.errors import SchemaRejected
 from registry.intake import param_headers
-from registry.intake.repairs import Notes, mend_members, mend_root, mend_schema
+from registry.intake.issues import IntakeResult, RepairNotes, check_each
+from registry.intake.repairs import repair_members, repair_root, repair_schema
 from registry.schema import schemas
-from registry.schema.text import excerpt, words
+from registry.schema.display_text import name_as_words
+from registry.schema.json_values import without_keys
 
+# The protocol recommends at most 128 characters. Longer names are shortened for callers, but have to be kept, sent
+# and compared as they are.
 MAX_NAME_LENGTH: Final = 1_024
-_MAX_DETAIL: Final = 300
+# Patterns that are reported as unchecked; one schema may have thousands.
+_MAX_REPORTED_PATTERNS: Final = 3
 
 Transport = Literal["stdio", "http"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """What intake saw in one item: its name as far as it can be shown, a stable code, one sentence.
+def admit_tools(tools: Sequence[object], *, transport: Transport) -> IntakeResult:
+    """Check every tool on its own; never raises for any JSON value.
 
-    Attributes:
-        tool: The name; for anything but a tool, what identifies it.
-        kind: As its list is called on the wire.
+    Repairs are made on copies and never change what a tool accepts. Every admitted schema is compiled: call this in a
+    worker thread for long listings.
     """
-
-    tool: str
-    code: str
-    detail: str
-    kind: str = "tools"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Intake:
-    """What became of one listing; sound definitions are the very objects that came in."""
-
-    tools: tuple[dict[str, Any], ...]
-    quarantined: tuple[Finding, ...]
-    repaired: tuple[Finding, ...]
-
-
-def admit(tools: Sequence[object], *, transport: Transport) -> Intake:
-    """Look at every tool alone, so that one bad definition costs no other tool its place.
-
-    Repairs are made on copies and never change what a tool accepts. Compiles every schema that it
-    admits: for long listings call it in a worker thread. Never raises for any JSON value.
-    """
-    admitted: dict[str, dict[str, Any]] = {}
     texts: dict[str, bytes] = {}
-    quarantined: list[Finding] = []
-    repaired: list[Finding] = []
-    for index, tool in enumerate(tools):
-        label = _label(tool, index)
-        try:
-            name = _name(tool)
-            text = _bounded_text(tool)
-            if name in admitted:
-                _refuse_namesake(text == texts[name])
-                repaired.append(_finding(label, "duplicate", "listed twice with the same definition"))
-                continue
-            notes: Notes = []
-            definition = _admit_one(tool, text, transport, notes)
-        except SchemaRejected as rejected:
-            quarantined.append(_finding(label, rejected.code, rejected.detail))
-            continue
-        except (RecursionError, ValueError, TypeError, OverflowError) as error:
-            # Boundary: whatever a hostile definition provokes spoils that definition only.
-            quarantined.append(_finding(label, "unreadable", f"{type(error).__name__}: {error}"))
-            continue
-        admitted[name], texts[name] = definition, text
-        repaired.extend(_finding(label, code, detail) for code, detail in dict.fromkeys(notes))
-    return Intake(tools=tuple(admitted.values()), quarantined=tuple(quarantined), repaired=tuple(repaired))
 
+    def check(tool: Any, notes: RepairNotes) -> dict[str, Any] | None:
+        name = _name(tool)
+        text = _bounded_text(tool)
+        if name in texts:
+            if text != texts[name]:
+                raise SchemaRejected("duplicate_name", "another tool of this name came first")
+            notes.append(("duplicate", "listed twice with the same definition"))
+            return None
+        definition = _admit_one(tool, text, transport, notes)
+        texts[name] = text
+        return definition
 
-def _finding(tool: str, code: str, detail: str) -> Finding:
-    return Finding(tool=tool, code=code, detail=excerpt(detail, _MAX_DETAIL))
-
-
-def _label(tool: object, index: int) -> str:
-    name = tool.get("name") if isinstance(tool, dict) else None
-    shown = excerpt(name, 128) if isinstance(name, str) else ""
-    return shown or f"(tool {index + 1})"
+    return check_each(tools, check, key="name", kind="tools", noun="tool")
 
 
 def _name(tool: object) -> str:
@@ -98,56 +58,47 @@ def _name(tool: object) -> str:
 
 
 def _bounded_text(tool: Any) -> bytes:
-    """Return the canonical form; output schemas have their own bounds and cost the tool nothing."""
-    schemas.measure({key: value for key, value in tool.items() if key != "outputSchema"})
-    if "outputSchema" in tool and _out_of_bounds(tool["outputSchema"]):
-        return schemas.canonical({key: value for key, value in tool.items() if key != "outputSchema"})
-    return schemas.canonical(tool)
-
-
-def _out_of_bounds(schema: object) -> bool:
+    """Return the canonical form of a definition within bounds."""
+    # An output schema out of bounds is dropped later on; the tool can do without.
+    without_output = without_keys(tool, {"outputSchema"})
+    schemas.measure(without_output)
     try:
-        schemas.measure(schema)
+        schemas.measure(tool.get("outputSchema"))
     except SchemaRejected:
-        return True
-    return False
+        return schemas.canonical_json(without_output)
+    return schemas.canonical_json(tool)
 
 
-def _refuse_namesake(equal: bool) -> None:
-    if not equal:
-        raise SchemaRejected("duplicate_name", "another tool of this name came first")
-
-
-def _admit_one(tool: Any, text: bytes, transport: Transport, notes: Notes) -> dict[str, Any]:
-    definition = mend_members(tool, notes)
+def _admit_one(tool: Any, text: bytes, transport: Transport, notes: RepairNotes) -> dict[str, Any]:
+    definition = repair_members(tool, notes)
     definition = _with_input(definition, notes)
     definition = _with_output(definition, notes)
-    if param_headers.KEYWORD_BYTES in text:
+    if param_headers.KEYWORD_BYTES in text:  # spares nearly every tool a walk over its schema
         definition = _with_headers(definition, transport, notes)
     definition = _with_description(definition, notes)
     _check_unicode(definition, text)
     return definition
 
 
-def _with_input(definition: dict[str, Any], notes: Notes) -> dict[str, Any]:
+def _with_input(definition: dict[str, Any], notes: RepairNotes) -> dict[str, Any]:
     schema = definition.get("inputSchema")
     if schema is None or schema is True or schema == {}:
         notes.append(("input_schema", "there was no usable input schema"))
-        mended: dict[str, Any] = {"type": "object"}
+        repaired_schema: dict[str, Any] = {"type": "object"}
     elif not isinstance(schema, dict):
         raise SchemaRejected("schema_not_an_object", "the input schema is not an object")
     else:
         schemas.check_bounds(schema)
-        mended = mend_root(mend_schema(schema, notes), notes)
-        if mended.get("type") != "object":
+        repaired_schema = repair_root(repair_schema(schema, notes), notes)
+        if repaired_schema.get("type") != "object":
             raise SchemaRejected("root_type", "the input schema describes something else than an object")
-    compiled = schemas.validator(mended, schemas.digest(mended))
-    for pattern in compiled.unchecked_patterns[:3]:
+    compiled = schemas.validator(repaired_schema, schemas.digest(repaired_schema))
+    for pattern in compiled.unchecked_patterns[:_MAX_REPORTED_PATTERNS]:
         notes.append(("pattern_unchecked", f"this pattern is left to the upstream: {pattern}"))
-    return definition if mended is schema else {**definition, "inputSchema": mended}
+    return definition if repaired_schema is schema else {**definition, "inputSchema": repaired_schema}
 
 
-def _with_output(definition: dict[str, Any], notes: Notes) -> dict[str, Any]:
+def _with_output(definition: dict[str, Any], notes: RepairNotes) -> dict[str, Any]:
     if "outputSchema" not in definition:
         return definition
     schema = definition["outputSchema"]
@@ -155,16 +106,16 @@ def _with_output(definition: dict[str, Any], notes: Notes) -> dict[str, Any]:
         if not isinstance(schema, dict):
             raise SchemaRejected("schema_not_an_object", "it is not an object")
         schemas.check_bounds(schema)
-        mended = mend_schema(schema, notes)
-        schemas.compile_schema(mended)
+        repaired_schema = repair_schema(schema, notes)
+        schemas.compile_schema(repaired_schema)
     except SchemaRejected as rejected:
         notes.append(("output_schema", f"the output schema was dropped: {rejected.detail}"))
-        return {key: value for key, value in definition.items() if key != "outputSchema"}
-    return definition if mended is schema else {**definition, "outputSchema": mended}
+        return without_keys(definition, {"outputSchema"})
+    return definition if repaired_schema is schema else {**definition, "outputSchema": repaired_schema}
 
 
-def _with_headers(definition: dict[str, Any], transport: Transport, notes: Notes) -> dict[str, Any]:
-    """Keep valid annotations. Over HTTP a client must drop a tool with an invalid one; stdio has none.
+def _with_headers(definition: dict[str, Any], transport: Transport, notes: RepairNotes) -> dict[str, Any]:
+    """Keep valid header annotations. A tool with an invalid one is rejected over HTTP, and loses them over stdio.
 
     Specification 2026-07-28, basic/transports/streamable-http, "Custom Headers".
     """
@@ -178,7 +129,7 @@ def _with_headers(definition: dict[str, Any], transport: Transport, notes: Notes
     return {**definition, "inputSchema": param_headers.without_headers(schema)}
 
 
-def _with_description(definition: dict[str, Any], notes: Notes) -> dict[str, Any]:
+def _with_description(definition: dict[str, Any], notes: RepairNotes) -> dict[str, Any]:
     description = definition.get("description")
     if isinstance(description, str) and description.strip():
         return definition
@@ -187,7 +138,7 @@ def _with_description(definition: dict[str, Any], notes: Notes) -> dict[str, Any
     candidates = (
         definition.get("title"),
         annotations.get("title") if isinstance(annotations, dict) else None,
-        words(name),
+        name_as_words(name),
     )
     chosen = next((text for text in candidates if isinstance(text, str) and text.strip()), "Tool")
     notes.append(("description", "there was no description; the title or the name stands for it"))
@@ -195,11 +146,11 @@ def _with_description(definition: dict[str, Any], notes: Notes) -> dict[str, Any
 
 
 def _check_unicode(definition: dict[str, Any], text: bytes) -> None:
-    """Refuse halves of surrogate pairs where they cannot be removed; no JSON text can carry them."""
+    """Reject halves of surrogate pairs where they cannot be removed: UTF-8 cannot encode them."""
     if b"\\ud" not in text:
-        return  # the canonical form escapes nothing else in this way
-    # The name is replaced by the wrapper's before anybody sees it.
-    rest = {key: value for key, value in definition.items() if key != "name"}
+        return  # nothing else is escaped like this in the canonical form
+    # The name is replaced by the wrapper's before anyone is shown it.
+    rest = without_keys(definition, {"name"})
     try:
         json.dumps(rest, ensure_ascii=False).encode()
     except UnicodeEncodeError:

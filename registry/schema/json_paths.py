@@ -1,4 +1,4 @@
-"""Places inside a value and inside its schema: show, read, replace; declared names, references followed."""
+"""Paths inside a value and inside its schema: format, read, and find declared names with references followed."""
 
 from __future__ import annotations
 
@@ -6,28 +6,35 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
-from registry.schema.text import excerpt
+from registry.schema.display_text import excerpt
 
-Path = tuple[str | int, ...]
+JsonPath = tuple[str | int, ...]
 
+# What `value_at` returns for a path that leads nowhere. None would not do: it is a JSON value.
 MISSING: Final = object()
-"""What is at a place that is not there; never a JSON value."""
 
+# Model APIs allow 64 characters in the name of a property, so that much always identifies one.
 MAX_SHOWN_KEY: Final = 64
+# For readers who were shown the schema itself: no property has another name.
 NO_NAMES: Final[Mapping[str, str]] = MappingProxyType({})
-"""Everything is called what it is called."""
+
+# Real arguments nest less than ten levels; longer paths only come from hostile values and would fill the message.
 _MAX_SHOWN_STEPS: Final = 20
-_MAX_REFERENCES: Final = 16
-_MAX_COMPOSED: Final = 64
-"""Schemas looked at for the names that one object declares, its `allOf` and the like included."""
+# Generators chain two or three references; the bound ends a cycle of references.
+_MAX_REFERENCE_HOPS: Final = 16
+# Steps of one reference that are followed; `#/$defs/Name` has two.
+_MAX_REFERENCE_STEPS: Final = 20
+# Schemas looked at for the names that one object declares. This runs for calls that failed their check, and 64
+# alternatives still take well under a millisecond.
+_MAX_COMPOSED_SCHEMAS: Final = 64
 
 
-def show_path(path: Sequence[str | int], names: Mapping[str, str] = NO_NAMES) -> str:
-    """Write a path as a model reads it: `to[0].address`; the whole argument object is `arguments`.
+def format_path(path: Sequence[str | int], names: Mapping[str, str] = NO_NAMES) -> str:
+    """Write a path the way a model reads it: `to[0].address`; the whole argument object is `arguments`.
 
     Args:
         path: The steps.
-        names: Other names for some of them, as the reader knows them.
+        names: Names that the reader knows some properties by, if different.
     """
     if not path:
         return "arguments"
@@ -37,16 +44,16 @@ def show_path(path: Sequence[str | int], names: Mapping[str, str] = NO_NAMES) ->
     return text.removeprefix(".")
 
 
-def renamed_path(path: Path, names: Mapping[str, str]) -> Path:
-    """Return a path with other names for some of its steps."""
+def rename_path(path: JsonPath, names: Mapping[str, str]) -> JsonPath:
+    """Return a path with some of its property names replaced."""
     return tuple(step if isinstance(step, int) else names.get(step, step) for step in path)
 
 
-def at(value: Any, path: Sequence[str | int]) -> Any:
-    """Return what is at a path, or MISSING."""
+def value_at(value: Any, path: Sequence[str | int]) -> Any:
+    """Return the value at a path, or MISSING. A schema is a value, too, with the path of keywords of an error."""
     for step in path:
         if isinstance(value, dict):
-            value = value.get(step, MISSING) if isinstance(step, str) else MISSING
+            value = value.get(step, MISSING)
         elif isinstance(value, list) and isinstance(step, int) and 0 <= step < len(value):
             value = value[step]
         else:
@@ -54,35 +61,15 @@ def at(value: Any, path: Sequence[str | int]) -> Any:
     return value
 
 
-def copied(value: Any) -> Any:
-    """Return a copy of a JSON value that is not nested too deeply."""
-    if isinstance(value, dict):
-        return {key: copied(child) if isinstance(child, dict | list) else child for key, child in value.items()}
-    if isinstance(value, list):
-        return [copied(child) if isinstance(child, dict | list) else child for child in value]
-    return value
-
-
-def schema_at(schema: Any, path: Sequence[str | int]) -> Any:
-    """Return the schema at a path of keywords as validation errors give it, or MISSING."""
-    for step in path:
-        if isinstance(schema, dict):
-            schema = schema.get(step, MISSING)
-        elif isinstance(schema, list) and isinstance(step, int) and 0 <= step < len(schema):
-            schema = schema[step]
-        else:
-            return MISSING
-    return schema
-
-
-def resolved(schema: Any, root: Any) -> Any:
-    """Follow references within the document, a few steps; anything else is left as it is."""
-    for _step in range(_MAX_REFERENCES):
+def resolve_reference(schema: Any, root: Any) -> Any:
+    """Follow references within the document; return the schema itself where it has none or one that is not local."""
+    # Anchors and identifiers are left alone here: this only looks for names to suggest, and checks never rely on it.
+    for _hop in range(_MAX_REFERENCE_HOPS):
         reference = schema.get("$ref") if isinstance(schema, dict) else None
         if not isinstance(reference, str) or not (reference == "#" or reference.startswith("#/")):
             return schema
         target: Any = root
-        for token in reference[2:].split("/")[:20] if len(reference) > 1 else ():
+        for token in reference[2:].split("/")[:_MAX_REFERENCE_STEPS] if len(reference) > 1 else ():
             key = token.replace("~1", "/").replace("~0", "~")
             target = target.get(key) if isinstance(target, dict) else None
         if target is None:
@@ -91,29 +78,30 @@ def resolved(schema: Any, root: Any) -> Any:
     return schema
 
 
-def composition(schema: Any, root: Any) -> Iterator[dict[str, Any]]:
+def composed_schemas(schema: Any, root: Any) -> Iterator[dict[str, Any]]:
     """Yield a schema and all that describe the same value with it: references, `allOf`, alternatives."""
     pending: list[Any] = [schema]
     seen: set[int] = set()
-    while pending and len(seen) < _MAX_COMPOSED:
-        node = resolved(pending.pop(), root)
+    while pending and len(seen) < _MAX_COMPOSED_SCHEMAS:
+        node = resolve_reference(pending.pop(), root)
         if not isinstance(node, dict) or id(node) in seen:
             continue
         seen.add(id(node))
         yield node
         for keyword in ("allOf", "anyOf", "oneOf"):
             branches = node.get(keyword)
-            pending.extend(branches[:_MAX_COMPOSED] if isinstance(branches, list) else ())
+            pending.extend(branches[:_MAX_COMPOSED_SCHEMAS] if isinstance(branches, list) else ())
         pending.extend(node[keyword] for keyword in ("then", "else") if keyword in node)
 
 
-def declared(schema: Any, root: Any) -> dict[str, Any]:
-    """Return the properties that a schema of an object declares, in its own words or composed ones."""
+def declared_properties(schema: Any, root: Any) -> dict[str, Any]:
+    """Return the properties that the schema of an object declares, itself or through composition."""
     plain = schema.get("properties") if isinstance(schema, dict) else None
+    # Nearly every schema declares its properties directly, and then nothing has to be collected.
     if isinstance(plain, dict) and not schema.keys() & {"$ref", "allOf", "anyOf", "oneOf", "then", "else"}:
         return plain
     found: dict[str, Any] = {}
-    for node in composition(schema, root):
+    for node in composed_schemas(schema, root):
         properties = node.get("properties")
         if isinstance(properties, dict):
             for name, below in properties.items():

@@ -1,4 +1,4 @@
-"""Where the references of one schema lead: inside the document, nowhere, or out of it."""
+"""References of one schema document: where each leads, and what expanding all of them would cost."""
 
 from __future__ import annotations
 
@@ -10,21 +10,38 @@ from registry.errors import SchemaRejected
 
 REFERENCE_KEYWORDS: Final = frozenset({"$ref", "$dynamicRef", "$recursiveRef"})
 
-_IN_ORDER: Final = tuple(sorted(REFERENCE_KEYWORDS))
-
-SCHEMA_MAPS: Final = frozenset(
+# Keywords by the form of what they hold; everything that walks a schema uses these tables. The lists and single
+# schemas overlap: `items` may be either, depending on the draft.
+SUBSCHEMA_MAPS: Final = frozenset(
     {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"}
 )
-"""Keywords whose members are names given by the author, each with a schema."""
-
-_DEFINITIONS: Final = frozenset({"$defs", "definitions"})
-
+SUBSCHEMA_LISTS: Final = frozenset({"allOf", "anyOf", "oneOf", "prefixItems", "items"})
+SINGLE_SUBSCHEMAS: Final = frozenset(
+    {"items", "additionalItems", "additionalProperties", "contains", "not", "if", "then", "else"}
+    | {"propertyNames", "unevaluatedItems", "unevaluatedProperties", "contentSchema"}
+)
+# Keywords that hold instance data, where a member called `$ref` means nothing.
 DATA_KEYWORDS: Final = frozenset({"const", "enum", "default", "examples", "example", "required", "type"})
-"""Keywords that hold instance data, where a member called `$ref` means nothing."""
+
+# Sets of strings iterate differently in each process; reports have to name the same reference everywhere.
+_REFERENCES_IN_ORDER: Final = tuple(sorted(REFERENCE_KEYWORDS))
+_DEFINITIONS: Final = frozenset({"$defs", "definitions"})
+# What is quoted of a reference in an error.
+_MAX_REPORTED: Final = 200
+# Digits of an array index in a pointer; no array within the bounds of a schema has ten million items.
+_MAX_INDEX_DIGITS: Final = 7
 
 
-class Document:
-    """One schema document with its identifiers, anchors and references, found without recursion."""
+class SchemaDocument:
+    """One schema document with its identifiers, anchors and references, found without recursion.
+
+    Not `referencing`, which resolves one reference at a time: bounds need the whole graph, before anything is expanded.
+
+    Attributes:
+        remote: References to other documents, which are never fetched.
+        broken: References to what is not there.
+        is_recursive: Whether a schema refers back to itself; known after `visits`.
+    """
 
     __slots__ = ("_anchors", "_edges", "_maps", "_root", "_roots", "broken", "is_recursive", "remote")
 
@@ -37,32 +54,36 @@ class Document:
         self.remote: list[str] = []
         self.broken: list[str] = []
         self.is_recursive = False
+        # All of them first: a reference may lead to an anchor further down.
         references = list(self._scan())
         for node, base, reference in references:
             self._follow(node, base, reference)
 
     def require_resolvable(self) -> None:
-        """Refuse references that lead out of the document or nowhere.
+        """Reject references that lead out of the document or nowhere.
 
         Raises:
             SchemaRejected: `remote_ref` or `broken_ref`.
         """
         if self.remote:
-            raise SchemaRejected("remote_ref", f"refers to another document: {self.remote[0][:200]}")
+            raise SchemaRejected("remote_ref", f"refers to another document: {self.remote[0][:_MAX_REPORTED]}")
         if self.broken:
-            raise SchemaRejected("broken_ref", f"refers to what is not there: {self.broken[0][:200]}")
+            raise SchemaRejected("broken_ref", f"refers to what is not there: {self.broken[0][:_MAX_REPORTED]}")
 
     def visits(self, limit: int, *, with_options: bool = False) -> int:
-        """Count objects and lists as a compiler that expands local references would meet them.
+        """Count the objects and lists that a compiler would visit if it expanded every local reference.
 
-        A reference back into a schema that is being expanded counts once. Counts are kept for each
-        node, so that nested doubling is summed and never walked. Sets `is_recursive`.
-        With options, each member of an `enum` counts too: a check compares with all of them.
+        A reference back into a schema that is being expanded counts once. Sets `is_recursive`.
+
+        Args:
+            limit: Where to stop counting.
+            with_options: Count each member of an `enum` as well, since a check compares with all of them.
         """
+        # Counts are kept for each node: nested doubling (a schema bomb) is summed, never walked.
         done: dict[int, int] = {}
         open_nodes: set[int] = {id(self._root)}
         stack: list[tuple[int, Iterator[object], list[int]]] = [
-            (id(self._root), self._children(self._root), [_options(self._root, with_options)])
+            (id(self._root), self._children(self._root), [_own_visits(self._root, with_options)])
         ]
         while stack:
             key, children, total = stack[-1]
@@ -73,7 +94,7 @@ class Document:
                     self.is_recursive = True
                 if known is None:
                     open_nodes.add(id(child))
-                    stack.append((id(child), self._children(child), [_options(child, with_options)]))
+                    stack.append((id(child), self._children(child), [_own_visits(child, with_options)]))
                     break
                 total[0] = min(total[0] + known, limit + 1)
             else:
@@ -85,22 +106,22 @@ class Document:
         return done[id(self._root)]
 
     def targets(self, node: object) -> tuple[object, ...]:
-        """Return the schemas to which the references of this very object lead; none for what is no schema."""
+        """Return the schemas that the references of this very object lead to."""
         return tuple(self._edges.get(id(node), ()))
 
     @property
     def target_ids(self) -> frozenset[int]:
-        """The schemas to which references lead, by identity."""
+        """The identities of all schemas that references lead to."""
         return frozenset(id(target) for targets in self._edges.values() for target in targets)
 
     @property
     def reference_count(self) -> int:
-        """How many references lead to a schema of this document."""
+        """The number of references within this document."""
         return sum(len(targets) for targets in self._edges.values())
 
     def _children(self, node: object) -> Iterator[object]:
         if isinstance(node, dict):
-            # A definition costs where it is referred to; the document's own size is bounded elsewhere.
+            # A definition costs where it is referred to; the size of the document itself is bounded elsewhere.
             skipped = _DEFINITIONS if id(node) not in self._maps else ()
             for key, child in node.items():
                 if isinstance(child, dict | list) and key not in skipped:
@@ -112,7 +133,7 @@ class Document:
                     yield child
 
     def _scan(self) -> Iterator[tuple[dict[str, Any], str, str]]:
-        """Note identifiers and anchors; yield each reference with its node and base URI."""
+        """Record identifiers and anchors; yield each reference with its node and base URI."""
         stack: list[tuple[object, str, bool]] = [(self._root, "", True)]
         while stack:
             node, base, is_schema = stack.pop()
@@ -123,14 +144,14 @@ class Document:
                 continue
             if is_schema:
                 base = self._identify(node, base)
-                for keyword in _IN_ORDER:
+                for keyword in _REFERENCES_IN_ORDER:
                     if isinstance(reference := node.get(keyword), str):
                         yield node, base, reference
             else:
                 self._maps.add(id(node))
             for key, child in node.items():
                 if isinstance(child, dict | list) and not (is_schema and key in DATA_KEYWORDS):
-                    stack.append((child, base, not (is_schema and key in SCHEMA_MAPS)))
+                    stack.append((child, base, not (is_schema and key in SUBSCHEMA_MAPS)))
 
     def _identify(self, node: dict[str, Any], base: str) -> str:
         for keyword in ("$id", "id"):
@@ -141,8 +162,8 @@ class Document:
                 self._anchors.setdefault((base, identifier[1:]), node)
                 continue
             if keyword == "id" and node is not self._root and "://" not in identifier:
-                continue  # since draft 6 an `id` is usually somebody's ordinary property or note
-            base = _join(base, identifier).partition("#")[0]
+                continue  # since draft 6 an `id` is usually an ordinary property or a comment
+            base = _join_uri(base, identifier).partition("#")[0]
             self._roots.setdefault(base, node)
         for keyword in ("$anchor", "$dynamicAnchor"):
             if isinstance(anchor := node.get(keyword), str):
@@ -151,7 +172,7 @@ class Document:
 
     def _follow(self, node: dict[str, Any], base: str, reference: str) -> None:
         uri, _, fragment = reference.partition("#")
-        target_base = _join(base, uri) if uri else base
+        target_base = _join_uri(base, uri) if uri else base
         root = self._roots.get(target_base, _MISSING)
         if root is _MISSING:
             self.remote.append(reference)
@@ -161,6 +182,7 @@ class Document:
             self.broken.append(reference)
         elif isinstance(target, dict | list):
             edges = self._edges.setdefault(id(node), [])
+            # By identity: schemas are compared by value nowhere in here, which would cost their whole size.
             if not any(known is target for known in edges):
                 edges.append(target)
 
@@ -174,7 +196,7 @@ class Document:
             step = token.replace("~1", "/").replace("~0", "~")
             if isinstance(found, dict) and step in found:
                 found = found[step]
-            elif isinstance(found, list) and step.isdecimal() and len(step) < 8 and int(step) < len(found):
+            elif isinstance(found, list) and _is_index(step) and int(step) < len(found):
                 found = found[int(step)]
             else:
                 return _MISSING
@@ -184,13 +206,17 @@ class Document:
 _MISSING: Final = object()
 
 
-def _options(node: object, counted: bool) -> int:
+def _is_index(step: str) -> bool:
+    return step.isdecimal() and len(step) <= _MAX_INDEX_DIGITS
+
+
+def _own_visits(node: object, counted: bool) -> int:
     options = node.get("enum") if counted and isinstance(node, dict) else None
     return 1 + (len(options) if isinstance(options, list) else 0)
 
 
-def _join(base: str, uri: str) -> str:
+def _join_uri(base: str, uri: str) -> str:
     try:
         return urljoin(base, uri)
-    except ValueError:
+    except ValueError:  # such as an unclosed bracket of an IPv6 address
         return uri

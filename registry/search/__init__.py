@@ -1,5 +1,5 @@
-"""Find tools by words, and combine that with embeddings where they are installed.
+"""Find tools by words, and combine that with the similarity of embeddings where they are installed.
 
-`index` ranks with BM25 over weighted fields; `terms` and `stemming` turn text into terms; `synonyms` is data, read by
-`thesaurus`; `fusion` combines a ranking by words with nearness of embeddings.
+`index` ranks tools with BM25 over weighted fields. `terms` and `stemming` turn text into terms; `synonyms` is a table
+of words, read by `thesaurus`. `fusion` combines the ranking by words with that by embeddings.
 """

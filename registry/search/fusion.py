@@ -1,6 +1,6 @@
-"""What a tool is for, in one line, and its place when words and meaning are asked together.
+"""Combine a ranking by words with the similarity of embeddings.
 
-Vectors are no business of this room: whoever has them says how near a query is to each tool.
+Vectors are computed elsewhere: this module provides the text to embed, and takes how similar a query is to each tool.
 """
 
 from __future__ import annotations
@@ -10,43 +10,52 @@ from collections.abc import Mapping, Sequence
 from heapq import nsmallest
 from typing import Final
 
-from registry.schema.text import words
-from registry.search.index import Described, Hit
+from registry.schema.display_text import name_as_words
+from registry.search.index import SCORE_DIGITS, SearchableTool, SearchHit
 
+# Small embedding models read some 250 tokens, and get less specific the more there are: one sentence is best.
 _SENTENCE_CHARS: Final = 240
+# Where the end of the first sentence is looked for, before it is cut.
+_READ_CHARS: Final = _SENTENCE_CHARS * 4
+# Names may have a thousand characters.
 _NAME_CHARS: Final = 200
 _SENTENCE_END: Final = re.compile(r"(?<=[.!?])\s|\n")
 
-# Tuned over half of the queries of `tests/bench/bench_search.py`, where anything from 0.85 to 2 does as well. Words,
-# whose thesaurus was written with that half at hand, are too good there: so the upper end.
-_WEIGHT: Final = 2.0
-# What is farther away than this is about something else, and is only found by its words.
-_FLOOR: Final = 0.25
+# Weight of the similarity, where the best match by words has 1. Tuned with half of the queries of
+# `tests/bench/bench_search.py`, where anything from 0.85 to 2 works equally well. The thesaurus was written with that
+# half at hand, which favours words there: hence the upper end.
+_SIMILARITY_WEIGHT: Final = 2.0
+# What is less similar is about something else, and only found by its words.
+_MIN_SIMILARITY: Final = 0.25
 
 
-def sense(tool: Described) -> str:
-    """Return what a tool is for: the words of its server and its name, and the first sentence about it."""
-    said = tool.definition.get("description")
-    first = _SENTENCE_END.split(said[: _SENTENCE_CHARS * 4].strip(), 1)[0] if isinstance(said, str) else ""
-    named = f"{words(tool.server[:_NAME_CHARS])}: {words(tool.tool[:_NAME_CHARS])}".lower()
-    text = f"{named}. {first[:_SENTENCE_CHARS]}"
+def embedding_text(tool: SearchableTool) -> str:
+    """Return the text to embed for a tool: server and name as words, and the first sentence of its description."""
+    description = tool.definition.get("description")
+    first = _SENTENCE_END.split(description[:_READ_CHARS].strip(), 1)[0] if isinstance(description, str) else ""
+    names = f"{name_as_words(tool.server[:_NAME_CHARS])}: {name_as_words(tool.tool[:_NAME_CHARS])}".lower()
+    text = f"{names}. {first[:_SENTENCE_CHARS]}"
+    # Tokenizers refuse halves of surrogate pairs.
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
-def blended(hits: Sequence[Hit], nearness: Mapping[str, float], limit: int) -> list[Hit]:
-    """Return the best tools by their words and by their meaning, best first; each is a share of the best there is.
+def fuse_scores(hits: Sequence[SearchHit], similarity: Mapping[str, float], limit: int) -> list[SearchHit]:
+    """Return the best tools by words and similarity together, best first; each counts relative to its best value.
 
     Args:
-        hits: What was found by its words.
-        nearness: How near each tool is to what was asked, at most 1, by name.
-        limit: How many at most.
+        hits: What was found by words.
+        similarity: How similar each tool is to the query, at most 1, by name.
+        limit: The most hits to return.
     """
     found = {hit.name: hit.score for hit in hits}
-    best, closest = max(found.values(), default=0.0), max(nearness.values(), default=0.0)
-    if closest < _FLOOR:
+    best, closest = max(found.values(), default=0.0), max(similarity.values(), default=0.0)
+    if closest < _MIN_SIMILARITY:
         return list(hits[: max(limit, 0)])
-    scored = (
-        Hit(name, round(found.get(name, 0.0) / (best or 1.0) + _WEIGHT * nearness.get(name, 0.0) / closest, 6))
-        for name in {**found, **{name: 0.0 for name, near in nearness.items() if near >= _FLOOR}}
-    )
+
+    def score(name: str) -> float:
+        by_words = found.get(name, 0.0) / (best or 1.0)
+        return round(by_words + _SIMILARITY_WEIGHT * similarity.get(name, 0.0) / closest, SCORE_DIGITS)
+
+    names = found.keys() | {name for name, value in similarity.items() if value >= _MIN_SIMILARITY}
+    scored = (SearchHit(name, score(name)) for name in names)
     return nsmallest(max(limit, 0), scored, key=lambda hit: (-hit.score, hit.name))

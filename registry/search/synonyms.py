@@ -1,8 +1,8 @@
-"""Words that mean the same when tools are looked for; general, and no server's own.
+"""General synonyms for searching tools, specific to no server.
 
-Each line is one of two kinds. `send deliver transmit` says that each of these words stands for each other. `rain snow >
-weather forecast` says that who speaks of the left may look for the right, and not the other way round. A phrase is
-joined by `_`. Words are stemmed when they are read, so one form of each is enough.
+There are two kinds of lines. `send deliver transmit` says that each of these words stands for the others. `rain snow >
+weather forecast` says that a query with a word on the left may mean those on the right, but not vice versa. A phrase
+is joined by `_`. Words are stemmed when they are read, so one form of each is enough.
 """
 
 from __future__ import annotations

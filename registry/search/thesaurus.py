@@ -1,78 +1,77 @@
-"""Read tables of words that stand for each other: the general one, and what configuration says."""
+"""Read tables of synonyms: the general one, and those of the configuration."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
+from itertools import chain
 from typing import Final
 
 from registry.search.stemming import stem
 from registry.search.synonyms import GENERAL
-from registry.search.terms import words
+from registry.search.terms import split_words
 
-SAME: Final = 0.85
-"""How much a word counts that stands for the one in a query."""
-NEAR: Final = 0.8
-"""How much a word counts that one might look for on speaking of another."""
-_PHRASE_WORDS: Final = 3
+# Weights of a synonym and of a related word, where the word of the query itself has 1. Below 1, so that a tool with the
+# very word is ranked first.
+SYNONYM_WEIGHT: Final = 0.85
+RELATED_WEIGHT: Final = 0.8
+# What configuration calls the same is the same.
+_CONFIGURED_WEIGHT: Final = 1.0
+# The longest phrase that the index looks for in a query.
+MAX_PHRASE_WORDS: Final = 3
 
+# For the stems of a word or phrase, the stems that may stand for it, each with its weight.
 Expansions = Mapping[tuple[str, ...], Mapping[str, float]]
-"""For the stems of a word or phrase, the stems that stand for it, and how much each counts."""
 
 
-def _key(entry: str) -> tuple[str, ...]:
-    return tuple(stem(word) for word in entry.split("_"))
+# Words or phrases, what they may be replaced by, and the weight of that.
+_Group = tuple[Sequence[str], Sequence[str], float]
 
 
-def expansions(groups: Iterable[tuple[Sequence[str], Sequence[str], float]]) -> dict[tuple[str, ...], dict[str, float]]:
-    """Return what each word or phrase on a left side may be replaced by, at the most that any group gives it."""
+@cache  # read once, when something is searched for the first time
+def general_expansions() -> Expansions:
+    """Return the expansions of the general table."""
+    return _expansions(_general_groups())
+
+
+def configured_expansions(synonyms: Mapping[str, Sequence[str]], *, general: bool = False) -> Expansions:
+    """Return the expansions of configured synonyms, which apply in both directions.
+
+    A phrase in a query stands for all the others; as one of the others it is looked for in the names of tools.
+
+    Args:
+        synonyms: Words or phrases with their synonyms.
+        general: Add the general table.
+    """
+    return _expansions(chain(_general_groups() if general else (), _configured_groups(synonyms)))
+
+
+def _general_groups() -> Iterator[_Group]:
+    for line in GENERAL.splitlines():
+        if not line or line.startswith("#"):
+            continue
+        left, arrow, right = line.partition(">")
+        yield left.split(), (right or left).split(), RELATED_WEIGHT if arrow else SYNONYM_WEIGHT
+
+
+def _configured_groups(synonyms: Mapping[str, Sequence[str]]) -> Iterator[_Group]:
+    for word, others in synonyms.items():
+        alike = ["_".join(part for parts in split_words(entry) for part in parts) for entry in (word, *others)]
+        alike = [entry for entry in alike if entry]
+        yield alike, alike, _CONFIGURED_WEIGHT
+
+
+def _expansions(groups: Iterable[_Group]) -> Expansions:
     found: dict[tuple[str, ...], dict[str, float]] = {}
     for left, right, weight in groups:
         for entry in left:
-            key = _key(entry)
-            if len(key) > _PHRASE_WORDS:
+            key = tuple(stem(word) for word in entry.split("_"))
+            if len(key) > MAX_PHRASE_WORDS:
                 continue
             targets = found.setdefault(key, {})
             for other in right:
                 target = stem(other.replace("_", ""))
                 if key != (target,):
+                    # Several groups may have the same pair: the greatest weight holds.
                     targets[target] = max(targets.get(target, 0.0), weight)
     return {key: targets for key, targets in found.items() if targets}
-
-
-def merged(first: Expansions, second: Expansions) -> Expansions:
-    """Return both tables as one; where they speak of the same word, the greater weight holds."""
-    whole = {key: dict(targets) for key, targets in first.items()}
-    for key, targets in second.items():
-        own = whole.setdefault(key, {})
-        for target, weight in targets.items():
-            own[target] = max(own.get(target, 0.0), weight)
-    return whole
-
-
-@cache
-def general() -> Expansions:
-    """Return the expansions of the general table."""
-    groups: list[tuple[Sequence[str], Sequence[str], float]] = []
-    for line in GENERAL.splitlines():
-        if not line or line.startswith("#"):
-            continue
-        left, arrow, right = line.partition(">")
-        if arrow:
-            groups.append((left.split(), right.split(), NEAR))
-        else:
-            groups.append((left.split(), left.split(), SAME))
-    return expansions(groups)
-
-
-def configured(synonyms: Mapping[str, Sequence[str]]) -> Expansions:
-    """Return what configuration says: words and phrases that stand for each other.
-
-    A phrase in a query stands for all the others; as one of the others it is found in the names of tools.
-    """
-    groups: list[tuple[Sequence[str], Sequence[str], float]] = []
-    for word, others in synonyms.items():
-        alike = ["_".join(part for parts in words(entry) for part in parts) for entry in (word, *others)]
-        alike = [entry for entry in alike if entry]
-        groups.append((alike, alike, 1.0))
-    return expansions(groups)

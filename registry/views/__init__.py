@@ -1,5 +1,6 @@
 """The catalog as one profile shows it.
 
-`profile` says which servers and tools, how many and in which dialect; `descriptions` adds configured text;
-`disclosure` plans what is listed within a budget measured by `tokens`; `view` puts it together.
+`profile` says which servers and tools are shown, how many and in which dialect. `view` is the result: `descriptions`
+adds configured text to each definition, and `disclosure` plans which are listed, within a budget that is measured with
+`tokens`.
 """

@@ -1,8 +1,8 @@
-"""Descriptions that know their context: what configuration and operators add to an upstream's words.
+"""Add to an upstream's description what configuration and operators say about its server and tool.
 
-The order is always: the upstream's text, its server's supplement, the tool's, guidance by tag, siblings, notes;
-then, for hosts that search, the words of server and tool that none of these has; then examples. The upstream's text
-is never cut: what is added is, with a mark, and examples go first.
+The order is always: the upstream's text, the supplements of server, tool and profile, guidance by tag, siblings, and
+notes; then, for hosts that search descriptions, the names of server and tool as words; then examples. The upstream's
+text is never cut. Of what is added, examples are left out first, and the rest is cut with a mark.
 """
 
 from __future__ import annotations
@@ -12,17 +12,19 @@ from typing import Any, Final
 
 from registry.catalog.catalog import ToolWrapper
 from registry.catalog.shape import ServerShape
-from registry.schema.schemas import text_of
-from registry.schema.text import words
-from registry.views.profile import PROTOCOL, Profile
+from registry.schema.display_text import name_as_words
+from registry.schema.schemas import compact_json
+from registry.views.profile import PROTOCOL_DIALECT, Profile
 
+# What Claude Code shows of a description, the tightest limit of a widespread host that is no model API.
 MAX_DESCRIPTION: Final = 2_048
-_CUT: Final = " […]"
+_CUT_MARK: Final = " […]"
+# Members of `_meta` that hosts of Anthropic read.
 _SEARCH_HINT: Final = "anthropic/searchHint"
 _ALWAYS_LOAD: Final = "anthropic/alwaysLoad"
 
 
-def worded(
+def contextual_definition(
     wrapper: ToolWrapper,
     shape: ServerShape,
     profile: Profile,
@@ -30,22 +32,22 @@ def worded(
     *,
     limit: int = MAX_DESCRIPTION,
 ) -> dict[str, Any]:
-    """Return a wrapper's definition as a profile shows it; the same object where nothing is added.
+    """Return a wrapper's definition as a profile shows it; the same object if nothing is added.
 
     Args:
         wrapper: The tool.
-        shape: What configuration says of its server.
-        profile: Who is shown it.
-        siblings: The servers to name that are served now, each with its display name.
-        limit: Of the description, in characters; what the upstream wrote may be longer.
+        shape: What configuration says about its server.
+        profile: The profile that shows it.
+        siblings: Related servers that are available now, each with its display name.
+        limit: Of the description, in characters; the upstream's own text may be longer.
     """
     definition = wrapper.definition
-    said = definition.get("description")
-    upstream = said if isinstance(said, str) else ""
+    text = definition.get("description")
+    upstream = text if isinstance(text, str) else ""
     added = _distinct(_additions(wrapper, shape, profile, siblings), upstream)
-    spoken = f"{shape.display_name or words(wrapper.server)}: {words(wrapper.tool)}"
-    if profile.dialect != PROTOCOL and not _speaks_of(wrapper, " ".join([upstream, *added])):
-        added.append(f"{spoken}.")
+    names = f"{shape.display_name or name_as_words(wrapper.server)}: {name_as_words(wrapper.tool)}"
+    if profile.dialect != PROTOCOL_DIALECT and not _mentions_names(wrapper, " ".join([upstream, *added])):
+        added.append(f"{names}.")
     examples = _examples(shape.examples.get(wrapper.tool, ()))
     shown = definition
     if added or examples:
@@ -53,9 +55,9 @@ def worded(
         if examples and len(text) + 2 + len(examples) <= limit:
             text = f"{text}\n\n{examples}" if text else examples
         shown = {**definition, "description": text}
-    if profile.dialect != PROTOCOL and not isinstance(definition.get("title"), str):
-        shown = {**shown, "title": spoken}
-    return _hinted(shown, wrapper, shape)
+    if profile.dialect != PROTOCOL_DIALECT and not isinstance(definition.get("title"), str):
+        shown = {**shown, "title": names}
+    return _with_hints(shown, wrapper, shape)
 
 
 def _additions(
@@ -72,10 +74,10 @@ def _additions(
     yield from (note.text for note in wrapper.notes)
 
 
-def _speaks_of(wrapper: ToolWrapper, text: str) -> bool:
-    """Tell whether a description has the words of server and tool: the search of hosts does not split names."""
-    said = text.casefold()
-    return all(word in said for word in words(f"{wrapper.server} {wrapper.tool}").casefold().split())
+def _mentions_names(wrapper: ToolWrapper, text: str) -> bool:
+    """Return whether a text has the words of server and tool; hosts that search do not split names into words."""
+    folded = text.casefold()
+    return all(word in folded for word in name_as_words(f"{wrapper.server} {wrapper.tool}").casefold().split())
 
 
 def _distinct(texts: Iterable[str | None], upstream: str) -> list[str]:
@@ -92,19 +94,19 @@ def _joined(upstream: str, added: Sequence[str], limit: int) -> str:
     for part in added:
         room = limit - len(text) - (2 if text else 0)
         if len(part) > room:
-            if room > len(_CUT):
-                text += ("\n\n" if text else "") + part[: room - len(_CUT)].rstrip() + _CUT
+            if room > len(_CUT_MARK):
+                text += ("\n\n" if text else "") + part[: room - len(_CUT_MARK)].rstrip() + _CUT_MARK
             break
         text += ("\n\n" if text else "") + part
     return text
 
 
 def _examples(examples: Sequence[Any]) -> str:
-    return "\n".join(["Examples:", *(text_of(example) for example in examples)]) if examples else ""
+    return "\n".join(["Examples:", *(compact_json(example) for example in examples)]) if examples else ""
 
 
-def _hinted(shown: dict[str, Any], wrapper: ToolWrapper, shape: ServerShape) -> dict[str, Any]:
-    """Set hints that configuration gives and the upstream does not."""
+def _with_hints(shown: dict[str, Any], wrapper: ToolWrapper, shape: ServerShape) -> dict[str, Any]:
+    """Add configured annotations and hints; the upstream's own annotations have precedence."""
     annotations = shape.annotations.get(wrapper.tool)
     known = shown.get("annotations")
     if annotations:

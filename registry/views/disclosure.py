@@ -1,4 +1,4 @@
-"""What a profile lists, from its budget: a deterministic plan with a reason for each wrapper."""
+"""Plan which wrappers a profile lists within its budget, with a reason for each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Reason = Literal["eager", "pinned", "fits", "lazy", "over maxTools", "over maxTo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """One wrapper as the planner sees it."""
+    """What the plan depends on for one wrapper."""
 
     name: str
     tokens: int
@@ -22,13 +22,13 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class DisclosurePlan:
     """What is listed and what is left to search.
 
     Attributes:
-        reasons: Why each wrapper is listed, or is not.
-        listed: The names that are.
-        defers: Whether anything is left to search.
+        reasons: Why each wrapper is listed or not.
+        listed: The names of those that are.
+        defers: Whether any wrapper is left to search.
     """
 
     reasons: Mapping[str, Reason]
@@ -36,53 +36,56 @@ class Plan:
     defers: bool
 
 
-def plan(
+def plan_disclosure(
     candidates: Sequence[Candidate],
     profile: Profile,
     *,
     always: int = 1,
     always_tokens: int = 0,
-    finders: int = 3,
-    finders_tokens: int = 0,
-) -> Plan:
-    """Decide what a profile lists; depends on nothing but what is given, in no order.
+    search: int = 3,
+    search_tokens: int = 0,
+) -> DisclosurePlan:
+    """Decide which wrappers a profile lists; the order of candidates makes no difference.
 
-    `auto` lists everything that fits the budget together; where it does not, our own tools for finding the
-    rest take their share first, then pinned wrappers, then the others by priority and name. A pinned wrapper is
-    listed whatever the token budget says, but never more than `max_tools`.
+    `auto` lists everything if the whole fits the budget. Otherwise our own search tools take their share first, then
+    pinned wrappers, then the others by priority and name. Pinned wrappers are listed whatever the token budget is, but
+    never more than `max_tools`.
 
     Args:
         candidates: Every wrapper that the profile permits.
         profile: Its disclosure and its budgets.
-        always: How many tools of our own are always listed.
+        always: The number of our own tools that are always listed.
         always_tokens: What those cost.
-        finders: How many more are listed where something is left to search.
-        finders_tokens: What those cost.
+        search: The number of our own tools that are listed if anything is left to search.
+        search_tokens: What those cost.
     """
-    names = [one.name for one in candidates]
+    names = [candidate.name for candidate in candidates]
     if profile.disclosure == "eager":
-        return Plan(reasons=dict.fromkeys(names, "eager"), listed=frozenset(names), defers=False)
+        return DisclosurePlan(reasons=dict.fromkeys(names, "eager"), listed=frozenset(names), defers=False)
     if profile.disclosure == "lazy":
-        reasons: dict[str, Reason] = {one.name: "pinned" if one.pinned else "lazy" for one in candidates}
-        return _plan(reasons)
-    total = always_tokens + sum(one.tokens for one in candidates)
+        reasons: dict[str, Reason] = {
+            candidate.name: "pinned" if candidate.pinned else "lazy" for candidate in candidates
+        }
+        return _plan_from(reasons)
+    total = always_tokens + sum(candidate.tokens for candidate in candidates)
     if always + len(candidates) <= profile.max_tools and total <= profile.max_tokens:
-        return Plan(reasons=dict.fromkeys(names, "fits"), listed=frozenset(names), defers=False)
-    places = profile.max_tools - always - finders
-    tokens = profile.max_tokens - always_tokens - finders_tokens
+        return DisclosurePlan(reasons=dict.fromkeys(names, "fits"), listed=frozenset(names), defers=False)
+    places = profile.max_tools - always - search
+    tokens = profile.max_tokens - always_tokens - search_tokens
     reasons = {}
-    for one in sorted(candidates, key=lambda one: (not one.pinned, -one.priority, one.name)):
+    # One that does not fit is skipped, not the end: a smaller one after it may still have room.
+    for candidate in sorted(candidates, key=lambda one: (not one.pinned, -one.priority, one.name)):
         if places <= 0:
-            reasons[one.name] = "over maxTools"
-        elif one.tokens > tokens and not one.pinned:
-            reasons[one.name] = "over maxTokens"
+            reasons[candidate.name] = "over maxTools"
+        elif candidate.tokens > tokens and not candidate.pinned:
+            reasons[candidate.name] = "over maxTokens"
         else:
-            reasons[one.name] = "pinned" if one.pinned else "fits"
+            reasons[candidate.name] = "pinned" if candidate.pinned else "fits"
             places -= 1
-            tokens -= one.tokens
-    return _plan(reasons)
+            tokens -= candidate.tokens
+    return _plan_from(reasons)
 
 
-def _plan(reasons: dict[str, Reason]) -> Plan:
+def _plan_from(reasons: dict[str, Reason]) -> DisclosurePlan:
     listed = frozenset(name for name, reason in reasons.items() if reason in ("pinned", "fits"))
-    return Plan(reasons=reasons, listed=listed, defers=len(listed) < len(reasons))
+    return DisclosurePlan(reasons=reasons, listed=listed, defers=len(listed) < len(reasons))

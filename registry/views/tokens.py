@@ -1,4 +1,4 @@
-"""How many tokens a text costs a model, about, without any tokenizer."""
+"""Estimate how many tokens a text costs a model, without a tokenizer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _BREAKS: Final = b"\t\n\r"
 
 
 def _classes(*, lower: str, upper: str, digit: str, space: str, line: str, mark: str) -> bytes:
-    """Return a table from each byte to the letter of its class; `2`, `3`, `4` begin characters of so many bytes."""
+    """Return a table from each byte to the letter of its class; `2`, `3` and `4` begin characters of so many bytes."""
     table = bytearray(ord(mark) for _ in range(0x80))
     for members, letter in ((_LOWER, lower), (_UPPER, upper), (_DIGITS, digit), (b" ", space), (_BREAKS, line)):
         for byte in members:
@@ -21,15 +21,15 @@ def _classes(*, lower: str, upper: str, digit: str, space: str, line: str, mark:
 _KINDS: Final = _classes(lower="a", upper="A", digit="0", space=" ", line="n", mark=".")
 _WORDS: Final = _classes(lower="a", upper="a", digit="0", space=" ", line=" ", mark=" ")
 _MARKS: Final = _classes(lower=" ", upper=" ", digit=" ", space=" ", line=" ", mark=".")
-# Sixteen letters in a row are no word of any language, and what is encoded so costs more than words do.
+# Sixteen letters in a row are hardly a word: encoded data, which costs more tokens than words do.
 _ENCODED: Final = b"a" * 16
 
 
-def estimate(text: str) -> int:
-    """Return about how many tokens a text is.
+def estimate_tokens(text: str) -> int:
+    """Return the approximate number of tokens of a text.
 
     The costs were fitted to the mean of four tokenizers over every other of 721 definitions of 38 servers, as compact
-    JSON. Over the rest, what it is wrong by, as `tests/bench/bench_tokens.py` measures it:
+    JSON. The errors over the rest, as measured by `tests/bench/bench_tokens.py`:
 
     ============ ======= ======= ========
     tokenizer    mean    p5      p95
@@ -40,11 +40,12 @@ def estimate(text: str) -> int:
     Gemini       -2.2 %  -7.5 %  +1.8 %
     ============ ======= ======= ========
 
-    Texts in other scripts than Latin are estimated roughly: tokenizers differ by half there.
+    Texts in other scripts than Latin are estimated roughly: tokenizers differ by half for them.
     """
     octets = text.encode("utf-8", "replace")
+    # Translating bytes and counting runs in C: a regular expression would take several times as long.
     kinds = octets.translate(_KINDS)
-    # A text begins as if after a space: its first word is one.
+    # The space in front makes the first word count as a word.
     tokens = (
         1.05 * (b" " + octets.translate(_WORDS)).count(b" a")
         + 0.90 * kinds.count(b"aA")

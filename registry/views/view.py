@@ -1,4 +1,4 @@
-"""The catalog as one profile shows it: narrowed, worded, planned; a function of catalog and configuration only."""
+"""The catalog as one profile shows it; depends on nothing but the catalog and configuration."""
 
 from __future__ import annotations
 
@@ -10,47 +10,42 @@ from typing import Any
 from registry.catalog.catalog import Catalog, ToolWrapper
 from registry.catalog.names import ServerName
 from registry.catalog.shape import ServerShape, Shape
-from registry.dialects.client_profiles import DIALECTS, misfits
-from registry.dialects.definitions import Lowered, lower
-from registry.dialects.nulls import without_nulls
-from registry.schema.schemas import digest, text_of
-from registry.views.descriptions import MAX_DESCRIPTION, worded
-from registry.views.disclosure import Candidate, Plan, Reason, plan
-from registry.views.profile import Profile, names_of
-from registry.views.tokens import estimate
+from registry.dialects.client_profiles import DIALECTS, unsupported_names
+from registry.dialects.definitions import LoweredDefinition, lower_definition
+from registry.dialects.null_removal import without_nulls
+from registry.schema.schemas import compact_json, digest
+from registry.views.descriptions import MAX_DESCRIPTION, contextual_definition
+from registry.views.disclosure import Candidate, Reason, plan_disclosure
+from registry.views.profile import Profile, selectable_names
+from registry.views.tokens import estimate_tokens
 
 _UNSHAPED = ServerShape()
+# What a definition is worded from besides the wrapper: its server's configuration, and the siblings to name.
 _Context = tuple[ServerShape, Mapping[str, str]]
-"""What configuration says of a server, and the siblings that it names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class ViewEntry:
     """One wrapper as a profile shows it.
 
     Attributes:
-        lowered: Its definition in the profile's words and dialect, and the way back for arguments.
+        lowered: Its definition in the profile's dialect, with what maps arguments back.
         digest: Of that definition.
-        tokens: What it costs in a list, estimated.
-        listed: Whether it is in the list, or has to be found.
-        reason: Why.
+        tokens: What it costs in a list, estimated; only counted for `auto`.
+        listed: Whether it is in the list, or has to be searched for.
+        reason: Why it is listed or not.
     """
 
     wrapper: ToolWrapper
-    lowered: Lowered
+    lowered: LoweredDefinition
     digest: str
     tokens: int
     listed: bool
     reason: Reason
 
     @property
-    def shown(self) -> dict[str, Any]:
-        """Its definition as it is listed."""
-        return self.lowered.definition
-
-    @property
     def name(self) -> str:
-        """Its wrapper's name."""
+        """The wrapper's name."""
         return self.wrapper.name
 
     @property
@@ -65,8 +60,8 @@ class Entry:
 
     @property
     def definition(self) -> dict[str, Any]:
-        """What is shown of it."""
-        return self.shown
+        """The definition as it is listed."""
+        return self.lowered.definition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,39 +69,39 @@ class View:
     """What callers of one profile can see and call at one moment; never changed, only replaced.
 
     Attributes:
-        catalog: Only what the profile permits, otherwise as it is.
+        catalog: The permitted part of the catalog.
         entries: Every permitted wrapper, ordered by name.
-        own: Our own tools that are listed, in the dialect.
-        servers: Every configured server that it permits, also one that has said nothing yet.
-        defers: Whether some of them are not listed.
-        warnings: What the profile says in vain.
-        misfits: Names that the profile's host would lose, mangle or confuse, each with the reason.
+        builtin_tools: Our own tools that are listed, in the profile's dialect.
+        servers: Every configured server that is permitted, also one that has not been connected yet.
+        defers: Whether some of the entries are not listed.
+        warnings: What the profile configures to no effect.
+        unsupported_names: Names that the profile's client would drop, change or confuse, each with the reason.
         digest: Of what is listed.
-        contexts: What its words were made of besides, for the next one.
+        contexts: What definitions were worded from, for the next view.
     """
 
     profile: Profile
     catalog: Catalog
-    entries: tuple[Entry, ...]
-    own: tuple[dict[str, Any], ...]
+    entries: tuple[ViewEntry, ...]
+    builtin_tools: tuple[dict[str, Any], ...]
     servers: tuple[ServerName, ...]
     defers: bool
     warnings: tuple[str, ...]
-    misfits: Mapping[str, str]
+    unsupported_names: Mapping[str, str]
     digest: str
     contexts: Mapping[ServerName, _Context] = field(default_factory=dict, repr=False)
-    _by_name: Mapping[str, Entry] = field(default_factory=dict, repr=False)
+    _by_name: Mapping[str, ViewEntry] = field(default_factory=dict, repr=False)
 
-    def entry(self, name: str) -> Entry | None:
-        """The entry of this wrapper name, if the profile permits it."""
+    def entry(self, name: str) -> ViewEntry | None:
+        """Return the entry of this wrapper name, or None if there is none that the profile permits."""
         return self._by_name.get(name)
 
-    def lowered(self, wrapper: ToolWrapper) -> Lowered:
-        """A wrapper in the dialect of the profile, also one that has come or changed since."""
+    def lowered(self, wrapper: ToolWrapper) -> LoweredDefinition:
+        """Return a wrapper in the profile's dialect, also one that was added or changed after this view was built."""
         entry = self._by_name.get(wrapper.name)
         if entry is not None and entry.wrapper.digest == wrapper.digest:
             return entry.lowered
-        return lower(wrapper.definition, self.profile.dialect)
+        return lower_definition(wrapper.definition, self.profile.dialect)
 
 
 def build_view(
@@ -114,25 +109,26 @@ def build_view(
     shape: Shape,
     profile: Profile,
     *,
-    always: tuple[dict[str, Any], ...] = (),
-    finders: tuple[dict[str, Any], ...] = (),
+    always_listed: tuple[dict[str, Any], ...] = (),
+    search_tools: tuple[dict[str, Any], ...] = (),
     previous: View | None = None,
 ) -> View:
-    """Show a catalog to the callers of a profile.
+    """Return a catalog as a profile shows it.
 
-    Only what has changed since the previous view is worded and lowered anew.
+    Only what changed since the previous view is worded and lowered again.
 
     Args:
-        catalog: Everything there is.
-        shape: What configuration says of servers and tools.
-        profile: Who is asking.
-        always: Our own tools that every list has.
-        finders: Our own tools that a list has which leaves something out.
+        catalog: The whole catalog.
+        shape: What configuration says about servers and tools.
+        profile: The profile.
+        always_listed: Our own tools that are in every list.
+        search_tools: Our own tools that are listed if anything else is not.
         previous: Any earlier view.
     """
 
     def cost(definition: Mapping[str, Any]) -> int:
-        return estimate(text_of(definition))
+        # Only `auto` has a budget: the others need no estimate of thousands of definitions.
+        return estimate_tokens(compact_json(definition)) if profile.disclosure == "auto" else 0
 
     def shape_of(server: ServerName) -> ServerShape:
         return shape.servers.get(server, _UNSHAPED)
@@ -144,10 +140,10 @@ def build_view(
     contexts = {server: (shape_of(server), _siblings(server, narrowed, shape)) for server in narrowed.servers}
     kept = _kept(previous, profile, contexts)
     rules = DIALECTS[profile.dialect]
-    always = tuple(lower(one, rules).definition for one in always)
-    finders = tuple(lower(one, rules).definition for one in finders)
+    always = tuple(lower_definition(tool, rules).definition for tool in always_listed)
+    search = tuple(lower_definition(tool, rules).definition for tool in search_tools)
     limit = MAX_DESCRIPTION if rules.description_limit is None else min(MAX_DESCRIPTION, rules.description_limit)
-    shown: list[tuple[Lowered, str, int]] = []
+    shown: list[tuple[LoweredDefinition, str, int]] = []
     candidates: list[Candidate] = []
     for wrapper in narrowed.wrappers:
         own, siblings = contexts.get(wrapper.server, (_UNSHAPED, {}))
@@ -155,10 +151,11 @@ def build_view(
         if before is not None and before.wrapper.definition is wrapper.definition:
             shown.append((before.lowered, before.digest, before.tokens))
         else:
-            definition = worded(wrapper, own, profile, siblings, limit=limit)
-            lowered = lower(without_nulls(definition) if own.plain_nulls else definition, rules)
+            definition = contextual_definition(wrapper, own, profile, siblings, limit=limit)
+            lowered = lower_definition(without_nulls(definition) if own.plain_nulls else definition, rules)
+            # Most tools are shown as they are in most dialects: their digest is known, and costs nothing again.
             same = lowered.definition is wrapper.definition
-            tokens = cost(lowered.definition) if profile.disclosure == "auto" else 0
+            tokens = cost(lowered.definition)
             shown.append((lowered, wrapper.digest if same else digest(lowered.definition), tokens))
         candidates.append(
             Candidate(
@@ -168,16 +165,16 @@ def build_view(
                 priority=own.priorities.get(wrapper.tool, own.priority),
             )
         )
-    decided: Plan = plan(
+    decided = plan_disclosure(
         candidates,
         profile,
         always=len(always),
-        always_tokens=sum(map(cost, always)) if profile.disclosure == "auto" else 0,
-        finders=len(finders),
-        finders_tokens=sum(map(cost, finders)) if profile.disclosure == "auto" else 0,
+        always_tokens=sum(map(cost, always)),
+        search=len(search),
+        search_tokens=sum(map(cost, search)),
     )
     entries = tuple(
-        Entry(
+        ViewEntry(
             wrapper=wrapper,
             lowered=lowered,
             digest=known,
@@ -187,24 +184,24 @@ def build_view(
         )
         for wrapper, (lowered, known, tokens) in zip(narrowed.wrappers, shown, strict=True)
     )
-    ours = (*always, *(finders if decided.defers else ()))
+    ours = (*always, *(search if decided.defers else ()))
     return View(
         profile=profile,
         catalog=narrowed,
         entries=entries,
-        own=ours,
-        servers=tuple(server for server, one in shape.servers.items() if profile.permits_server(server, one)),
+        builtin_tools=ours,
+        servers=tuple(server for server, own in shape.servers.items() if profile.permits_server(server, own)),
         defers=decided.defers,
         warnings=tuple(_warnings(profile, narrowed, catalog, shape)),
-        misfits=misfits([entry.name for entry in entries if entry.listed], rules),
+        unsupported_names=unsupported_names([entry.name for entry in entries if entry.listed], rules),
         digest=digest([[entry.digest for entry in entries if entry.listed], ours]),
         _by_name={entry.wrapper.name: entry for entry in entries},
         contexts=contexts,
     )
 
 
-def _kept(previous: View | None, profile: Profile, contexts: Mapping[ServerName, _Context]) -> dict[str, Entry]:
-    """The entries of servers about which nothing else is said than before."""
+def _kept(previous: View | None, profile: Profile, contexts: Mapping[ServerName, _Context]) -> dict[str, ViewEntry]:
+    """Return the entries of servers whose configuration and siblings have not changed."""
     if previous is None or previous.profile != profile:
         return {}
     before = previous.contexts
@@ -213,7 +210,7 @@ def _kept(previous: View | None, profile: Profile, contexts: Mapping[ServerName,
 
 
 def _siblings(server: ServerName, catalog: Catalog, shape: Shape) -> dict[str, str]:
-    """The servers to name beside this one: its own siblings, and those whose sibling it is, if they are served."""
+    """Return available servers that are siblings of this one, in either direction, with their display names."""
     own = shape.servers.get(server, _UNSHAPED).siblings
     named = [one for one in catalog.servers if one in own or server in shape.servers.get(one, _UNSHAPED).siblings]
     return {
@@ -226,7 +223,7 @@ def _siblings(server: ServerName, catalog: Catalog, shape: Shape) -> dict[str, s
 def _warnings(profile: Profile, narrowed: Catalog, whole: Catalog, shape: Shape) -> list[str]:
     selection = profile.selection
     tags = {tag for one in shape.servers.values() for tag in one.tags}
-    names = {name for one in whole.wrappers for name in names_of(one)} if selection.tools else set[str]()
+    names = {name for one in whole.wrappers for name in selectable_names(one)} if selection.tools else set[str]()
     warnings = [
         f"{key}: {pattern} selects nothing"
         for key, patterns, known in (

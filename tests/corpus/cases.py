@@ -19,14 +19,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from registry.arguments.invoke_tool import UnresolvedCall, resolve_invoke_tool
 from registry.arguments.prepare import prepare
-from registry.arguments.repair import Level
-from registry.arguments.unwrapping import Misaddressed, addressed
-from registry.catalog.catalog import Catalog, ServerListing, build
+from registry.catalog.build import build_catalog
+from registry.catalog.catalog import Catalog
+from registry.catalog.listing import ServerListing
 from registry.catalog.names import ServerName
-from registry.catalog.shape import Shape
-from registry.intake.tools import admit
-from registry.schema.json_paths import show_path
+from registry.catalog.shape import RepairLevel, Shape
+from registry.intake.tools import admit_tools
+from registry.schema.json_paths import format_path
 
 GENERIC = "invoke_tool"
 _CALLS = Path(__file__).parent / "calls"
@@ -38,7 +39,7 @@ class Case:
 
     where: str
     server: str
-    level: Level
+    level: RepairLevel
     tool: str | None
     sent: Any
     verdict: str
@@ -83,29 +84,29 @@ def cases() -> Iterator[Case]:
 def catalog_of(listings: dict[str, list[dict[str, Any]]]) -> Catalog:
     """Return the catalog that a gateway has of these servers."""
     admitted = {
-        server: ServerListing(server=server, epoch=1, tools=admit(tools, transport="stdio").tools)
+        server: ServerListing(server=server, epoch=1, tools=admit_tools(tools, transport="stdio").items)
         for server, tools in ((ServerName(name), tools) for name, tools in listings.items())
     }
-    return build(admitted, Shape(max_length=64), version=1)
+    return build_catalog(admitted, Shape(max_length=64), version=1)
 
 
 def outcome_of(case: Case, catalog: Catalog) -> Outcome:
     """Do with a call what the gateway does with it."""
     arguments, repairs, prefix = case.sent, [], ""
     if case.server == GENERIC:
-        found = addressed(case.sent, catalog, catalog.servers)
-        if isinstance(found, Misaddressed):
+        found = resolve_invoke_tool(case.sent, catalog, catalog.servers)
+        if isinstance(found, UnresolvedCall):
             return Outcome(did="refuse", said="; ".join(found.faults))
         wrapper, arguments = found.wrapper, found.arguments
         repairs += [repair.name for repair in found.repairs]
         prefix = f"{wrapper.server}/{wrapper.tool} "
     else:
-        exact = catalog.exactly(case.server, case.tool or "")
+        exact = catalog.get_by_tool(case.server, case.tool or "")
         assert exact is not None, f"{case.where}: no such tool"
         wrapper = exact
     prepared = prepare(wrapper, arguments, level=case.level)
     if prepared.problems:
-        named = {f"{problem.kind} {show_path(problem.path)}" for problem in prepared.problems}
+        named = {f"{problem.kind} {format_path(problem.path)}" for problem in prepared.problems}
         return Outcome(did="refuse", said="; ".join(sorted(named)))
     repairs += [repair.name for repair in prepared.repairs]
     sent_on = f"{prefix}{_text(prepared.arguments)}"

@@ -6,12 +6,12 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from registry.schema.json_paths import declared, resolved
+from registry.schema.json_paths import declared_properties, resolve_reference
 
 
 def sample(schema: Any, root: Any, everything: bool, depth: int = 0) -> Any:
     """Return a value that fits most schemas: of the right type, of ordinary size."""
-    schema = resolved(schema, root)
+    schema = resolve_reference(schema, root)
     if not isinstance(schema, dict):
         return "some text"
     if "const" in schema:
@@ -24,7 +24,7 @@ def sample(schema: Any, root: Any, everything: bool, depth: int = 0) -> Any:
     kinds = schema.get("type")
     match kinds[0] if isinstance(kinds, list) else kinds:
         case "object":
-            names = declared(schema, root)
+            names = declared_properties(schema, root)
             wanted = list(names) if everything and depth < 4 else schema.get("required", [])
             return {name: sample(names.get(name, {}), root, everything, depth + 1) for name in wanted}
         case "array":

@@ -51,7 +51,7 @@ def test_the_missing_parameter_is_found_in_what_thirteen_real_servers_say() -> N
         async with turns, raw_stdio(config) as process:
             await process.initialize("2025-06-18")
             said = await answer(process, tool, arguments, server)
-        wrapper = catalog.exactly(server, tool)
+        wrapper = catalog.get_by_tool(server, tool)
         assert wrapper is not None
         enriched = with_hint(said, wrapper, arguments)
         assert enriched["content"][:-1] == said["content"], (server, said)

@@ -15,8 +15,8 @@ from support.simulated_hosts import HOSTS, servers_for, with_nulls
 from support.upstreams.running import Recording, scripted_stdio_server
 from support.visitors import Visitor, in_both_eras
 
-from registry.dialects.definitions import lower
-from registry.intake.tools import admit
+from registry.dialects.definitions import lower_definition
+from registry.intake.tools import admit_tools
 
 LABEL = "gateway"
 
@@ -26,7 +26,7 @@ async def test_every_tool_of_real_servers_is_offered_by_each_host_and_its_calls_
     era: str, tmp_path: Path
 ) -> None:
     real = await anyio.to_thread.run_sync(listings)
-    tools = {name: admit(found, transport="stdio").tools for name, found in real.items()}
+    tools = {name: admit_tools(found, transport="stdio").items for name, found in real.items()}
     original = {(server, tool["name"]): tool["inputSchema"] for server, found in tools.items() for tool in found}
     upstreams, records = dict[str, Any](), dict[str, Recording]()
     for name, found in tools.items():
@@ -54,7 +54,8 @@ async def test_every_tool_of_real_servers_is_offered_by_each_host_and_its_calls_
                     continue
                 server, name = rows[called]["server"], rows[called]["tool"]
                 arguments = sample(original[server, name], original[server, name], True)
-                written = renamed(arguments, lower({**definition, "inputSchema": original[server, name]}, dialect).keys)
+                lowered = lower_definition({**definition, "inputSchema": original[server, name]}, dialect)
+                written = renamed(arguments, lowered.original_names)
                 if dialect == "openai-strict":
                     written = with_nulls(written, definition["inputSchema"])
                 result = await visitor.called(called, written, dialect)

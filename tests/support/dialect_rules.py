@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from registry.dialects.client_profiles import Dialect
-from registry.dialects.definitions import Lowered, lower
+from registry.dialects.definitions import LoweredDefinition, lower_definition
 from registry.errors import SchemaRejected
 from registry.schema import schemas
-from registry.schema.references import DATA_KEYWORDS, SCHEMA_MAPS
+from registry.schema.references import DATA_KEYWORDS, SUBSCHEMA_MAPS
 
 ROOT_COMPOSITION = {"anyOf", "oneOf", "allOf"}
 FREE_ROOT = {"mcp", "codex", "gemini-cli", "qwen-code"}
@@ -27,7 +27,7 @@ def nodes(schema: Any) -> Iterator[dict[str, Any]]:
         return
     yield schema
     for key, child in schema.items():
-        if key in SCHEMA_MAPS and isinstance(child, dict):
+        if key in SUBSCHEMA_MAPS and isinstance(child, dict):
             for below in child.values():
                 yield from nodes(below)
         elif key not in DATA_KEYWORDS:
@@ -135,6 +135,6 @@ def admitted(schema: dict[str, Any]) -> Any:
         return None
 
 
-def lowered_to(dialect: str | Dialect, schema: dict[str, Any], description: str = "Does it.") -> Lowered:
+def lowered_to(dialect: str | Dialect, schema: dict[str, Any], description: str = "Does it.") -> LoweredDefinition:
     """Lower a schema as that of a tool."""
-    return lower({"name": "t", "description": description, "inputSchema": schema}, dialect)
+    return lower_definition({"name": "t", "description": description, "inputSchema": schema}, dialect)

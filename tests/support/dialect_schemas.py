@@ -6,7 +6,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from registry.schema.json_paths import resolved
+from registry.schema.json_paths import resolve_reference
 
 NAMES = st.sampled_from(["a", "b", "kind", "odd key", "日付", "x" * 70])
 SCALARS = st.sampled_from([None, True, 0, 5, 1.5, "5", "x", "", "a"])
@@ -127,7 +127,7 @@ ARGUMENTS = st.dictionaries(NAMES, VALUES, max_size=3)
 @st.composite
 def fitting(draw: st.DrawFn, schema: Any, root: Any, depth: int = 0) -> Any:
     """A value that has to do with a schema, and often fits."""
-    schema = resolved(schema, root)
+    schema = resolve_reference(schema, root)
     if not isinstance(schema, dict) or depth > 4 or draw(st.integers(0, 9)) == 0:
         return draw(VALUES)
     branch: Any = None

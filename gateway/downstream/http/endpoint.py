@@ -31,7 +31,7 @@ from gateway.errors import (
 )
 from gateway.jsonrpc import InvalidMessage, RequestId, RpcNotification, RpcResponse, classify
 from gateway.protocol import HANDSHAKE_VERSIONS, NAMED_BY, VERSION_KEY, check_envelope, is_modern
-from registry.views.profile import DEFAULT
+from registry.views.profile import DEFAULT_PROFILE
 
 log = logging.getLogger(__name__)
 
@@ -118,7 +118,7 @@ class McpEndpoint:
         """
         head.check_fields()
         path = head.path if b"%" not in head.path else unquote(head.path.decode("latin-1")).encode("latin-1", "replace")
-        profile = path[5:].decode("latin-1") or DEFAULT
+        profile = path[5:].decode("latin-1") or DEFAULT_PROFILE
         if profile not in self._views.profiles:
             raise RequestRefused(404, "there is no such profile")
         authorization = head.raw(b"authorization")
@@ -295,7 +295,7 @@ class McpEndpoint:
 
         # What a caller is shown decides which headers it has to send: a dialect may leave the annotation out.
         arguments = arguments if isinstance(arguments, dict) else {}
-        rejection = validate_mcp_param_headers(entry.shown["inputSchema"], arguments, head.texts())
+        rejection = validate_mcp_param_headers(entry.definition["inputSchema"], arguments, head.texts())
         if rejection is not None:
             raise RpcError(rejection.code, rejection.message, rejection.data)
 

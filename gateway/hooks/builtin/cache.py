@@ -12,7 +12,7 @@ from gateway import wire
 from gateway.hooks import settings
 from gateway.hooks.hook import After, Answer, Before, Call, Hook, Result
 from gateway.protocol import with_meta
-from registry.schema.schemas import canonical
+from registry.schema.schemas import canonical_json
 
 CACHED_KEY: Final = "typegate/cachedSeconds"
 """The member of a result's `_meta` that tells how old it is."""
@@ -53,7 +53,7 @@ class Cache(Hook):
         metadata = call.metadata
         if not metadata.read_only:
             return None
-        key = canonical([metadata.principal, metadata.profile, metadata.wrapper, metadata.digest, call.args])
+        key = canonical_json([metadata.principal, metadata.profile, metadata.wrapper, metadata.digest, call.args])
         found = self._kept.get(key)
         if found is None:
             call.memo[_KEY] = key

@@ -11,7 +11,7 @@ import graphql as gql
 from gateway.errors import error_result
 from gateway.upstream.graphql.documents import MAX_TOKENS
 from gateway.upstream.graphql.rejections import SCHEMA_ERRORS
-from registry.schema.text import excerpt
+from registry.schema.display_text import excerpt
 
 GET_SCHEMA: Final = "get_schema"
 EXECUTE: Final = "execute_graphql"

@@ -7,8 +7,8 @@ from typing import Final
 from graphql import GraphQLError, Node
 
 from gateway.errors import GatewayError
-from registry.intake.tools import Finding
-from registry.schema.text import excerpt
+from registry.intake.issues import ItemIssue
+from registry.schema.display_text import excerpt
 
 # What graphql-core raises for schemas that are wrong in ways that it takes for impossible.
 SCHEMA_ERRORS: Final = (
@@ -58,7 +58,7 @@ class FileRejected(GatewayError):
         token = node.loc.start_token
         return cls(code, detail, f"{file}:{token.line}:{token.column}")
 
-    def finding(self, file: str) -> Finding:
+    def finding(self, file: str) -> ItemIssue:
         """The row that an operator reads, under the name of the file."""
         detail = excerpt(f"{self.place}: {self.detail}", _MAX_DETAIL)
-        return Finding(tool=excerpt(file, _MAX_LABEL), code=self.code, detail=detail)
+        return ItemIssue(tool=excerpt(file, _MAX_LABEL), code=self.code, detail=detail)

@@ -12,7 +12,7 @@ from typing import Any, Final
 from gateway import wire
 from gateway.errors import ConnectionLost, HttpStatusError
 from gateway.upstream.graphql.endpoint import HttpAnswer
-from registry.schema.text import excerpt
+from registry.schema.display_text import excerpt
 
 ERRORS_KEY: Final = "typegate/graphqlErrors"
 EXTENSIONS_KEY: Final = "typegate/graphqlExtensions"

@@ -17,7 +17,7 @@ from gateway.upstream.graphql.worker_thread import run_in_thread
 from gateway.upstream.session import ALL_KINDS, OnListChanged, RawListing, UpstreamCall
 from gateway.upstream.watch_list import WatchList
 from registry.catalog.catalog import ListKind
-from registry.schema.text import excerpt
+from registry.schema.display_text import excerpt
 
 # An endpoint that refuses document after document is asked for its schema only so often: an introspection costs a
 # large server seconds.

@@ -23,7 +23,7 @@ from gateway.upstream.graphql.operations import Operation, tool_of
 from gateway.upstream.graphql.rejections import SCHEMA_ERRORS, FileRejected
 from gateway.upstream.graphql.schema import fetch_introspection, load_introspection, load_schema, read_schema_file
 from gateway.upstream.graphql.worker_thread import run_in_thread
-from registry.intake.tools import Finding
+from registry.intake.issues import ItemIssue
 
 # A thread works so long at most before it returns, and what it made is kept: a connection that ends while thousands
 # of files are read begins no more from the start.
@@ -49,8 +49,8 @@ class ToolSet:
     schema: GraphQLSchema
     tools: tuple[dict[str, Any], ...] = ()
     operations: Mapping[str, Operation] = field(default_factory=dict)
-    refused: tuple[Finding, ...] = ()
-    noted: tuple[Finding, ...] = ()
+    refused: tuple[ItemIssue, ...] = ()
+    noted: tuple[ItemIssue, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,8 +187,8 @@ class ToolSetBuilder:
         tools: list[dict[str, Any]] = introspection_tools.definitions(exclude_mutations=not self._mutations)
         tools = tools if self._introspection_tools else []
         operations: dict[str, Operation] = {}
-        refused: list[Finding] = []
-        noted: list[Finding] = []
+        refused: list[ItemIssue] = []
+        noted: list[ItemIssue] = []
         _, repeating = self._fragments(files)
         for file in files:
             reason = self._reason_against(file, repeating)

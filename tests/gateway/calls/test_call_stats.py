@@ -13,8 +13,10 @@ from gateway.calls.call_stats import FLAG_FAILURES, MAX_COUNTED_TOOLS, WINDOW_S,
 from gateway.calls.context import Caller
 from gateway.errors import UpstreamError, UpstreamLost, UpstreamProtocolError, UpstreamTimeout, UpstreamUnavailable
 from registry.arguments.diagnosis import ArgumentProblem
-from registry.arguments.unwrapping import Repair
-from registry.catalog.catalog import ServerListing, ToolWrapper, build
+from registry.arguments.repair_report import Repair
+from registry.catalog.build import build_catalog
+from registry.catalog.catalog import ToolWrapper
+from registry.catalog.listing import ServerListing
 from registry.catalog.names import ServerName, ToolName
 from registry.catalog.shape import Shape
 from registry.views.profile import Profile
@@ -22,7 +24,7 @@ from registry.views.view import build_view
 
 TOOL = {"name": "send", "description": "Sends.", "inputSchema": {"type": "object"}}
 LISTING = ServerListing(server=ServerName("up"), epoch=1, tools=(TOOL,))
-CATALOG = build({LISTING.server: LISTING}, Shape(), version=1)
+CATALOG = build_catalog({LISTING.server: LISTING}, Shape(), version=1)
 VIEW = build_view(CATALOG, Shape(), Profile())
 LOST = Failure(kind="lost")
 

@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 
 from gateway.calls.error_hints import MAX_BODY_CHARS, MAX_HINT_CHARS, find_complaint, with_hint
 from gateway.errors import RpcError, relay
-from registry.catalog.catalog import ServerListing, ToolWrapper, build
+from registry.catalog.build import build_catalog
+from registry.catalog.catalog import ToolWrapper
+from registry.catalog.listing import ServerListing
 from registry.catalog.names import ServerName
 from registry.catalog.shape import Shape
 
@@ -23,7 +25,7 @@ def wrapper(*names: str) -> ToolWrapper:
     server = ServerName("calendar-mcp")
     schema = {"type": "object", "properties": {name: {"type": "string"} for name in names or NAMES}}
     listing = ServerListing(server=server, epoch=1, tools=({"name": "send_email", "inputSchema": schema},))
-    return build({server: listing}, Shape(), version=1).resolve("calendar-mcp__send_email")
+    return build_catalog({server: listing}, Shape(), version=1).resolve("calendar-mcp__send_email")
 
 
 TOOL = wrapper()

@@ -21,7 +21,7 @@ from gateway.hooks import After, Answer, Before, Call, Hook, Result
 from gateway.hooks.active import ActiveHooks
 from gateway.hooks.invocation import PASS_THROUGH
 from gateway.hooks.runner import HookRunner
-from registry.catalog.catalog import ServerListing
+from registry.catalog.listing import ServerListing
 from registry.catalog.names import ServerName
 from registry.catalog.shape import Shape
 from registry.catalog.store import Registry

@@ -1,5 +1,6 @@
 """Lists as bytes: what is kept from the last one is never seen in the next."""
 
+from functools import partial
 from typing import Any
 
 import orjson
@@ -43,8 +44,8 @@ def test_a_list_after_any_change_is_the_one_that_would_be_made_from_nothing(mode
             put(server, epoch, *words)
         for profile in (Profile(), Profile(name="lazy", disclosure="lazy")):
             catalog, shape = registry.catalog, registry.shape
-            view = build_view(catalog, shape, profile, always=BUILTIN_TOOLS, finders=SEARCH_TOOLS, previous=previous)
-            fresh = build_view(catalog, shape, profile, always=BUILTIN_TOOLS, finders=SEARCH_TOOLS)
+            build = partial(build_view, catalog, shape, profile, always_listed=BUILTIN_TOOLS, search_tools=SEARCH_TOOLS)
+            view, fresh = build(previous=previous), build()
             found = frozenset({"s0__t0"})
             assert listed(kept, view, found) == listed(ListResults(), fresh, found)
             assert listed(kept, view) == listed(ListResults(), fresh)

@@ -18,7 +18,8 @@ from gateway.hooks import After, Answer, Before, Block, Call, Hook, Result
 from gateway.hooks.active import ActiveHooks
 from gateway.hooks.invocation import BLOCKED_KEY, PASS_THROUGH, HookRefusal, Invocation
 from gateway.hooks.runner import HookRunner
-from registry.catalog.catalog import ServerListing, ToolWrapper
+from registry.catalog.catalog import ToolWrapper
+from registry.catalog.listing import ServerListing
 from registry.catalog.names import ServerName
 from registry.catalog.shape import Shape
 from registry.catalog.store import Registry

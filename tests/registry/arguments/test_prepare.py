@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from registry.arguments.prepare import fill, prepare
-from registry.catalog.catalog import ServerListing, ToolWrapper, build
+from registry.arguments.prepare import fill_defaults, prepare
+from registry.catalog.build import build_catalog
+from registry.catalog.catalog import ToolWrapper
+from registry.catalog.listing import ServerListing
 from registry.catalog.names import ServerName
 from registry.catalog.shape import Shape
 
@@ -30,7 +32,7 @@ def wrapper(schema: Any = EVENTS) -> ToolWrapper:
     server = ServerName("calendar-mcp")
     definition = {"name": "get_calendar_events", "inputSchema": schema}
     listing = ServerListing(server=server, epoch=1, tools=(definition,))
-    return build({server: listing}, Shape(), version=1).resolve("calendar-mcp__get_calendar_events")
+    return build_catalog({server: listing}, Shape(), version=1).resolve("calendar-mcp__get_calendar_events")
 
 
 @pytest.mark.parametrize("defaults", [{}, {"endDate": "x"}])
@@ -47,7 +49,7 @@ def test_defaults_fill_what_is_declared_and_absent_before_the_required_check() -
     assert (prepared.filled, prepared.problems) == (("timeZone",), ())
 
 
-def test_a_default_never_takes_the_place_of_a_name_that_was_only_spelt_in_another_way() -> None:
+def test_a_default_never_replaces_an_argument_with_a_misspelled_name() -> None:
     prepared = prepare(wrapper(), {"startDate": "d", "time_zone": "UTC"}, defaults=ZONE)
     assert prepared.arguments == {"startDate": "d", "timeZone": "UTC"}
     assert [one.name for one in prepared.repairs] == ["renamed"]
@@ -99,7 +101,7 @@ def test_a_schema_that_cannot_be_compiled_leaves_the_call_to_its_upstream(schema
 
 def test_a_default_is_filled_by_a_schema_that_is_composed_of_others() -> None:
     schema = {"allOf": [{"$ref": "#/$defs/zoned"}], "$defs": {"zoned": {"properties": {"timeZone": {}}}}}
-    assert fill(schema, {}, ZONE) == {"timeZone": "Europe/Paris"}
+    assert fill_defaults(schema, {}, ZONE) == {"timeZone": "Europe/Paris"}
 
 
 JSON = st.none() | st.booleans() | st.integers() | st.text(max_size=3)
@@ -110,7 +112,7 @@ MEMBERS = st.dictionaries(st.sampled_from(["timeZone", "startDate", "limit", "to
 def test_filling_adds_only_what_is_declared_and_changes_nothing_that_is_there(
     sent: dict[str, Any], defaults: dict[str, Any]
 ) -> None:
-    filled = fill(EVENTS, sent, defaults)
+    filled = fill_defaults(EVENTS, sent, defaults)
     assert {key: filled[key] for key in sent} == sent
     assert set(filled) - set(sent) == {key for key in defaults if key in EVENTS["properties"] and key not in sent}
-    assert fill(EVENTS, filled, defaults) is filled
+    assert fill_defaults(EVENTS, filled, defaults) is filled

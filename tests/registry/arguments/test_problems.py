@@ -9,8 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from registry.arguments.problems import ArgumentProblem, check, explain
-from registry.catalog.catalog import ServerListing, ToolWrapper, build
+from registry.arguments.diagnosis import ArgumentProblem
+from registry.arguments.problems import check, explain
+from registry.catalog.build import build_catalog
+from registry.catalog.catalog import ToolWrapper
+from registry.catalog.listing import ServerListing
 from registry.catalog.names import ServerName
 from registry.catalog.shape import Shape
 
@@ -37,7 +40,7 @@ def wrapper(schema: Any = EMAIL) -> ToolWrapper:
     server = ServerName("calendar-mcp")
     definition = {"name": "send_email", "inputSchema": schema}
     listing = ServerListing(server=server, epoch=1, tools=(definition,))
-    return build({server: listing}, Shape(), version=1).resolve("calendar-mcp__send_email")
+    return build_catalog({server: listing}, Shape(), version=1).resolve("calendar-mcp__send_email")
 
 
 def told(arguments: object, schema: Any = EMAIL) -> str:
@@ -228,7 +231,7 @@ def test_a_near_option_is_named_and_the_value_that_was_sent_is_not() -> None:
     assert problem.message == "v must be 2"
 
 
-def test_a_name_that_an_open_schema_lets_pass_is_told_where_a_near_one_is_missing() -> None:
+def test_a_name_accepted_by_an_open_schema_is_reported_if_a_similar_one_is_missing() -> None:
     schema = {"type": "object", "properties": {"startDate": {"type": "string"}}, "required": ["startDate"]}
     text = told({"startDte": "x"}, schema)
     assert "Keys sent: startDte. startDte is not a parameter; did you mean startDate?" in text

@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
-from registry.arguments.repair import Level, Repaired, repair
-from registry.arguments.unwrapping import Address, report
+from registry.arguments.repair import Repaired, repair
+from registry.arguments.repair_report import report_repairs
+from registry.arguments.unwrapping import ToolAddress
+from registry.catalog.shape import RepairLevel
 from registry.schema import schemas
 
-ADDRESS = Address(server="calendar-mcp", tool="send_email", name="calendar-mcp__send_email")
+ADDRESS = ToolAddress(server="calendar-mcp", tool="send_email", name="calendar-mcp__send_email")
 EMAIL: dict[str, Any] = {
     "type": "object",
     "properties": {
@@ -31,12 +33,12 @@ EMAIL: dict[str, Any] = {
 MAIL = {"to": ["a@b"], "subject": "s", "body": "b"}
 
 
-def repaired(arguments: Any, schema: Any = EMAIL, level: Level = "safe", **options: Any) -> Repaired:
+def repaired(arguments: Any, schema: Any = EMAIL, level: RepairLevel = "safe", **options: Any) -> Repaired:
     return repair(schema, schemas.compile_schema(schema), arguments, level, address=ADDRESS, **options)
 
 
 def names(outcome: Repaired) -> list[tuple[str, str]]:
-    return [(one["repair"], one["path"]) for one in (repair.as_data() for repair in outcome.repairs)]
+    return [(one["repair"], one["path"]) for one in (repair.to_json() for repair in outcome.repairs)]
 
 
 @pytest.mark.parametrize(
@@ -100,7 +102,7 @@ def test_what_is_in_doubt_stays_as_it_was_sent(sent: Any) -> None:
 
 
 def test_an_old_name_is_told_with_a_repaired_one() -> None:
-    assert repaired({**MAIL, "account_id": "x"}).repairs[0].as_data() == {
+    assert repaired({**MAIL, "account_id": "x"}).repairs[0].to_json() == {
         "repair": "renamed",
         "path": "accountId",
         "was": "account_id",
@@ -110,7 +112,7 @@ def test_an_old_name_is_told_with_a_repaired_one() -> None:
 def test_of_many_repairs_a_few_are_reported_and_all_are_counted() -> None:
     schema = {"type": "object", "additionalProperties": {"type": "integer"}}
     outcome = repaired({f"k{n}" * 100: "5" for n in range(300)}, schema)
-    told = report(outcome.repairs)
+    told = report_repairs(outcome.repairs)
     assert (told["count"], len(told["repairs"])) == (300, 20)
     assert len(json.dumps(told)) < 4_000
 

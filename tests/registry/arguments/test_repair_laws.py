@@ -10,13 +10,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from registry.arguments.repair import Level, repair
-from registry.arguments.unwrapping import Address
+from registry.arguments.repair import repair
+from registry.arguments.unwrapping import ToolAddress
+from registry.catalog.shape import RepairLevel
 from registry.errors import SchemaRejected
 from registry.schema import schemas
-from registry.schema.json_paths import copied
+from registry.schema.json_values import deep_copy
 
-ADDRESS = Address(server="calendar-mcp", tool="send_email", name="calendar-mcp__send_email")
+ADDRESS = ToolAddress(server="calendar-mcp", tool="send_email", name="calendar-mcp__send_email")
 DIALECTS = (
     "http://json-schema.org/draft-04/schema#",
     "http://json-schema.org/draft-07/schema#",
@@ -77,7 +78,7 @@ LEVELS = st.sampled_from(["safe", "full"])
 
 @settings(max_examples=600, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(SCHEMAS, VALUES, LEVELS)
-def test_a_valid_call_is_the_same_object_a_repaired_one_validates_and_repairing_again_changes_nothing(
+def test_valid_calls_stay_repaired_ones_validate_and_repairing_again_changes_nothing(
     schema: Any, arguments: Any, level: Any
 ) -> None:
     try:
@@ -85,7 +86,7 @@ def test_a_valid_call_is_the_same_object_a_repaired_one_validates_and_repairing_
         validator = schemas.compile_schema(schema)
     except SchemaRejected:
         return
-    before = copied(arguments)
+    before = deep_copy(arguments)
     valid = isinstance(arguments, dict) and validator.is_valid(arguments)
     once = repair(schema, validator, arguments, level, address=ADDRESS)
     assert arguments == before
@@ -267,7 +268,7 @@ HOSTILE: dict[str, tuple[Any, Any]] = {
 
 @pytest.mark.parametrize("level", ["safe", "full"])
 @pytest.mark.parametrize("name", HOSTILE)
-def test_no_schema_and_call_together_raise_or_stall_a_repair(name: str, level: Level) -> None:
+def test_no_schema_and_call_together_raise_or_stall_a_repair(name: str, level: RepairLevel) -> None:
     schema, sent = HOSTILE[name]
     validator = schemas.compile_schema(schema)
     started = time.perf_counter()

@@ -11,13 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.calls import error_hints
+from registry.arguments.invoke_tool import resolve_invoke_tool
 from registry.arguments.prepare import prepare
-from registry.arguments.problems import as_shown, explain
-from registry.arguments.unwrapping import addressed, report
-from registry.catalog.catalog import ServerListing, ToolWrapper, build
+from registry.arguments.problems import as_advertised, explain
+from registry.arguments.repair_report import report_repairs
+from registry.catalog.build import build_catalog
+from registry.catalog.catalog import ToolWrapper
+from registry.catalog.listing import ServerListing
 from registry.catalog.names import ServerName
 from registry.catalog.shape import Shape
-from registry.dialects.definitions import Lowered, lower
+from registry.dialects.definitions import LoweredDefinition, lower_definition
 
 ODD = ["order by", "$top", "naïve", "a/b", "x" * 70, "from:", "日付"]
 NAMES = st.sampled_from([*ODD, "plain", "size"])
@@ -45,13 +48,13 @@ def fitting(draw: st.DrawFn, depth: int = 0) -> tuple[dict[str, Any], Any]:
     return draw(LEAVES)
 
 
-def tool_of(schema: dict[str, Any]) -> tuple[ToolWrapper, Lowered]:
+def tool_of(schema: dict[str, Any]) -> tuple[ToolWrapper, LoweredDefinition]:
     """A tool with this schema, and how `anthropic` shows it."""
     server = ServerName("up")
     definition = {"name": "ask", "description": "Asks.", "inputSchema": schema}
     listing = ServerListing(server=server, epoch=1, tools=(definition,))
-    wrapper = build({server: listing}, Shape(), version=1).resolve("up__ask")
-    return wrapper, lower(wrapper.definition, "anthropic")
+    wrapper = build_catalog({server: listing}, Shape(), version=1).resolve("up__ask")
+    return wrapper, lower_definition(wrapper.definition, "anthropic")
 
 
 def as_written(value: Any, names: dict[str, str]) -> Any:
@@ -91,7 +94,7 @@ def test_a_call_in_the_names_that_were_shown_arrives_as_the_original_however_it_
 ) -> None:
     schema, value = drawn
     wrapper, lowered = tool_of(schema)
-    sent = WRITINGS[how](as_written(value, dict(lowered.names)))
+    sent = WRITINGS[how](as_written(value, dict(lowered.shown_names)))
     prepared = prepare(wrapper, sent, lowered=lowered)
     assert prepared.problems == ()
     assert prepared.arguments == value
@@ -104,7 +107,7 @@ def test_a_refusal_speaks_of_no_name_that_the_caller_was_not_shown(
 ) -> None:
     schema, value = drawn
     wrapper, lowered = tool_of(schema)
-    names = dict(lowered.names)
+    names = dict(lowered.shown_names)
     left_out = data.draw(st.sampled_from(sorted(value)))
     sent = as_written({key: one for key, one in value.items() if key != left_out}, names)
     spoilt = data.draw(st.sampled_from(sorted(sent) or [""]))
@@ -141,13 +144,13 @@ ORDER: dict[str, Any] = {
 
 
 @pytest.fixture
-def ordering() -> tuple[ToolWrapper, Lowered, dict[str, str]]:
+def ordering() -> tuple[ToolWrapper, LoweredDefinition, dict[str, str]]:
     wrapper, lowered = tool_of(ORDER)
-    return wrapper, lowered, dict(lowered.names)
+    return wrapper, lowered, dict(lowered.shown_names)
 
 
 def test_each_kind_of_problem_and_hint_is_in_the_names_that_were_shown(
-    ordering: tuple[ToolWrapper, Lowered, dict[str, str]],
+    ordering: tuple[ToolWrapper, LoweredDefinition, dict[str, str]],
 ) -> None:
     wrapper, lowered, shown = ordering
     by, top, every, how = (shown[name] for name in ("order by", "$top", "all of them", "how/why"))
@@ -167,24 +170,30 @@ def test_each_kind_of_problem_and_hint_is_in_the_names_that_were_shown(
         assert not strange_in(text, shown)
 
 
-def test_a_repair_is_reported_where_the_caller_sees_it(ordering: tuple[ToolWrapper, Lowered, dict[str, str]]) -> None:
+def test_a_repair_is_reported_where_the_caller_sees_it(
+    ordering: tuple[ToolWrapper, LoweredDefinition, dict[str, str]],
+) -> None:
     wrapper, lowered, shown = ordering
     by, top = shown["order by"], shown["$top"]
     prepared = prepare(wrapper, {by: {top: "5"}}, lowered=lowered)
     assert prepared.arguments == {"order by": {"$top": 5}}
-    assert report(prepared.repairs, lowered.names)["repairs"] == [{"repair": "converted", "path": f"{by}.{top}"}]
-    found = addressed({"server": "up", "tool": "ask", "arguments": {by: {top: 5}}, "x": 1}, _catalog(wrapper), ["up"])
+    assert report_repairs(prepared.repairs, lowered.shown_names)["repairs"] == [
+        {"repair": "converted", "path": f"{by}.{top}"}
+    ]
+    found = resolve_invoke_tool(
+        {"server": "up", "tool": "ask", "arguments": {by: {top: 5}}, "x": 1}, _catalog(wrapper), ["up"]
+    )
     assert found.wrapper is not None
-    assert by in str(as_shown(found.wrapper, lowered).input_schema)
+    assert by in str(as_advertised(found.wrapper, lowered).input_schema)
 
 
 def _catalog(wrapper: ToolWrapper) -> Any:
     listing = ServerListing(server=wrapper.server, epoch=1, tools=({"name": "ask", "inputSchema": ORDER},))
-    return build({wrapper.server: listing}, Shape(), version=1)
+    return build_catalog({wrapper.server: listing}, Shape(), version=1)
 
 
 def test_an_upstreams_complaint_stays_and_what_is_added_is_in_the_names_that_were_shown(
-    ordering: tuple[ToolWrapper, Lowered, dict[str, str]],
+    ordering: tuple[ToolWrapper, LoweredDefinition, dict[str, str]],
 ) -> None:
     wrapper, lowered, shown = ordering
     said = {"isError": True, "content": [{"type": "text", "text": "'order by' was not provided"}]}

@@ -12,7 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from registry.catalog.catalog import Catalog, ServerListing, build, handshake_definition
+from registry.catalog.build import build_catalog
+from registry.catalog.catalog import Catalog, handshake_definition
+from registry.catalog.listing import ServerListing
 from registry.catalog.names import BUILTIN_NAMES, ServerName, ToolName
 from registry.catalog.shape import ServerShape, Shape
 from registry.catalog.store import Registry
@@ -31,7 +33,7 @@ def listing(server: ServerName, *tools: dict[str, Any], epoch: int = 1, **member
 
 def catalog(*listings: ServerListing, shape: Shape | None = None, previous: Catalog | None = None) -> Catalog:
     given_listings = {one.server: one for one in listings}
-    return build(given_listings, shape or Shape(), version=1, previous=previous)
+    return build_catalog(given_listings, shape or Shape(), version=1, previous=previous)
 
 
 def test_a_wrapper_carries_the_definition_as_it_came_except_its_name() -> None:
@@ -61,11 +63,11 @@ def test_only_the_changed_server_is_built_again() -> None:
 
 def test_resolving_finds_by_wrapper_name_and_by_upstream_name() -> None:
     found = catalog(listing(MAIL, tool("x.y")), listing(FILES, tool("read")))
-    wrapper = found.of("mail")[0]
+    wrapper = found.wrappers_of("mail")[0]
     assert found.find("mail", "x.y") is wrapper
     assert found.find("mail", wrapper.name) is wrapper
     assert found.find("files", wrapper.name) is None
-    assert found.of("nobody") == ()
+    assert found.wrappers_of("nobody") == ()
     with pytest.raises(UnknownTool) as caught:
         found.resolve("nope")
     assert caught.value.name == "nope"
@@ -90,7 +92,7 @@ def test_another_server_changes_no_name() -> None:
 def test_an_unprefixed_tool_never_takes_a_built_in_or_prefixed_name(name: str) -> None:
     bare = Shape(servers={MAIL: ServerShape(prefixed=False)})
     found = catalog(listing(MAIL, tool(name), tool("ok.name")), listing(FILES, tool("read")), shape=bare)
-    assert [w.name for w in found.of("mail")] == ["ok.name"]
+    assert [w.name for w in found.wrappers_of("mail")] == ["ok.name"]
     assert [(s, f.tool, f.code) for s, f in found.quarantined] == [("mail", name, "name_taken")]
 
 
@@ -149,7 +151,8 @@ def test_three_hundred_tools_of_a_snapshot_are_wrapped_within_thirty_millisecond
 
 def test_importing_and_building_load_no_compiler() -> None:
     program = (
-        "import sys; from registry.catalog.store import Registry; from registry.catalog.catalog import *\n"
+        "import sys; from registry.catalog.listing import ServerListing\n"
+        "from registry.catalog.shape import Shape; from registry.catalog.store import Registry\n"
         "r = Registry(Shape()); r.put(ServerListing(server='a', epoch=1, tools=({'name': 't'},)))\n"
         "import registry.arguments.problems\n"
         "print(sorted({'jsonschema', 'jsonschema_rs', 'referencing', 'mcp', 'pydantic'} & set(sys.modules)))"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from registry.catalog.catalog import ServerListing
 from registry.catalog.drift import Drift, renamed_parameters
+from registry.catalog.listing import ServerListing
 from registry.catalog.names import ServerName
 from registry.catalog.shape import Shape
 from registry.catalog.store import Registry
@@ -35,7 +35,7 @@ def test_where_two_could_be_meant_nothing_is_guessed() -> None:
 
 def test_a_removed_wrapper_is_remembered_with_its_heir_until_it_is_back() -> None:
     drift, registry = Drift(), Registry(Shape())
-    registry.subscribe(drift.note)
+    registry.subscribe(drift.record)
     one = {"name": "one", "description": "x", "inputSchema": schema(a={"type": "string"})}
     registry.put(listing(1, one))
     registry.put(listing(2, {**one, "name": "uno"}))

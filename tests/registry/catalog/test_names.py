@@ -15,7 +15,7 @@ from registry.catalog.names import (
     ToolName,
     check_aliases,
     compile_names,
-    fold,
+    normalized_name,
 )
 from registry.errors import AliasError, RegistryError
 
@@ -38,7 +38,7 @@ def names(server: str, *tools: str, **options: object) -> list[str]:
 def test_names_match_the_grammar_and_stay_unique_when_folded(tools: set[str], alias: str, limit: int) -> None:
     found = names(alias, *tools, max_length=limit)
     assert all(SHAPE.match(name) and len(name) <= limit for name in found)
-    assert len({fold(name) for name in found}) == len(tools)
+    assert len({normalized_name(name) for name in found}) == len(tools)
 
 
 @given(st.lists(NAMES, max_size=12, unique=True), st.randoms())
@@ -54,7 +54,7 @@ def test_two_servers_never_share_a_name(aliases: list[str], tools: list[str]) ->
         check_aliases(aliases)
     except AliasError:
         return
-    everything = [fold(name) for alias in aliases for name in names(alias, *tools)]
+    everything = [normalized_name(name) for alias in aliases for name in names(alias, *tools)]
     assert len(set(everything)) == len(everything)
 
 
@@ -114,7 +114,7 @@ def test_a_dotted_name_beside_a_dashed_one_keeps_the_dashed_plain() -> None:
 def test_of_names_that_look_alike_the_folded_one_stays_plain() -> None:
     folded, dashed, upper = names("srv", "list_items", "list-items", "List_Items")
     assert folded == "srv__list_items"
-    assert len({fold(folded), fold(dashed), fold(upper)}) == 3
+    assert len({normalized_name(folded), normalized_name(dashed), normalized_name(upper)}) == 3
 
 
 def test_a_tool_that_imitates_a_shortened_name_does_not_take_it() -> None:

@@ -8,9 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from registry.catalog.catalog import Catalog, CatalogChange, ServerListing, build
+from registry.catalog.build import build_catalog
+from registry.catalog.catalog import Catalog, CatalogChange
+from registry.catalog.listing import ServerListing
 from registry.catalog.names import ServerName
-from registry.catalog.prompts_and_resources import QUALIFIED
+from registry.catalog.prompts_and_resources import QUALIFIED_URI_PREFIX
 from registry.catalog.shape import ServerShape, Shape
 
 URIS = st.text(alphabet="abc:/?#{}%é", min_size=1, max_size=12)
@@ -27,22 +29,24 @@ def listing(server: str, **kinds: Any) -> ServerListing:
 
 def catalog(*listings: ServerListing, bare: tuple[str, ...] = (), previous: Catalog | None = None) -> Catalog:
     servers = {one.server: ServerShape(prefixed=one.server not in bare) for one in listings}
-    return build({one.server: one for one in listings}, Shape(servers=servers), version=1, previous=previous)
+    return build_catalog({one.server: one for one in listings}, Shape(servers=servers), version=1, previous=previous)
 
 
 def test_prompts_are_named_like_wrappers_and_keep_everything_else() -> None:
     prompt = {"name": "greet", "x": {"unknown": None}, "arguments": [{"name": "who"}]}
     one = ServerListing(server=ServerName("a"), epoch=1, tools=(), prompts=(prompt,))
-    [offered] = catalog(one).offerings.prompts
+    [offered] = catalog(one).prompts_and_resources.prompts
     assert (offered.key, offered.server, offered.original) == ("a__greet", "a", "greet")
     assert offered.definition == {**prompt, "name": "a__greet"}
     assert prompt["name"] == "greet"
 
 
 def test_a_uri_stays_as_it_is_until_two_servers_share_it_and_then_each_is_reached() -> None:
-    alone = catalog(listing("a", resources=["file:///x", "file:///a"])).offerings
+    alone = catalog(listing("a", resources=["file:///x", "file:///a"])).prompts_and_resources
     assert [one.key for one in alone.resources] == ["file:///a", "file:///x"]
-    both = catalog(listing("a", resources=["file:///x", "file:///a"]), listing("b", resources=["file:///x"])).offerings
+    both = catalog(
+        listing("a", resources=["file:///x", "file:///a"]), listing("b", resources=["file:///x"])
+    ).prompts_and_resources
     assert [one.key for one in both.resources] == [
         "file:///a", "typegate://a/file:///x", "typegate://b/file:///x",
     ]  # fmt: skip
@@ -55,7 +59,7 @@ def test_a_uri_stays_as_it_is_until_two_servers_share_it_and_then_each_is_reache
 def test_a_server_without_a_prefix_keeps_its_uris_and_prompts_whoever_shares_them() -> None:
     mixed = catalog(
         listing("a", resources=["u:x"], prompts=["p"]), listing("b", resources=["u:x"], prompts=["p"]), bare=("b",)
-    ).offerings
+    ).prompts_and_resources
     assert [(one.key, one.server) for one in mixed.resources] == [("typegate://a/u:x", "a"), ("u:x", "b")]
     assert [(one.key, one.server) for one in mixed.prompts] == [("a__p", "a"), ("p", "b")]
 
@@ -74,30 +78,32 @@ def test_a_server_without_a_prefix_keeps_its_uris_and_prompts_whoever_shares_the
     ],
 )
 def test_what_fits_a_template_is_asked_of_its_owner_first(template: str, uri: str, fits: bool) -> None:
-    offerings = catalog(listing("a", resources=["other:x"]), listing("b", templates=[template])).offerings
+    offerings = catalog(listing("a", resources=["other:x"]), listing("b", templates=[template])).prompts_and_resources
     owners = [server for server, _ in offerings.owners(uri)]
     assert owners == (["b", "a"] if fits else ["a", "b"])
 
 
 def test_a_template_with_more_literal_text_is_likelier() -> None:
-    offerings = catalog(listing("a", templates=["x://{a}"]), listing("b", templates=["x://users/{id}"])).offerings
+    offerings = catalog(
+        listing("a", templates=["x://{a}"]), listing("b", templates=["x://users/{id}"])
+    ).prompts_and_resources
     assert [server for server, _ in offerings.owners("x://users/7")] == ["b", "a"]
 
 
 def test_a_server_without_resources_is_never_asked_for_one() -> None:
-    offerings = catalog(listing("a", prompts=["p"]), listing("b", resources=["u:x"])).offerings
+    offerings = catalog(listing("a", prompts=["p"]), listing("b", resources=["u:x"])).prompts_and_resources
     assert [server for server, _ in offerings.owners("u:unlisted")] == ["b"]
 
 
 @given(st.dictionaries(st.sampled_from(["a", "b", "c"]), st.lists(URIS, unique=True, max_size=4)))
 def test_every_listed_resource_has_a_uri_of_its_own_that_leads_back(servers: dict[str, list[str]]) -> None:
-    offerings = catalog(*(listing(server, resources=uris) for server, uris in servers.items())).offerings
+    offerings = catalog(*(listing(server, resources=uris) for server, uris in servers.items())).prompts_and_resources
     pairs = {(one.server, one.original) for one in offerings.resources}
     assert len(offerings.resources) == len({one.key for one in offerings.resources}) == len(pairs)
     assert pairs == {(server, uri) for server, uris in servers.items() for uri in uris}
     for one in offerings.resources:
         assert offerings.owners(one.key) == ((one.server, one.original),)
-        assert one.key in (one.original, f"{QUALIFIED}{one.server}/{one.original}")
+        assert one.key in (one.original, f"{QUALIFIED_URI_PREFIX}{one.server}/{one.original}")
 
 
 def test_a_change_names_the_lists_that_it_touches() -> None:
@@ -110,5 +116,7 @@ def test_a_change_names_the_lists_that_it_touches() -> None:
 def test_offerings_are_built_again_only_where_something_changed() -> None:
     one = listing("a", prompts=["p"])
     before = catalog(one)
-    assert catalog(one, previous=before).offerings is before.offerings
-    assert catalog(listing("a", prompts=["q"]), previous=before).offerings is not before.offerings
+    assert catalog(one, previous=before).prompts_and_resources is before.prompts_and_resources
+    assert (
+        catalog(listing("a", prompts=["q"]), previous=before).prompts_and_resources is not before.prompts_and_resources
+    )

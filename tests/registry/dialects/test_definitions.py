@@ -10,7 +10,7 @@ import pytest
 from support.dialect_rules import admitted, lowered_to, offences
 
 from registry.dialects.client_profiles import DIALECTS
-from registry.dialects.definitions import lower, restore
+from registry.dialects.definitions import lower_definition, map_arguments
 
 
 def test_nulls_that_the_original_accepts_are_the_callers_own() -> None:
@@ -21,11 +21,11 @@ def test_nulls_that_the_original_accepts_are_the_callers_own() -> None:
         "additionalProperties": False,
     }
     lowered = lowered_to("openai-strict", schema)
-    assert restore({"must": 1, "clear": None, "plain": None}, lowered) == {"must": 1, "clear": None}
-    assert restore({"must": 1, "clear": None}, lowered) == {"must": 1, "clear": None}
+    assert map_arguments({"must": 1, "clear": None, "plain": None}, lowered) == {"must": 1, "clear": None}
+    assert map_arguments({"must": 1, "clear": None}, lowered) == {"must": 1, "clear": None}
 
 
-def test_names_that_an_api_refuses_come_back_wherever_the_schema_speaks_of_them_and_only_there() -> None:
+def test_a_renamed_property_gets_its_name_back_only_where_the_schema_declares_it() -> None:
     schema = {
         "type": "object",
         "properties": {
@@ -36,23 +36,23 @@ def test_names_that_an_api_refuses_come_back_wherever_the_schema_speaks_of_them_
         "$defs": {"order": {"type": "object", "properties": {"$top": {}, "then by": {"$ref": "#/$defs/order"}}}},
     }
     lowered = lowered_to("anthropic", schema)
-    name = {original: key for key, original in lowered.keys.items()}
+    name = {original: key for key, original in lowered.original_names.items()}
     sent = {
         name["order by"]: {name["$top"]: 1, name["then by"]: {name["$top"]: 2}},
         name["all of them"]: [{name["$top"]: 3}, {"$top": 4}],
         "data": {name["$top"]: "a name like any other"},
     }
-    assert restore(sent, lowered) == {
+    assert map_arguments(sent, lowered) == {
         "order by": {"$top": 1, "then by": {"$top": 2}},
         "all of them": [{"$top": 3}, {"$top": 4}],
         "data": {name["$top"]: "a name like any other"},
     }
     # The name depends on nothing but what it stands for.
     other = lowered_to("anthropic", {"type": "object", "properties": {"$top": {}, "z": {}}})
-    assert other.keys == {name["$top"]: "$top"}
+    assert other.original_names == {name["$top"]: "$top"}
 
 
-def test_words_about_a_schema_leave_the_description_before_any_of_it_is_cut() -> None:
+def test_remarks_about_a_schema_leave_the_description_before_it_is_cut() -> None:
     schema = {"type": "object", "properties": {"a": {}, "b": {}}, "anyOf": [{"required": ["a"]}, {"required": ["b"]}]}
     told = "One of: 1) needs a; 2) needs b"
     short = lowered_to("claude-code", schema, "Short.").definition
@@ -64,7 +64,7 @@ def test_words_about_a_schema_leave_the_description_before_any_of_it_is_cut() ->
     assert len(long.definition["description"]) == 2_048
     assert long.definition["description"].endswith("x […]")
     assert long.definition["inputSchema"]["description"] == told
-    assert [one.how for one in long.weakened if one.keyword == "description"] == ["cut after 2048 characters"]
+    assert [one.how for one in long.losses if one.keyword == "description"] == ["cut after 2048 characters"]
 
 
 def test_everything_about_a_tool_but_its_description_and_input_schema_stays() -> None:
@@ -78,7 +78,7 @@ def test_everything_about_a_tool_but_its_description_and_input_schema_stays() ->
         "_meta": {"x": 1},
     }
     for dialect in DIALECTS:
-        lowered = lower(definition, dialect).definition
+        lowered = lower_definition(definition, dialect).definition
         assert {key: lowered[key] for key in lowered if key != "inputSchema"} == {
             key: definition[key] for key in definition if key != "inputSchema"
         }
@@ -163,11 +163,11 @@ def test_no_schema_stalls_a_lowering_or_grows_out_of_bounds(dialect: str, name: 
     lowered = lowered_to(dialect, schema)
     assert time.perf_counter() - started < 1.5
     assert len(json.dumps(lowered.definition)) < 400_000 + 5 * len(json.dumps(schema))
-    assert not [one for one in lowered.weakened if one.keyword == "inputSchema"]
+    assert not [one for one in lowered.losses if one.keyword == "inputSchema"]
     assert offences(lowered.definition, dialect) == []
-    assert lower(lowered.definition, dialect).definition == lowered.definition
-    assert len(set(lowered.keys.values())) == len(lowered.keys)
-    assert schema["properties"].keys().isdisjoint(lowered.keys) if "properties" in schema else True
+    assert lower_definition(lowered.definition, dialect).definition == lowered.definition
+    assert len(set(lowered.original_names.values())) == len(lowered.original_names)
+    assert schema["properties"].keys().isdisjoint(lowered.original_names) if "properties" in schema else True
 
 
 TREE = {
@@ -203,7 +203,7 @@ def nested(levels: int, leaf: Any) -> Any:
 def test_no_arguments_stall_the_way_back_or_raise(dialect: str, arguments: Any) -> None:
     lowered = lowered_to(dialect, TREE)
     started = time.perf_counter()
-    back = restore(arguments, lowered)
+    back = map_arguments(arguments, lowered)
     assert time.perf_counter() - started < 1
     if not isinstance(arguments, dict):
         assert back is arguments

@@ -11,7 +11,7 @@ import pytest
 from support.dialect_rules import offences
 
 from registry.dialects.client_profiles import DIALECTS
-from registry.dialects.definitions import lower
+from registry.dialects.definitions import lower_definition
 
 HERE = Path(__file__).parent / "golden"
 CASES: dict[str, dict[str, Any]] = json.loads((HERE / "cases.json").read_text(encoding="utf-8"))
@@ -19,12 +19,12 @@ CASES: dict[str, dict[str, Any]] = json.loads((HERE / "cases.json").read_text(en
 
 def outcome(case: str, dialect: str) -> dict[str, Any] | str:
     definition = {"name": "demo__tool", **CASES[case]}
-    lowered = lower(definition, dialect)
+    lowered = lower_definition(definition, dialect)
     assert offences(lowered.definition, dialect) == [], case
-    if lowered.definition is definition and not lowered.weakened:
+    if lowered.definition is definition and not lowered.losses:
         return "as it is"
     sent = {member: value for member, value in lowered.definition.items() if value is not definition.get(member)}
-    weakened = [
+    losses = [
         " ".join(
             [
                 "/".join(map(str, one.path)) or "(root)",
@@ -33,9 +33,13 @@ def outcome(case: str, dialect: str) -> dict[str, Any] | str:
                 *(["NARROWER"] if one.narrower else []),
             ]
         )
-        for one in lowered.weakened
+        for one in lowered.losses
     ]
-    return {"sent": sent, "weakened": weakened, **({"keys": dict(lowered.keys)} if lowered.keys else {})}
+    return {
+        "sent": sent,
+        "weakened": losses,
+        **({"keys": dict(lowered.original_names)} if lowered.original_names else {}),
+    }
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)

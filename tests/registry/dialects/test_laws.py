@@ -13,11 +13,12 @@ from support.dialect_rules import admitted, as_json_schema, lowered_to, offences
 from support.dialect_schemas import CALLED, DRAFT_7
 
 from registry.arguments.prepare import prepare
-from registry.catalog.catalog import ServerListing, build
+from registry.catalog.build import build_catalog
+from registry.catalog.listing import ServerListing
 from registry.catalog.names import ServerName
 from registry.catalog.shape import Shape
 from registry.dialects.client_profiles import DIALECTS, Dialect
-from registry.dialects.definitions import lower, restore
+from registry.dialects.definitions import lower_definition, map_arguments
 from registry.schema import schemas
 
 # No deadline: that nothing stalls has a test of its own, which a busy machine does not fail.
@@ -33,7 +34,7 @@ def name_of(dialect: str | Dialect) -> str:
 @pytest.mark.parametrize("dialect", DIALECTS)
 @LAWS
 @given(called=CALLED)
-def test_a_lowered_schema_accepts_what_the_original_does_keeps_the_rules_and_stays_as_it_is(
+def test_a_lowered_schema_accepts_what_the_original_does_and_keeps_the_rules(
     dialect: str, called: tuple[dict[str, Any], list[dict[str, Any]]]
 ) -> None:
     follows_the_law(dialect, *called)
@@ -45,16 +46,20 @@ def follows_the_law(dialect: str | Dialect, schema: dict[str, Any], arguments: l
         return
     lowered = lowered_to(dialect, schema)
     shown = lowered.definition["inputSchema"]
-    assert not [one for one in lowered.weakened if one.keyword == "inputSchema"]
+    assert not [one for one in lowered.losses if one.keyword == "inputSchema"]
     assert offences(lowered.definition, "mcp" if dialect is NO_PATTERNS else name_of(dialect)) == []
     readable = schemas.compile_schema(as_json_schema(shown))
     for sent in arguments:
-        there = renamed(sent, lowered.keys, restore(renamed(sent, lowered.keys), lowered)) if lowered.keys else sent
+        there = (
+            renamed(sent, lowered.original_names, map_arguments(renamed(sent, lowered.original_names), lowered))
+            if lowered.original_names
+            else sent
+        )
         if original.is_valid(sent):
             assert lowered.narrower or readable.is_valid(there)
-            assert json.dumps(restore(there, lowered)) == json.dumps(sent)
+            assert json.dumps(map_arguments(there, lowered)) == json.dumps(sent)
     assert (lowered.definition == {"name": "t", "description": "Does it.", "inputSchema": schema}) == (shown is schema)
-    again = lower(lowered.definition, dialect)
+    again = lower_definition(lowered.definition, dialect)
     assert again.definition is lowered.definition or again.definition == lowered.definition
     if lowered.definition["inputSchema"] is schema:
         assert lowered.definition["description"] == "Does it."
@@ -72,11 +77,11 @@ def test_what_the_lowered_schema_and_the_original_both_accept_is_passed_through_
         return
     server, definition = ServerName("s"), {"name": "t", "description": "Does it.", "inputSchema": schema}
     listing = ServerListing(server=server, epoch=1, tools=(definition,))
-    wrapper = build({server: listing}, Shape(), version=1).resolve("s__t")
-    lowered = lower(wrapper.definition, dialect)
+    wrapper = build_catalog({server: listing}, Shape(), version=1).resolve("s__t")
+    lowered = lower_definition(wrapper.definition, dialect)
     readable = schemas.compile_schema(as_json_schema(lowered.definition["inputSchema"]))
     for sent in arguments:
-        if original.is_valid(sent) and readable.is_valid(sent) and not (lowered.keys.keys() & names_in(sent)):
+        if original.is_valid(sent) and readable.is_valid(sent) and not (lowered.original_names.keys() & names_in(sent)):
             prepared = prepare(wrapper, sent, lowered=lowered)
             assert prepared.arguments is sent
             assert prepared.repairs == prepared.problems == ()
@@ -234,7 +239,7 @@ NO_PATTERNS = replace(DIALECTS["mcp"], name="no patterns", edits=True, unknown=f
 
 @pytest.mark.parametrize("name", SUBTLE)
 @pytest.mark.parametrize("dialect", [*DIALECTS.values(), NO_PATTERNS], ids=lambda dialect: dialect.name)
-def test_where_accepting_more_inside_would_accept_less_outside_the_call_still_fits(dialect: Dialect, name: str) -> None:
+def test_calls_still_fit_where_accepting_more_inside_would_accept_less_outside(dialect: Dialect, name: str) -> None:
     schema, arguments = SUBTLE[name]
     schema = {"type": "object", **schema}
     assert admitted(schema).is_valid(arguments)
@@ -282,7 +287,7 @@ def closed(draw: st.DrawFn, depth: int = 0) -> tuple[Any, Any, Any]:
 
 @LAWS
 @given(closed())
-def test_a_strict_schema_takes_every_call_with_nulls_for_what_is_left_out_and_they_go_on_the_way_back(
+def test_strict_schemas_accept_every_call_with_nulls_for_omitted_arguments(
     call: tuple[Any, Any, Any],
 ) -> None:
     schema, value, written = call
@@ -292,9 +297,9 @@ def test_a_strict_schema_takes_every_call_with_nulls_for_what_is_left_out_and_th
     lowered = lowered_to("openai-strict", schema)
     assert not lowered.narrower
     assert schemas.compile_schema(lowered.definition["inputSchema"]).is_valid(written)
-    back = restore(written, lowered)
+    back = map_arguments(written, lowered)
     assert original.is_valid(back)
     assert without_nulls(back) == without_nulls(value)
     if original.is_valid(written):
         assert back is written
-    assert restore(back, lowered) is back
+    assert map_arguments(back, lowered) is back

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from registry.intake.prompts_and_resources import KEYS, MAX_KEY_LENGTH, admit_offerings
+from registry.intake.prompts_and_resources import ITEM_KEYS, MAX_KEY_LENGTH, admit_items
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=True) | st.text(max_size=8),
@@ -26,7 +26,7 @@ def nested(levels: int) -> dict[str, Any]:
 
 def test_a_sound_item_is_the_very_object_that_came_in() -> None:
     items = [{"uri": "u:1", "name": "one", "size": 3, "mimeType": "text/plain", "x": {"unknown": None}}]
-    admission = admit_offerings(items, "resources")
+    admission = admit_items(items, "resources")
     assert admission.items[0] is items[0]
     assert (admission.quarantined, admission.repaired) == ((), ())
 
@@ -48,7 +48,7 @@ def test_a_sound_item_is_the_very_object_that_came_in() -> None:
     ],
 )
 def test_what_a_strict_client_would_refuse_is_mended_and_reported(kind: Any, item: Any, mended: Any) -> None:
-    admission = admit_offerings([item], kind)
+    admission = admit_items([item], kind)
     assert admission.items == (mended,)
     assert admission.repaired
     assert all(one.kind == kind for one in admission.repaired)
@@ -59,23 +59,23 @@ def test_what_a_strict_client_would_refuse_is_mended_and_reported(kind: Any, ite
     [None, 7, {}, {"name": "p"}, {"uri": ""}, {"uri": 7}, {"uri": "x" * (MAX_KEY_LENGTH + 1)}, {"uri": "\ud800"}],
 )
 def test_what_cannot_be_named_is_quarantined_alone(item: object) -> None:
-    admission = admit_offerings([item, {"uri": "u:1", "name": "n"}], "resources")
+    admission = admit_items([item, {"uri": "u:1", "name": "n"}], "resources")
     assert [one["uri"] for one in admission.items] == ["u:1"]
     assert [one.kind for one in admission.quarantined] == ["resources"]
 
 
 def test_the_first_of_two_with_one_uri_stays() -> None:
-    admission = admit_offerings([{"uri": "u:1", "name": "a"}, {"uri": "u:1", "name": "b"}], "resources")
+    admission = admit_items([{"uri": "u:1", "name": "a"}, {"uri": "u:1", "name": "b"}], "resources")
     assert [one["name"] for one in admission.items] == ["a"]
     assert [one.code for one in admission.quarantined] == ["duplicate_name"]
 
 
 def test_one_that_is_too_deep_or_too_big_is_quarantined() -> None:
     items = [{"uri": "u:1", "_meta": nested(10_000)}, {"uri": "u:2", "description": "x" * 2_000_000}, {"uri": "u:3"}]
-    assert [one["uri"] for one in admit_offerings(items, "resources").items] == ["u:3"]
+    assert [one["uri"] for one in admit_items(items, "resources").items] == ["u:3"]
 
 
-@given(st.lists(JSON, max_size=4), st.sampled_from(sorted(KEYS)))
+@given(st.lists(JSON, max_size=4), st.sampled_from(sorted(ITEM_KEYS)))
 def test_no_json_value_makes_it_raise(items: list[Any], kind: Any) -> None:
-    admission = admit_offerings(items, kind)
+    admission = admit_items(items, kind)
     assert len(admission.items) + len(admission.quarantined) == len(items)

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from registry.intake.tools import Intake, admit
-from registry.schema.text import clean, words
+from registry.intake.issues import IntakeResult
+from registry.intake.tools import admit_tools
+from registry.schema.display_text import clean, name_as_words
 
 OBJECT = {"type": "object"}
 SOUND = {"name": "sound", "description": "A sound tool.", "inputSchema": OBJECT}
@@ -31,12 +32,12 @@ def tool(**members: Any) -> dict[str, Any]:
     return {"name": "bad", "description": "A tool.", "inputSchema": OBJECT, **members}
 
 
-def take(*tools: object, transport: Any = "stdio") -> Intake:
+def take(*tools: object, transport: Any = "stdio") -> IntakeResult:
     """Admit tools beside a sound one, which must pass untouched whatever they are."""
     started = time.perf_counter()
-    found = admit([*tools, SOUND], transport=transport)
+    found = admit_tools([*tools, SOUND], transport=transport)
     assert time.perf_counter() - started < 0.5
-    assert found.tools[-1] is SOUND
+    assert found.items[-1] is SOUND
     return found
 
 
@@ -48,12 +49,12 @@ def repaired(**members: Any) -> dict[str, Any]:
     assert repr(given_tool) == before
     assert not found.quarantined
     assert {finding.tool for finding in found.repaired} == {"bad"}
-    return found.tools[0]
+    return found.items[0]
 
 
 def quarantined(given_tool: object, transport: str = "stdio") -> str:
     found = take(given_tool, transport=transport)
-    assert len(found.tools) == 1
+    assert len(found.items) == 1
     (finding,) = found.quarantined
     assert finding.detail
     return finding.code
@@ -61,9 +62,9 @@ def quarantined(given_tool: object, transport: str = "stdio") -> str:
 
 @given(st.lists(JSON | st.dictionaries(st.sampled_from(MEMBERS), JSON), max_size=5))
 def test_intake_never_raises_and_never_touches_a_sound_tool(tools: list[Any]) -> None:
-    found = admit([SOUND, *tools], transport="http")
-    assert found.tools[0] is SOUND
-    for admitted in found.tools:
+    found = admit_tools([SOUND, *tools], transport="http")
+    assert found.items[0] is SOUND
+    for admitted in found.items:
         assert admitted["inputSchema"]["type"] == "object"
         assert isinstance(admitted["description"], str)
 
@@ -78,7 +79,7 @@ def test_a_sound_definition_passes_as_the_same_object() -> None:
         outputSchema={"type": "array", "items": {"type": "string"}},
     )
     found = take(rich)
-    assert found.tools[0] is rich
+    assert found.items[0] is rich
     assert (found.quarantined, found.repaired) == ((), ())
 
 
@@ -89,7 +90,7 @@ def test_an_input_schema_that_says_nothing_becomes_an_object(schema: Any) -> Non
 
 def test_an_absent_input_schema_becomes_an_object() -> None:
     found = take({"name": "bad", "description": "A tool."})
-    assert found.tools[0]["inputSchema"] == OBJECT
+    assert found.items[0]["inputSchema"] == OBJECT
 
 
 @pytest.mark.parametrize(
@@ -177,7 +178,7 @@ def test_an_output_schema_of_ten_thousand_levels_is_dropped() -> None:
     for _ in range(10_000):
         schema = {"items": schema}
     found = take(tool(outputSchema=schema))
-    assert found.tools[0] == tool()
+    assert found.items[0] == tool()
     assert [finding.code for finding in found.repaired] == ["output_schema"]
 
 
@@ -186,7 +187,7 @@ def test_a_tool_listed_twice_is_kept_once_and_another_of_its_name_is_quarantined
     again = dict(reversed(first.items()))
     other = tool(inputSchema={"type": "object", "title": "other"})
     found = take(first, again, other)
-    assert found.tools[0] is first
+    assert found.items[0] is first
     assert [f.code for f in found.repaired] == ["duplicate"]
     assert [f.code for f in found.quarantined] == ["duplicate_name"]
 
@@ -248,14 +249,14 @@ def test_exponential_references_are_quarantined_at_once() -> None:
 def test_odd_but_sound_schemas_pass_untouched(schema: dict[str, Any]) -> None:
     given_tool = tool(inputSchema=schema)
     found = take(given_tool)
-    assert found.tools[0] is given_tool
+    assert found.items[0] is given_tool
     assert not found.repaired
 
 
 def test_a_pattern_that_nobody_here_reads_is_reported_and_left_as_it_is() -> None:
     given_tool = tool(inputSchema={"type": "object", "properties": {"a": {"type": "string", "pattern": "["}}})
     found = take(given_tool)
-    assert found.tools[0] is given_tool
+    assert found.items[0] is given_tool
     assert [finding.code for finding in found.repaired] == ["pattern_unchecked"]
 
 
@@ -300,7 +301,7 @@ def test_valid_header_annotations_pass_and_data_is_not_mistaken_for_one(transpor
         }
     )
     found = take(given_tool, transport=transport)
-    assert found.tools[0] is given_tool
+    assert found.items[0] is given_tool
     assert not found.repaired
 
 
@@ -324,13 +325,13 @@ def test_a_finding_shows_no_hidden_characters_of_a_hostile_name() -> None:
 
 
 def test_names_become_words() -> None:
-    assert words("calendar_sendEMail-now.v2") == "calendar send E Mail now v2"
-    assert words("HTTPServer") == "HTTP Server"
+    assert name_as_words("calendar_sendEMail-now.v2") == "calendar send E Mail now v2"
+    assert name_as_words("HTTPServer") == "HTTP Server"
 
 
-def test_a_usual_listing_of_three_hundred_tools_is_admitted_within_a_millisecond_each() -> None:
+def test_three_hundred_usual_tools_are_admitted_within_a_millisecond_each() -> None:
     schema = {"type": "object", "properties": {f"p{n}": {"type": "string"} for n in range(8)}}
     tools = [tool(name=f"t{n}", inputSchema={**schema, "title": str(n)}) for n in range(300)]
     started = time.perf_counter()
-    assert len(admit(tools, transport="http").tools) == 300
+    assert len(admit_tools(tools, transport="http").items) == 300
     assert time.perf_counter() - started < 0.3

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from registry.search.index import Hit, SearchIndex
+from registry.search.index import SearchHit, SearchIndex
 from registry.search.stemming import stem
-from registry.search.terms import terms, words
-from registry.search.thesaurus import configured, general
+from registry.search.terms import split_words, terms
+from registry.search.thesaurus import configured_expansions, general_expansions
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def test_siblings_are_told_apart_by_the_word_in_which_they_differ() -> None:
     assert first("create issue") == "code__create_issue"
 
 
-def test_a_tool_whose_name_says_more_than_was_asked_goes_after_the_one_that_says_just_that() -> None:
+def test_a_tool_whose_name_says_more_than_was_asked_ranks_lower() -> None:
     index = SearchIndex(
         [
             shown("work", "remove_tag_from_task", "Remove a tag from a task."),
@@ -247,7 +247,7 @@ def test_an_index_over_nothing_finds_nothing() -> None:
 
 def test_a_tool_that_is_found_carries_its_name_and_its_score() -> None:
     [hit] = INDEX.search("balance", 1)
-    assert hit == Hit("bank__get_balance", hit.score)
+    assert hit == SearchHit("bank__get_balance", hit.score)
 
 
 def unknown_words(count: int) -> str:
@@ -286,7 +286,7 @@ def test_a_hostile_definition_is_read_within_bounds() -> None:
 
 
 def test_threads_share_an_index() -> None:
-    seen: list[list[Hit]] = []
+    seen: list[list[SearchHit]] = []
     threads = [threading.Thread(target=lambda: seen.append(INDEX.search("send an email", 5))) for _ in range(8)]
     for thread in threads:
         thread.start()
@@ -310,7 +310,7 @@ def test_threads_share_an_index() -> None:
     ],
 )
 def test_identifiers_are_taken_apart(text: str, parts: list[tuple[str, ...]]) -> None:
-    assert list(words(text)) == parts
+    assert list(split_words(text)) == parts
 
 
 def test_a_name_in_prose_stays_whole() -> None:
@@ -337,13 +337,13 @@ def test_every_word_has_a_stem_that_is_no_longer_than_it(word: str) -> None:
 
 
 def test_no_word_stands_for_itself_and_each_counts_less_than_the_word() -> None:
-    for key, targets in general().items():
+    for key, targets in general_expansions().items():
         assert (*targets,) != (), key
         assert all(key != (target,) and 0 < weight < 1 for target, weight in targets.items()), key
 
 
 def test_configured_synonyms_are_read_whatever_they_hold() -> None:
-    assert configured({"": ["", " "], "one": [], "A-b": ["cD", "e"]})[("e",)] == {"ab": 1.0, "cd": 1.0}
+    assert configured_expansions({"": ["", " "], "one": [], "A-b": ["cD", "e"]})[("e",)] == {"ab": 1.0, "cd": 1.0}
 
 
 @settings(max_examples=50)

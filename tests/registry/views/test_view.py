@@ -10,7 +10,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from registry.catalog.catalog import Catalog, ServerListing, build
+from registry.catalog.build import build_catalog
+from registry.catalog.catalog import Catalog
+from registry.catalog.listing import ServerListing
 from registry.catalog.names import ServerName
 from registry.catalog.notes import Note
 from registry.catalog.shape import ServerShape, Shape
@@ -74,7 +76,7 @@ def catalog_of(listings: Any, said: Any, previous: Catalog | None) -> tuple[Cata
         ServerName(name): replace(listing_of(ServerName(name), tuple(tools)), stale=stale)
         for name, (tools, stale) in listings.items()
     }
-    return build(listed, shape, version=1, previous=previous), shape
+    return build_catalog(listed, shape, version=1, previous=previous), shape
 
 
 def _notes(server: str, notes: dict[tuple[str, str], Any]) -> dict[str, Any]:
@@ -82,9 +84,18 @@ def _notes(server: str, notes: dict[tuple[str, str], Any]) -> dict[str, Any]:
 
 
 def told(view: View) -> Any:
-    shown = [(one.name, one.shown, one.listed, one.reason, one.tokens, one.digest) for one in view.entries]
-    weakened = [(one.lowered.weakened, dict(one.lowered.keys)) for one in view.entries]
-    return shown, weakened, view.own, view.servers, view.defers, view.warnings, view.misfits, view.digest
+    shown = [(one.name, one.definition, one.listed, one.reason, one.tokens, one.digest) for one in view.entries]
+    losses = [(one.lowered.losses, dict(one.lowered.original_names)) for one in view.entries]
+    return (
+        shown,
+        losses,
+        view.builtin_tools,
+        view.servers,
+        view.defers,
+        view.warnings,
+        view.unsupported_names,
+        view.digest,
+    )
 
 
 @settings(max_examples=200, deadline=None)
@@ -98,23 +109,23 @@ def test_what_was_shown_before_changes_nothing_of_what_is_shown(
     changes = [*((first, said, one) for one in moments), (first, later, last), (then, later, last), (then, said, last)]
     for profile, configured, listings in changes:
         catalog, shape = catalog_of(listings, configured, catalog)
-        view = build_view(catalog, shape, profile, always=OURS, finders=FINDER, previous=view)
+        view = build_view(catalog, shape, profile, always_listed=OURS, search_tools=FINDER, previous=view)
         fresh, _ = catalog_of(listings, configured, None)
-        assert told(view) == told(build_view(fresh, shape, profile, always=OURS, finders=FINDER))
+        assert told(view) == told(build_view(fresh, shape, profile, always_listed=OURS, search_tools=FINDER))
 
 
-def test_of_five_thousand_tools_only_the_changed_servers_are_worded_anew() -> None:
+def test_of_five_thousand_tools_only_those_of_changed_servers_are_worded_again() -> None:
     tools = [{"name": f"t{n}", "description": f"Does {n}.", "inputSchema": SCHEMAS[n % 3]} for n in range(100)]
     names = [ServerName(f"s{n}") for n in range(50)]
     shape = Shape(servers={name: ServerShape() for name in names})
     listings = {name: ServerListing(server=name, epoch=1, tools=tuple(tools)) for name in names}
-    before = build(listings, shape, version=1)
+    before = build_catalog(listings, shape, version=1)
     profile = Profile(dialect="openai-strict")
     began_s = time.perf_counter()
     view = build_view(before, shape, profile)
     whole_s = time.perf_counter() - began_s
     changed = {**listings, names[0]: ServerListing(server=names[0], epoch=2, tools=tuple(tools[1:]))}
-    after = build(changed, shape, version=2, previous=before)
+    after = build_catalog(changed, shape, version=2, previous=before)
     began_s = time.perf_counter()
     again = build_view(after, shape, profile, previous=view)
     assert len(again.entries) == 4_999

@@ -16,7 +16,7 @@ from gateway.downstream import sessions
 from gateway.downstream.changes import ChangeAnnouncer
 from gateway.downstream.lists import SERVER_INFO
 from gateway.downstream.sessions import Session, SessionTable
-from registry.catalog.catalog import ServerListing
+from registry.catalog.listing import ServerListing
 from registry.catalog.names import ServerName
 from registry.catalog.shape import Shape
 from registry.catalog.store import Registry

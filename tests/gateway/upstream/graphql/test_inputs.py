@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.upstream.graphql.inputs import input_schema
-from registry.dialects.nulls import without_nulls
-from registry.intake.tools import admit
+from registry.dialects.null_removal import without_nulls
+from registry.intake.tools import admit_tools
 from registry.schema import schemas
 
 SCHEMA = build_schema(
@@ -167,8 +167,8 @@ def test_shown_without_null_it_accepts_the_same_calls_that_hold_no_null(values: 
 
 def test_the_schema_passes_intake_as_it_is() -> None:
     definition = {"name": "x", "description": "X.", "inputSchema": WHOLE}
-    intake = admit([definition], transport="http")
-    assert intake.tools == (definition,)
+    intake = admit_tools([definition], transport="http")
+    assert intake.items == (definition,)
     assert intake.repaired == ()
     assert WHOLE["properties"]["int"] == {"type": ["integer", "null"], "description": "A number."}
     assert WHOLE["$defs"].keys() == {"Deep", "Choice"}

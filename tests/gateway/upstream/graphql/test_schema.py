@@ -19,7 +19,7 @@ from gateway.upstream.graphql.operations import Operation
 from gateway.upstream.graphql.rejections import FileRejected
 from gateway.upstream.graphql.schema import load_introspection, load_schema, read_schema_file
 from gateway.upstream.graphql.tool_set import make_operation
-from registry.intake.tools import admit
+from registry.intake.tools import admit_tools
 
 SDL = """
 "A number." scalar N @specifiedBy(url: "http://n.test")
@@ -138,7 +138,7 @@ def test_a_schema_with_anything_odd_in_it_spoils_itself_or_what_touches_it(
     made = make_operation(DOCUMENT, schema, {})
     assert isinstance(made, Operation | FileRejected)
     if isinstance(made, Operation):
-        admit([made.definition], transport="http")
+        admit_tools([made.definition], transport="http")
     for arguments in ({}, {"type": name}):
         assert get_schema_result(schema, arguments)["content"]
 

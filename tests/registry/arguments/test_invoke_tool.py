@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from registry.arguments.problems import explain_address
-from registry.arguments.unwrapping import Addressed, Misaddressed, addressed
-from registry.catalog.catalog import Catalog, ServerListing, build
+from registry.arguments.invoke_tool import ResolvedCall, UnresolvedCall, resolve_invoke_tool
+from registry.arguments.problems import explain_unresolved
+from registry.catalog.build import build_catalog
+from registry.catalog.catalog import Catalog
+from registry.catalog.listing import ServerListing
 from registry.catalog.names import ServerName
 from registry.catalog.shape import ServerShape, Shape
 
@@ -32,7 +34,7 @@ def catalog() -> Catalog:
         ServerName(server): ServerListing(server=ServerName(server), epoch=1, tools=tuple(listed))
         for server, listed in tools.items()
     }
-    return build(listings, Shape(servers={ServerName("plain"): ServerShape(prefixed=False)}), version=1)
+    return build_catalog(listings, Shape(servers={ServerName("plain"): ServerShape(prefixed=False)}), version=1)
 
 
 CATALOG = catalog()
@@ -41,8 +43,8 @@ CALL = {"server": "calendar-mcp", "tool": "send_email", "arguments": MAIL}
 
 
 def reached(sent: Any) -> tuple[str, Any, list[str]]:
-    found = addressed(sent, CATALOG, SERVERS)
-    assert isinstance(found, Addressed), found
+    found = resolve_invoke_tool(sent, CATALOG, SERVERS)
+    assert isinstance(found, ResolvedCall), found
     return f"{found.wrapper.server}/{found.wrapper.tool}", found.arguments, [one.name for one in found.repairs]
 
 
@@ -101,31 +103,32 @@ def test_what_a_tool_declares_is_a_parameter_and_no_wrapping() -> None:
     ],
 )
 def test_what_is_missing_unknown_or_ambiguous_is_named_and_reaches_nothing(sent: Any, faults: tuple[str, ...]) -> None:
-    found = addressed(sent, CATALOG, SERVERS)
-    assert isinstance(found, Misaddressed)
+    found = resolve_invoke_tool(sent, CATALOG, SERVERS)
+    assert isinstance(found, UnresolvedCall)
     assert found.faults == faults
 
 
 def test_a_server_without_tools_at_the_moment_is_known_all_the_same() -> None:
-    found = addressed({"server": "Starting", "tool": "x"}, CATALOG, SERVERS)
-    assert found == Misaddressed(faults=("tool",), server="starting", tool="x", known_server=True)
+    found = resolve_invoke_tool({"server": "Starting", "tool": "x"}, CATALOG, SERVERS)
+    assert found == UnresolvedCall(faults=("tool",), server="starting", tool="x", known_server=True)
 
 
 def test_repairs_can_be_turned_off_for_a_server_and_typed_names_still_work() -> None:
     def allowed(server: str) -> bool:
         return server != "calendar-mcp"
 
-    off = addressed({**CALL, "tool": "calendar-mcp__send_email"}, CATALOG, SERVERS, repairs_for=allowed)
-    assert isinstance(off, Addressed)
-    assert isinstance(addressed(CALL, CATALOG, SERVERS, repairs_for=allowed), Addressed)
+    off = resolve_invoke_tool({**CALL, "tool": "calendar-mcp__send_email"}, CATALOG, SERVERS, repairs_for=allowed)
+    assert isinstance(off, ResolvedCall)
+    assert isinstance(resolve_invoke_tool(CALL, CATALOG, SERVERS, repairs_for=allowed), ResolvedCall)
     for sent in (
         json.dumps(CALL),
         {**CALL, "server": "CALENDAR-MCP"},
         {"server": "calendar-mcp", "tool": "send_email", **MAIL},
     ):
-        assert isinstance(addressed(sent, CATALOG, SERVERS, repairs_for=allowed), Misaddressed), sent
+        assert isinstance(resolve_invoke_tool(sent, CATALOG, SERVERS, repairs_for=allowed), UnresolvedCall), sent
     assert isinstance(
-        addressed({"server": "bank", "tool": "run", "x": 1}, CATALOG, SERVERS, repairs_for=allowed), Addressed
+        resolve_invoke_tool({"server": "bank", "tool": "run", "x": 1}, CATALOG, SERVERS, repairs_for=allowed),
+        ResolvedCall,
     )
 
 
@@ -141,9 +144,9 @@ def test_repairs_can_be_turned_off_for_a_server_and_typed_names_still_work() -> 
     ],
 )
 def test_a_call_that_reaches_no_tool_is_answered_with_the_form_of_one_that_does(sent: Any, words: str) -> None:
-    found = addressed(sent, CATALOG, SERVERS)
-    assert isinstance(found, Misaddressed)
-    text = explain_address(found, sent)
+    found = resolve_invoke_tool(sent, CATALOG, SERVERS)
+    assert isinstance(found, UnresolvedCall)
+    text = explain_unresolved(found, sent)
     assert text.startswith("Not called. Nothing was sent to any server. ")
     assert words in text
     assert "hunter2" not in text
@@ -163,12 +166,12 @@ SENT = st.recursive(
 
 
 @given(SENT | SENT.map(json.dumps))
-def test_whatever_is_sent_gets_an_answer_and_what_was_understood_is_understood_again(sent: Any) -> None:
-    found = addressed(sent, CATALOG, SERVERS)
-    if isinstance(found, Misaddressed):
+def test_every_call_gets_an_answer_and_a_resolved_one_resolves_again(sent: Any) -> None:
+    found = resolve_invoke_tool(sent, CATALOG, SERVERS)
+    if isinstance(found, UnresolvedCall):
         assert found.faults
-        assert len(explain_address(found, sent)) <= 4_000
+        assert len(explain_unresolved(found, sent)) <= 4_000
         return
     plain = {"server": found.wrapper.server, "tool": found.wrapper.tool, "arguments": found.arguments}
-    again = addressed(plain, CATALOG, SERVERS)
-    assert again == Addressed(wrapper=found.wrapper, arguments=found.arguments)
+    again = resolve_invoke_tool(plain, CATALOG, SERVERS)
+    assert again == ResolvedCall(wrapper=found.wrapper, arguments=found.arguments)

@@ -14,25 +14,29 @@ from corpus.servers import listings
 from support.dialect_rules import as_json_schema, offences, without_nulls
 from support.simulated_hosts import HOSTS, servers_for, with_nulls
 
-from registry.catalog.catalog import Catalog, ServerListing, build
+from registry.catalog.build import build_catalog
+from registry.catalog.catalog import Catalog
+from registry.catalog.listing import ServerListing
 from registry.catalog.names import ServerName
 from registry.catalog.shape import Shape
-from registry.dialects.client_profiles import DIALECTS, misfits, name_budget, name_fits
-from registry.dialects.definitions import Lowered, lower, restore
-from registry.intake.tools import admit
+from registry.dialects.client_profiles import DIALECTS, name_budget, name_fits, unsupported_names
+from registry.dialects.definitions import LoweredDefinition, lower_definition, map_arguments
+from registry.intake.tools import admit_tools
 from registry.schema import schemas
 
 
 def catalog_of(tools: Mapping[str, list[dict[str, Any]]], max_length: int = 48) -> Catalog:
     admitted = {
-        ServerName(name): ServerListing(server=ServerName(name), epoch=1, tools=admit(one, transport="stdio").tools)
+        ServerName(name): ServerListing(
+            server=ServerName(name), epoch=1, tools=admit_tools(one, transport="stdio").items
+        )
         for name, one in tools.items()
     }
-    return build(admitted, Shape(max_length=max_length), version=1)
+    return build_catalog(admitted, Shape(max_length=max_length), version=1)
 
 
-def lowered_tools(catalog: Catalog, dialect: str) -> dict[str, Lowered]:
-    return {wrapper.name: lower(wrapper.definition, dialect) for wrapper in catalog.wrappers}
+def lowered_tools(catalog: Catalog, dialect: str) -> dict[str, LoweredDefinition]:
+    return {wrapper.name: lower_definition(wrapper.definition, dialect) for wrapper in catalog.wrappers}
 
 
 @pytest.mark.parametrize("label", ["gw", "gateway"])
@@ -44,7 +48,7 @@ def test_every_tool_of_real_servers_is_offered_uncut_and_callable_back(name: str
     assert len(catalog.wrappers) == sum(map(len, servers.values())) >= 100
     lowered = lowered_tools(catalog, name)
     sent = [one.definition for one in lowered.values()]
-    assert misfits(lowered, DIALECTS[name], label) == {}
+    assert unsupported_names(lowered, DIALECTS[name], label) == {}
     seen = host.offered(sent, label)
     assert {called for called, _ in seen.values()} == set(lowered)
     for shown, (called, definition) in seen.items():
@@ -58,14 +62,14 @@ def test_every_tool_of_real_servers_is_offered_uncut_and_callable_back(name: str
 def test_ordinary_calls_to_real_tools_fit_what_is_shown_and_come_back_as_they_were(name: str) -> None:
     catalog = catalog_of(listings())
     for wrapper in catalog.wrappers:
-        lowered = lower(wrapper.definition, name)
+        lowered = lower_definition(wrapper.definition, name)
         readable = schemas.compile_schema(as_json_schema(lowered.definition["inputSchema"]))
         for everything in (False, True):
             call = sample(wrapper.input_schema, wrapper.input_schema, everything)
             written = with_nulls(call, lowered.definition["inputSchema"]) if name == "openai-strict" else call
             assert readable.is_valid(written) or lowered.narrower, wrapper.name
-            assert restore(call, lowered) is call
-            back = restore(written, lowered)
+            assert map_arguments(call, lowered) is call
+            back = map_arguments(written, lowered)
             # A null that the tool itself accepts is the caller's own.
             assert without_nulls(back) == without_nulls(call), wrapper.name
             assert schemas.validator(wrapper.input_schema, wrapper.schema_digest).is_valid(back), wrapper.name
@@ -93,7 +97,7 @@ def test_what_a_host_would_drop_or_fail_on_is_offered_once_it_is_lowered(name: s
         hard = {"name": "s__hard", "description": "Hard.", "inputSchema": schema}
         raw = host.offered([good, hard], "gw")
         assert (len(raw) < 2) >= (flaw in (*host.drops, *host.fails)), flaw
-        lowered = host.offered([lower(good, name).definition, lower(hard, name).definition], "gw")
+        lowered = host.offered([lower_definition(good, name).definition, lower_definition(hard, name).definition], "gw")
         assert len(lowered) == 2, flaw
 
 
@@ -109,11 +113,11 @@ def test_names_that_a_host_would_cut_confuse_or_leave_out_are_reported() -> None
     assert not name_fits("s__näme", claude)
     assert not name_fits("s.name", codex)
     assert name_fits("s__a-b", codex)
-    assert misfits(["s__a-b", "s__a_b", "s__c"], codex).keys() == {"s__a-b", "s__a_b"}
-    assert misfits(["s__c", "s__c"], qwen).keys() == {"s__c"}
+    assert unsupported_names(["s__a-b", "s__a_b", "s__c"], codex).keys() == {"s__a-b", "s__a_b"}
+    assert unsupported_names(["s__c", "s__c"], qwen).keys() == {"s__c"}
     assert not name_fits("n" * 53, cursor, "gateway")
     assert not name_fits("1st", DIALECTS["gemini"])
-    assert list(misfits([f"s__t{n}" for n in range(130)], DIALECTS["openai"])) == ["s__t128", "s__t129"]
+    assert list(unsupported_names([f"s__t{n}" for n in range(130)], DIALECTS["openai"])) == ["s__t128", "s__t129"]
 
 
 def test_names_compiled_for_a_budget_fit_the_label_of_36_characters() -> None:
@@ -121,4 +125,4 @@ def test_names_compiled_for_a_budget_fit_the_label_of_36_characters() -> None:
     assert budget is not None
     catalog = catalog_of(listings(), max_length=budget)
     names = [wrapper.name for wrapper in catalog.wrappers]
-    assert misfits(names, DIALECTS["claude-desktop"], "x" * 36) == {}
+    assert unsupported_names(names, DIALECTS["claude-desktop"], "x" * 36) == {}

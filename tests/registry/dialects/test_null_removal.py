@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from registry.dialects.nulls import without_nulls
+from registry.dialects.null_removal import without_nulls
 
 KEYS = st.sampled_from(["type", "anyOf", "enum", "properties", "items", "default", "$ref", "description", "x"])
 LEAVES = st.sampled_from([None, "null", "string", ["string", "null"], ["null"], True, 5, {"type": "null"}])

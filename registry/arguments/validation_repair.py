@@ -1,0 +1,296 @@
+"""Repair an argument object by its validation errors: each is answered by the only edit that resolves it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final
+
+from registry.arguments import coercion
+from registry.arguments.repair_report import Repair
+from registry.arguments.spelling import SpellingCorrector
+from registry.errors import SchemaRejected
+from registry.schema.json_paths import MISSING, JsonPath, resolve_reference, value_at
+from registry.schema.json_values import deep_copy
+from registry.schema.schemas import canonical_json
+from registry.schema.validators import MAX_ERRORS_COST, MAX_INSTANCE_DEPTH, InstanceSize, Validator
+
+if TYPE_CHECKING:
+    import jsonschema_rs
+
+# A repair can bring up new errors below it, a level deeper at a time; slips are not nested more than a few levels.
+_MAX_ROUNDS: Final = 8
+# Errors of one round; 2,000 items of a list may each need the same repair.
+_MAX_ERRORS: Final = 2_000
+# How often errors may be collected in all, since alternatives are tried one by one.
+_MAX_VALIDATIONS: Final = 600
+# What these may cost together, apart from the first: a small call can afford many tries, a huge one a single try.
+_MAX_COST: Final = MAX_ERRORS_COST * 3
+# Alternatives tried for one value, and rounds for each. Generated unions of scalars have two to five.
+_MAX_ALTERNATIVES: Final = 16
+_ALTERNATIVE_ROUNDS: Final = 4
+_SCALAR_TYPES: Final = frozenset({"string", "number", "integer", "boolean"})
+
+
+class ValidationRepair:
+    """Edits a copy of an argument object, only where the validator reports an error.
+
+    Attributes:
+        repairs: What was done, in order. Whether the result validates is for the caller to check.
+    """
+
+    def __init__(
+        self, schema: Any, validator: Validator, value: dict[str, Any], *, full: bool, map_back: Callable[[Any], Any]
+    ) -> None:
+        """Prepare to repair a value.
+
+        Args:
+            schema: The input schema.
+            validator: The same, compiled.
+            value: What was sent.
+            full: Whether repairs of the level `full` may be made.
+            map_back: Puts what a repair brought to light into the names of the schema.
+        """
+        self.repairs: list[Repair] = []
+        self._schema = schema
+        self._validator = validator
+        self._full = full
+        self._map_back = map_back
+        self._needs_mapping = False
+        # A deeper value has no errors to answer (see `Validator.errors`), and must not be walked by recursion.
+        self._value: Any = deep_copy(value) if InstanceSize(value).depth <= MAX_INSTANCE_DEPTH else value
+        self._validations = 0
+        self._cost = 0
+        self._dropped: set[JsonPath] = set()
+        self._options: dict[int, coercion.EnumOptions] = {}
+        self._spelling = SpellingCorrector(schema)
+
+    def run(self) -> Any:
+        """Return the value with every error resolved that can be; it may still be invalid."""
+        if isinstance(self._schema, dict):
+            self._correct_names((), [], self._schema)
+        for _round in range(_MAX_ROUNDS):
+            before = len(self.repairs)
+            self._resolve_all(self._errors())
+            if len(self.repairs) == before:
+                break
+        return self._value
+
+    def _errors(self) -> list[jsonschema_rs.ValidationError]:
+        if self._needs_mapping:
+            # What came out of a text, or under its name by a repair, may use the names that the caller was shown.
+            self._value, self._needs_mapping = self._map_back(self._value), False
+        self._validations += 1
+        self._cost += self._validator.errors_cost(self._value)
+        return [] if self._is_spent() else self._validator.errors(self._value, _MAX_ERRORS)
+
+    def _is_spent(self) -> bool:
+        return self._validations > _MAX_VALIDATIONS or (self._validations > 1 and self._cost > _MAX_COST)
+
+    def _resolve_all(self, errors: list[jsonschema_rs.ValidationError]) -> None:
+        done: set[JsonPath] = set()
+        corrected: set[tuple[JsonPath, int]] = set()
+        for error in errors:
+            path = tuple(error.instance_path)
+            # A repair changes everything below it: errors there are reported again in the next round.
+            if any(path[:length] in done for length in range(len(path) + 1)):
+                continue
+            before = len(self.repairs)
+            self._resolve(path, error, corrected)
+            if len(self.repairs) > before:
+                done.add(path)
+
+    def _resolve(
+        self, path: JsonPath, error: jsonschema_rs.ValidationError, corrected: set[tuple[JsonPath, int]]
+    ) -> None:
+        value = value_at(self._value, path)
+        if value is MISSING:
+            return
+        schema_path = list(error.schema_path)[:-1]
+        schema = value_at(self._schema, schema_path)
+        schema = schema if isinstance(schema, dict) else {}
+        self._correct_names_around(path, schema_path, schema, error, corrected)
+        match error.kind.name:
+            case "type" if path:
+                self._change_type(path, value, set(getattr(error.kind, "types", ())), schema)
+            case "enum" | "const" if path:
+                self._choose_option(path, value, schema)
+            case "anyOf" | "oneOf":
+                self._choose_alternative(path, value, error)
+
+    def _correct_names_around(
+        self,
+        path: JsonPath,
+        schema_path: list[str | int],
+        schema: Any,
+        error: jsonschema_rs.ValidationError,
+        corrected: set[tuple[JsonPath, int]],
+    ) -> None:
+        """Correct names in the object that an error is about, or that directly contains the value in error."""
+        if error.kind.name not in ("required", "additionalProperties", "unevaluatedProperties"):
+            # Through a reference, the schema around the keyword is not that of the object around the value.
+            if not path or list(error.evaluation_path)[-3:-1] != ["properties", path[-1]]:
+                return
+            path, schema_path = path[:-1], schema_path[:-2]
+            schema = value_at(self._schema, schema_path)
+        if isinstance(schema, dict) and (path, id(schema)) not in corrected:
+            corrected.add((path, id(schema)))
+            self._correct_names(path, schema_path, schema)
+
+    def _correct_names(self, path: JsonPath, schema_path: list[str | int], schema: dict[str, Any]) -> None:
+        """Rename every misspelled member of one object: since it is invalid, all of them are in doubt."""
+        members = value_at(self._value, path)
+        if not isinstance(members, dict):
+            return
+        corrections = self._spelling.corrections(
+            members, schema, schema_path=schema_path, path=path, dropped=self._dropped
+        )
+        if not corrections:
+            return
+        entries = [(corrections.get(key, key), child) for key, child in members.items()]
+        # In place, and in the order that was sent: the object around it refers to this one.
+        members.clear()
+        members.update(entries)
+        self._needs_mapping = True
+        self.repairs += [Repair(name="renamed", path=(*path, new), was=old) for old, new in corrections.items()]
+
+    def _put(self, path: JsonPath, value: Any, repair: str) -> None:
+        self._replace(path, value)
+        self._needs_mapping = self._needs_mapping or isinstance(value, dict | list)
+        self.repairs.append(Repair(name=repair, path=path))
+
+    def _replace(self, path: JsonPath, value: Any) -> None:
+        if path:
+            value_at(self._value, path[:-1])[path[-1]] = value
+        else:
+            self._value = value
+
+    def _drop_null(self, path: JsonPath) -> None:
+        if self._full and path and isinstance(path[-1], str):
+            self._dropped.add(path)
+            del value_at(self._value, path[:-1])[path[-1]]
+            self.repairs.append(Repair(name="null_dropped", path=path))
+
+    def _change_type(self, path: JsonPath, value: Any, types: set[str], schema: dict[str, Any]) -> None:
+        if isinstance(value, str):
+            read = coercion.coerce_text(value, types, rounded=self._full)
+            if read is not MISSING:
+                self._put(path, read, "json_text" if isinstance(read, dict | list) else "converted")
+                return
+        if "array" in types and self._is_single_item(value, schema):
+            self._put(path, [value], "listed")
+        elif value is None:
+            self._drop_null(path)
+        elif self._full and "string" in types and isinstance(value, int) and not isinstance(value, bool):
+            self._put(path, str(value), "converted")
+        elif self._full and isinstance(value, list) and len(value) == 1:
+            self._put(path, value[0], "item_taken")
+
+    def _is_single_item(self, value: Any, schema: dict[str, Any]) -> bool:
+        """Return whether the declared array is one of such values."""
+        items = resolve_reference(schema.get("items"), self._schema)
+        if not isinstance(items, dict):
+            return False
+        declared, options = items.get("type"), items.get("enum")
+        types = {declared} if isinstance(declared, str) else set(declared) if isinstance(declared, list) else set()
+        if isinstance(value, dict):
+            return self._full and types == {"object"}
+        if not types and isinstance(options, list) and len(options) <= coercion.MAX_OPTIONS:
+            types = {"string"} if all(isinstance(option, str) for option in options) else types
+        return bool(types) and types <= _SCALAR_TYPES and coercion.is_single_item(value)
+
+    def _choose_option(self, path: JsonPath, value: Any, schema: dict[str, Any]) -> None:
+        if value is None:
+            self._drop_null(path)
+        if not isinstance(value, str):
+            return
+        options = self._options.get(id(schema))
+        if options is None:
+            options = self._options[id(schema)] = coercion.EnumOptions(schema)
+        option, repair = options.match(value)
+        if option is not MISSING:
+            self._put(path, option, repair)
+
+    def _choose_alternative(self, path: JsonPath, value: Any, error: jsonschema_rs.ValidationError) -> None:
+        """Repair a value for the only alternative that it can be repaired for; two different results leave a doubt.
+
+        Each alternative is tried on a value that holds nothing else, so that an array of many such values costs no
+        more than its parts.
+        """
+        keyword = list(error.schema_path)
+        whole, repairs, dropped, needs_mapping = self._value, self.repairs, self._dropped, self._needs_mapping
+        # Where the position in an array selects the schema, the value has to stay at its position.
+        positional = "prefixItems" in keyword or any(
+            word == "items" and isinstance(step, int) for word, step in pairwise(keyword)
+        )
+        alone = path if positional else tuple(0 if isinstance(step, int) else step for step in path)
+        outcomes: dict[bytes, tuple[Any, list[Repair]]] = {}
+        try:
+            for index in range(_MAX_ALTERNATIVES):
+                self._value = whole if alone is path else _nest(alone)
+                self._replace(alone, deep_copy(value))
+                self.repairs, self._dropped, self._needs_mapping = [], set(dropped), False
+                repaired, count = self._repaired_for(index, alone, keyword)
+                if repaired is not MISSING:
+                    outcomes.setdefault(canonical_json(repaired), (repaired, self.repairs))
+                if index + 1 >= count:
+                    break
+        except SchemaRejected:
+            outcomes.clear()
+        finally:
+            self._value = whole
+            self._replace(path, value)
+            self.repairs, self._dropped, self._needs_mapping = repairs, dropped, needs_mapping
+        if len(outcomes) == 1:
+            [(repaired, made)] = outcomes.values()
+            self._replace(path, repaired)
+            self.repairs += [replace(repair, path=(*path, *repair.path[len(path) :])) for repair in made]
+        elif value is None:
+            self._drop_null(path)
+
+    def _repaired_for(self, index: int, path: JsonPath, keyword: list[str | int]) -> tuple[Any, int]:
+        """Return the value at a path repaired for one alternative, or MISSING; and the number of alternatives."""
+        count = 0
+        for _round in range(_ALTERNATIVE_ROUNDS):
+            errors = self._errors()
+            if self._is_spent():
+                break
+            current = _find_error(errors, path, keyword)
+            if current is None:
+                below = any(tuple(error.instance_path)[: len(path)] == path for error in errors)
+                # No errors at all may also mean that collecting them would cost too much.
+                right = not below and (bool(errors) or self._validator.is_valid(self._value))
+                return (value_at(self._value, path) if right and self.repairs else MISSING), count
+            alternatives = getattr(current.kind, "context", None) or []
+            count = len(alternatives)
+            before = len(self.repairs)
+            if index < count:
+                self._resolve_all(alternatives[index])
+            if len(self.repairs) == before:
+                break
+        return MISSING, count
+
+
+def _nest(path: JsonPath) -> Any:
+    """Return a value that has null at a path, and nothing else."""
+    value: Any = None
+    for step in reversed(path):
+        value = [value] if isinstance(step, int) else {step: value}
+    return value
+
+
+def _find_error(
+    errors: list[jsonschema_rs.ValidationError], path: JsonPath, keyword: list[str | int]
+) -> jsonschema_rs.ValidationError | None:
+    """Return the error of a keyword at a path, among the errors or inside those of alternatives."""
+    pending = list(errors)
+    for _error in range(_MAX_ERRORS):
+        if not pending:
+            return None
+        error = pending.pop()
+        if list(error.schema_path) == keyword and tuple(error.instance_path) == path:
+            return error
+        for alternative in getattr(error.kind, "context", None) or []:
+            pending += alternative
+    return None

@@ -1,0 +1,187 @@
+"""Build a catalog from listings, reusing the share of every server that did not change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+from registry.catalog.catalog import NO_HEADERS, Catalog, ServerPart, ToolWrapper
+from registry.catalog.listing import ServerListing
+from registry.catalog.names import BUILTIN_NAMES, CompiledName, ServerName, ToolName, compile_names, normalized_name
+from registry.catalog.notes import Note, notes_about
+from registry.catalog.overrides import apply_override
+from registry.catalog.prompts_and_resources import PromptsAndResources, build_prompts_and_resources
+from registry.catalog.shape import ServerShape, Shape
+from registry.errors import SchemaRejected
+from registry.intake import param_headers
+from registry.intake.issues import ItemIssue
+from registry.schema.schemas import canonical_json, digest, digest_of_canonical
+
+
+def build_catalog(
+    listings: Mapping[ServerName, ServerListing], shape: Shape, *, version: int, previous: Catalog | None = None
+) -> Catalog:
+    """Return the catalog of these listings.
+
+    Compiles no schema: definitions were checked by intake, now or before they went into a snapshot.
+    """
+    parts = {
+        server: _server_part(listing, shape, previous.parts.get(server) if previous is not None else None)
+        for server, listing in listings.items()
+    }
+    chosen, refused = _assign_names(parts, shape)
+    quarantined = [(server, issue) for server in sorted(parts) for issue in parts[server].listing.quarantined]
+    quarantined += [(server, issue) for server in sorted(parts) for issue in parts[server].quarantined]
+    catalog = Catalog(
+        version=version,
+        prompts_and_resources=_prompts_and_resources(listings, shape, previous),
+        servers=MappingProxyType(dict(listings)),
+        quarantined=(*quarantined, *refused),
+        warnings=tuple((server, warning) for server in sorted(parts) for warning in parts[server].warnings),
+        parts=parts,
+        naming_inputs=_naming_inputs(shape),
+    )
+    # Sorted, so that equal catalogs list in equal order whichever server connected first.
+    return catalog.with_wrappers(tuple(sorted(chosen, key=lambda wrapper: wrapper.name)))
+
+
+def _prompts_and_resources(
+    listings: Mapping[ServerName, ServerListing], shape: Shape, previous: Catalog | None
+) -> PromptsAndResources:
+    """Return everything but tools, built again only if one of its inputs is another object."""
+    if previous is not None and previous.servers.keys() == listings.keys():
+        same = all(
+            listing.prompts is before.prompts
+            and listing.resources is before.resources
+            and listing.templates is before.templates
+            and listing.capabilities is before.capabilities
+            for server, listing in listings.items()
+            for before in (previous.servers[server],)
+        )
+        if same and previous.naming_inputs == _naming_inputs(shape):
+            return previous.prompts_and_resources
+    order, unprefixed, max_length = _naming_inputs(shape)
+    return build_prompts_and_resources(listings, order=order, unprefixed=unprefixed, max_length=max_length)
+
+
+def _naming_inputs(shape: Shape) -> tuple[tuple[ServerName, ...], frozenset[ServerName], int]:
+    """Return what the names of prompts and resources depend on, apart from the listings."""
+    unprefixed = frozenset(server for server, own in shape.servers.items() if not own.prefixed)
+    return tuple(shape.servers), unprefixed, shape.max_length
+
+
+def _server_part(listing: ServerListing, shape: Shape, known: ServerPart | None) -> ServerPart:
+    server_shape = shape.servers.get(listing.server, ServerShape())
+    if known is not None and known.shape == server_shape and known.max_length == shape.max_length:
+        if known.listing is listing:
+            return known
+        if known.listing.tools is listing.tools:
+            # Only the state of the connection changed; names, digests and definitions hold.
+            wrappers = tuple(
+                replace(w, epoch=listing.epoch, stale=listing.stale, origin=listing.origin) for w in known.wrappers
+            )
+            return replace(known, listing=listing, wrappers=wrappers)
+    return _wrap_tools(listing, server_shape, shape.max_length)
+
+
+def _wrap_tools(listing: ServerListing, shape: ServerShape, max_length: int) -> ServerPart:
+    tools: dict[ToolName, dict[str, Any]] = {}
+    for definition in listing.tools:
+        name = definition.get("name")
+        if isinstance(name, str):  # a snapshot may have been edited
+            tools.setdefault(ToolName(name), definition)
+    # Hidden tools take part in naming, so that hiding one renames no other.
+    names = compile_names(listing.server, tools, max_length=max_length, prefixed=shape.prefixed, renames=shape.renames)
+    wrappers: list[ToolWrapper] = []
+    quarantined: list[ItemIssue] = []
+    # A snapshot may be older than a tool: only a live listing tells that there is no such tool.
+    warnings = [
+        ItemIssue(
+            tool=tool, code="no_such_tool", detail="the configuration names a tool that this server does not have"
+        )
+        for tool in shape.overrides
+        if tool not in tools and listing.origin == "live"
+    ]
+    for tool, upstream in tools.items():
+        if not shape.exposes(tool):
+            continue
+        definition = upstream
+        documented: frozenset[str] = frozenset()
+        if (override := shape.overrides.get(tool)) is not None:
+            result = apply_override(upstream, override)
+            definition, documented = result.definition, result.documented
+            code = "overlay" if override.rejected is None else "overlay_rejected"
+            warnings += [ItemIssue(tool=tool, code=code, detail=detail) for detail in result.warnings]
+        # By the upstream's definition: a note outlives a change of our own documentation.
+        notes = notes_about(upstream, shape.notes.get(tool, ()))
+        try:
+            wrappers.append(_wrapper(listing, tool, names[tool], definition, documented, notes))
+        except SchemaRejected as rejected:
+            quarantined.append(ItemIssue(tool=tool, code=rejected.code, detail=rejected.detail))
+    return ServerPart(listing, shape, max_length, tuple(wrappers), tuple(quarantined), tuple(warnings))
+
+
+def _wrapper(
+    listing: ServerListing,
+    tool: ToolName,
+    compiled: CompiledName,
+    definition: dict[str, Any],
+    documented: frozenset[str],
+    notes: tuple[Note, ...],
+) -> ToolWrapper:
+    named = {**definition, "name": compiled.name}
+    text = canonical_json(named)
+    schema = named.get("inputSchema", {})
+    # Looking for the keyword in the text spares the walk over the schemas of nearly all tools.
+    annotated = param_headers.KEYWORD_BYTES in text
+    return ToolWrapper(
+        name=compiled.name,
+        server=listing.server,
+        tool=tool,
+        epoch=listing.epoch,
+        definition=named,
+        digest=digest_of_canonical(text),
+        schema_digest=digest(schema),
+        name_reason=compiled.reason,
+        stale=listing.stale,
+        origin=listing.origin,
+        headers=MappingProxyType(param_headers.header_paths(schema)) if annotated else NO_HEADERS,
+        documented=documented,
+        notes=notes,
+    )
+
+
+def _assign_names(
+    parts: Mapping[ServerName, ServerPart], shape: Shape
+) -> tuple[list[ToolWrapper], list[tuple[ServerName, ItemIssue]]]:
+    """Return the wrappers whose names stand, and an issue for each whose name was taken.
+
+    Prefixed names and those of builtin tools always stand; unprefixed ones follow in the order of configuration.
+    """
+    position = {server: index for index, server in enumerate(shape.servers)}
+    unprefixed = sorted(
+        (part for part in parts.values() if not part.shape.prefixed),
+        key=lambda part: (position.get(part.listing.server, len(position)), part.listing.server),
+    )
+    chosen = [wrapper for part in parts.values() if part.shape.prefixed for wrapper in part.wrappers]
+    refused: list[tuple[ServerName, ItemIssue]] = []
+    if unprefixed:
+        owners = _owners([*(wrapper.name for wrapper in chosen), *BUILTIN_NAMES])
+    for part in unprefixed:
+        kept: list[ToolWrapper] = []
+        for wrapper in part.wrappers:
+            if (owner := owners.get(normalized_name(wrapper.name))) is None:
+                kept.append(wrapper)
+                continue
+            detail = f"without a prefix this tool would take the name of {owner}"
+            refused.append((wrapper.server, ItemIssue(tool=wrapper.tool, code="name_taken", detail=detail)))
+        # Only now: tools of one server may look alike, since their names were told apart already.
+        owners |= _owners(wrapper.name for wrapper in kept)
+        chosen.extend(kept)
+    return chosen, refused
+
+
+def _owners(names: Iterable[str]) -> dict[str, str]:
+    return {normalized_name(name): name for name in names}
