@@ -103,7 +103,7 @@ class NameSuggester:
     def suggest(self, name: str, names: Iterable[str]) -> str | None:
         """Return the only name that differs in spelling alone, else the most similar one, or None."""
         if len(name) > MAX_SHOWN_KEY:
-            return None
+            return None  # it would be shown cut, and a suggestion for half a name helps nobody
         known = [other for other in names if len(other) <= MAX_SHOWN_KEY]
         spelling = coercion.normalized_parameter(name)
         alike = [other for other in known if coercion.normalized_parameter(other) == spelling]
@@ -147,13 +147,14 @@ class _ErrorReader:
                 unexpected = [str(key) for key in getattr(kind, "unexpected", [])][:_MAX_PER_ERROR]
                 return [self._unknown(path, key, declared_here) for key in unexpected]
             case "type":
-                return [self._mistyped(path, [str(one) for one in getattr(kind, "types", [])])]
+                return [self._mistyped(path, [str(name) for name in getattr(kind, "types", [])])]
             case "anyOf" | "oneOf":
                 if type(kind).__name__.endswith("OneOfMultipleValid"):
                     return [_problem(path, "value", f"{where} fits more than one of the alternatives")]
                 return self._alternatives(error, path, depth)
             case "enum" | "const":
                 return [self._not_an_option(path, node)]
+            # What is forbidden cannot be named without quoting the value.
             case "not" | "falseSchema":
                 text = f"{where} is not allowed here"
             case _:
@@ -185,7 +186,8 @@ class _ErrorReader:
         options = options if isinstance(options, list) else []
         shown = schemas.compact_json(options[:_MAX_OPTIONS])
         text = f"{self._shown(path)} must be {shown[1:-1] if len(options) == 1 else f'one of {shown}'}"
-        words = [one for one in options[: _MAX_COMPARED_NAMES + 1] if isinstance(one, str)]
+        # One more than are compared, so that a longer list is not compared at all.
+        words = [option for option in options[: _MAX_COMPARED_NAMES + 1] if isinstance(option, str)]
         # The suggestion is an option of the schema; the value itself may be a secret and is not quoted.
         hint = _hint(self._suggester.suggest(value, words)) if isinstance(value, str) and len(options) > 1 else ""
         return _problem(path, "value", excerpt(text, _MAX_MESSAGE - len(hint)) + hint)
@@ -225,14 +227,15 @@ def _hint(name: str | None) -> str:
 def _declared_types(branches: list[list[jsonschema_rs.ValidationError]]) -> list[str]:
     """Return the types that alternatives declare, nested ones included, each once."""
     kinds: dict[str, None] = {}
-    pending = [one for branch in reversed(branches[:_MAX_OPTIONS]) for one in branch[:_MAX_PER_ERROR]]
+    # Reversed, since they are taken from the end: types are listed in the order of the schema.
+    pending = [error for branch in reversed(branches[:_MAX_OPTIONS]) for error in branch[:_MAX_PER_ERROR]]
     for _error in range(_MAX_TYPE_ERRORS):
         if not pending:
             break
         error = pending.pop()
         if error.kind.name == "type":
-            kinds.update(dict.fromkeys(str(one) for one in getattr(error.kind, "types", [])))
+            kinds.update(dict.fromkeys(str(name) for name in getattr(error.kind, "types", [])))
         elif error.kind.name in ("anyOf", "oneOf"):
             inner = getattr(error.kind, "context", None) or []
-            pending += [one for branch in reversed(inner) for one in branch]
+            pending += [nested for branch in reversed(inner) for nested in branch]
     return list(kinds) or ["something else"]

@@ -34,6 +34,7 @@ def _value(schema: Any, root: Any, depth: int) -> Any:
     schema = resolve_reference(schema, root)
     if not isinstance(schema, dict):
         return "<any>"
+    # Real options where they are short, so that the example says which values are accepted.
     if "const" in schema and _is_short(schema["const"]):
         return schema["const"]
     options = schema.get("enum")
@@ -44,6 +45,7 @@ def _value(schema: Any, root: Any, depth: int) -> Any:
     for keyword in ("anyOf", "oneOf", "allOf"):
         branches = schema.get(keyword)
         if isinstance(branches, list) and branches and "type" not in schema and depth < _MAX_EXAMPLE_DEPTH:
+            # Any alternative makes a valid example, and the first one is usually the main one.
             return _value(branches[0], root, depth + 1)
     kind = schema.get("type")
     if isinstance(kind, list):

@@ -82,6 +82,7 @@ def prepare(
     map_back: MapBack = unmapped
     if lowered is not None and lowered.document is not None:
         map_back = partial(map_arguments, lowered=lowered)
+    # First of all: repairs and checks know the original schema only.
     arguments = map_back(arguments)
     try:
         validator = schemas.validator(schema, wrapper.schema_digest)
@@ -93,6 +94,7 @@ def prepare(
     valid = isinstance(arguments, dict) and validator.is_valid(arguments)
     if valid and level != "full":
         return _with_defaults(wrapper, validator, arguments, defaults) if defaults else Prepared(arguments=arguments)
+    # With repairs, `unwrap` takes null for an empty object; without them this is left to do here.
     plain = {} if arguments is None and level == "off" else arguments
     done = repair(
         schema,
@@ -106,6 +108,7 @@ def prepare(
     )
     if done.valid:
         return _with_defaults(wrapper, validator, done.arguments, defaults, done.repairs)
+    # A default may be what would have been missing.
     understood = fill_defaults(schema, done.unwrapped, defaults) if isinstance(done.unwrapped, dict) else done.unwrapped
     return Prepared(arguments=arguments, problems=problems.check(wrapper, understood, names), understood=understood)
 

@@ -60,8 +60,9 @@ def check(wrapper: ToolWrapper, arguments: object, names: Mapping[str, str] = NO
         return ()
     if compiled.is_valid(arguments):
         return ()
+    # Only now the errors: collecting them costs far more than the answer above.
     found = diagnose(compiled.errors(arguments, _MAX_ERRORS), arguments, wrapper.input_schema, names)
-    if not found:
+    if not found:  # errors were too expensive to collect, or the value cannot be walked
         message = "the arguments do not fit the schema, are nested too deeply or hold broken characters"
         found.append(ArgumentProblem(path=(), kind="value", message=message))
     return tuple(found[:MAX_PROBLEMS])
@@ -100,6 +101,7 @@ def explain(
     if others:
         sentences.append(f"Wrong: {_truncate('; '.join(others), _MAX_WRONG)}.".replace("?.", "?"))
     spoken_of = arguments if understood is None else understood
+    # Suggestions only make sense where something is missing.
     hints = _suggestions(wrapper, problems, spoken_of) if missing else []
     sentences.append(_sent(arguments, spoken_of) + "".join(f" {hint}" for hint in hints))
     as_text = lowered is not None and lowered.null_means_omitted
@@ -209,9 +211,11 @@ def _schema_parts(
         part: dict[str, Any] = {"type": "object", "properties": kept, "required": wanted}
         if schema.get("additionalProperties") is False:
             part["additionalProperties"] = False
+        # With the definitions first, since without them references in the part lead nowhere.
         definitions: dict[str, Any] = {word: schema[word] for word in ("$defs", "definitions") if word in schema}
         parts += [{**definitions, **part}] if definitions else []
         parts.append(part)
+    # The last resort: the same without descriptions.
     bare = {name: _without_texts(below) for name, below in parts[-1]["properties"].items()}
     return [*parts, {**parts[-1], "properties": bare}] if properties else []
 
@@ -231,7 +235,7 @@ def _suggestions(wrapper: ToolWrapper, problems: Sequence[ArgumentProblem], argu
         return []
     names = declared_properties(wrapper.input_schema, wrapper.input_schema)
     reported = {problem.path for problem in problems if problem.kind == "unknown"}
-    missing = [str(one.path[0]) for one in problems if one.kind == "missing" and len(one.path) == 1]
+    missing = [str(problem.path[0]) for problem in problems if problem.kind == "missing" and len(problem.path) == 1]
     hints: list[str] = []
     suggester = NameSuggester()
     for key in list(arguments)[:_MAX_KEYS]:

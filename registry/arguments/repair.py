@@ -113,12 +113,14 @@ def repair(
     value, repairs = unwrap(
         arguments, declared_properties(schema, schema), address, until=lambda inner: validator.is_valid(map_back(inner))
     )
+    # What was inside a wrapper has not been mapped yet.
     value = value if value is arguments else map_back(value)
     if not isinstance(value, dict):
         return Repaired(arguments=arguments, valid=False, unwrapped=arguments)
     if value is arguments or not validator.is_valid(value):
         attempt = ValidationRepair(schema, validator, value, full=level == "full", map_back=map_back)
         repaired = attempt.run()
+        # All or nothing: a call that stays invalid is reported as it was sent.
         if not _accepts(validator, repaired if attempt.repairs else value, fill):
             return Repaired(arguments=arguments, valid=False, unwrapped=value)
         if attempt.repairs:

@@ -37,7 +37,7 @@ class Drift:
         """Remember what one change of the catalog removed and renamed."""
         added = [change.after.resolve(name) for name in change.added]
         for name in change.added:
-            self._removed.pop(name, None)
+            self._removed.pop(name, None)  # it is back
         for name in change.removed:
             gone = change.before.resolve(name)
             alike = [new.name for new in added if new.server == gone.server and new.schema_digest == gone.schema_digest]
@@ -48,6 +48,7 @@ class Drift:
                 change.before.resolve(name).input_schema, change.after.resolve(name).input_schema
             )
             if renamed:
+                # Together with earlier ones: callers may be several versions behind.
                 self._renamed[name] = {**self._renamed.get(name, {}), **renamed}
 
     def removed(self, name: str) -> RemovedWrapper | None:

@@ -20,6 +20,7 @@ MAX_ARGUMENTS: Final = 200
 # How much of a name is quoted in a message.
 _MAX_QUOTED: Final = 64
 _MEMBERS: Final = ("name", "type", "description", "required")
+# Where parameters may be declared other than in `properties`.
 _COMPOSITION: Final = ("$ref", "$dynamicRef", "allOf", "anyOf", "oneOf", "patternProperties", "if")
 
 
@@ -145,6 +146,7 @@ def apply_override(definition: dict[str, Any], override: ToolOverride) -> Overri
     properties: dict[str, Any] = dict(declared) if isinstance(declared, dict) else {}
     may_add = override.replace or _declares_nothing(schema)
     documented: set[str] = set()
+    # Not an error: the upstream may have changed since the file was written.
     warnings: list[str] = []
     required: list[str] = []
     for argument in override.arguments:
@@ -162,7 +164,7 @@ def apply_override(definition: dict[str, Any], override: ToolOverride) -> Overri
                 name = excerpt(argument.name, _MAX_QUOTED)
                 warnings.append(f"'{name}' is of another type than {argument.type}; the upstream's schema stays")
                 continue
-            if merged is known and not argument.required:
+            if merged is known and not argument.required:  # nothing of it is shown
                 continue
             properties[argument.name] = merged
         documented.add(argument.name)

@@ -20,7 +20,7 @@ from registry.schema.schemas import MAX_SCHEMA_BYTES, measure
 # Levels of a recursion that are expanded where it cannot be referred to. Nested filters and folders rarely need more,
 # and each level multiplies the size.
 MAX_UNROLLED_LEVELS: Final = 3
-# Schemas that are merged into one. Generated ones have up to some dozen; merging compares all pairs of properties.
+# Schemas that are merged into one; generated ones have a dozen at most. Beyond this only hostile ones are left out.
 _MAX_PARTS: Final = 256
 # Alternatives inside alternatives that are merged, by recursion.
 _MAX_NESTED_ALTERNATIVES: Final = 32
@@ -30,9 +30,10 @@ _MAX_GROWTH: Final = 100_000
 # Titles of alternatives that are described, and characters of each.
 _MAX_TITLES: Final = 20
 _MAX_TITLE: Final = 40
+# An alternative with any of these cannot be expressed as an enumeration.
 _COMPOUND: Final = REFERENCE_KEYWORDS | {"allOf", "anyOf", "oneOf"}
 _COMPOSITION: Final = ("anyOf", "oneOf")
-# What those drafts ignore as well, but which only describes or locates a schema.
+# Drafts in which whatever stands beside a reference is ignored. What only describes or locates a schema is kept.
 _KEPT_BESIDE_REFERENCES: Final = ANNOTATIONS | {"$defs", "definitions", "$schema", "$id"}
 _DRAFTS_WITHOUT_SIBLINGS: Final = re.compile(r"json-schema\.org/draft-0[3-7]/")
 
@@ -57,8 +58,8 @@ class Flattening:
                 for name, target in definitions.items():
                     self._by_pointer[f"#/{keyword}/{name.replace('~', '~0').replace('/', '~1')}"] = target
         declared = root.get("$schema")
-        # Before draft 2019-09, whatever stands beside a reference is ignored.
         self._ignores_siblings = isinstance(declared, str) and bool(_DRAFTS_WITHOUT_SIBLINGS.search(declared))
+        # The root counts as expanded once: `#` refers back to it.
         self._open_counts: Counter[int] = Counter({id(root): 1})
         self._size_left = _MAX_GROWTH + 2 * _size(root)
 
@@ -75,6 +76,7 @@ class Flattening:
         if not self._rules.typed:
             return self._merge_alternatives(plain, position, whole)
         plain = self._merge_alternatives(with_inferred_type(plain, position.path, self._report), position, whole)
+        # Once more: merging can bring up keywords that imply a type.
         return with_inferred_type(plain, position.path, self._report)
 
     def close(self, position: SchemaPosition) -> None:
@@ -91,6 +93,7 @@ class Flattening:
         if not flatten and not self._must_inline(node, whole):
             return node
         parts: list[dict[str, Any]] = []
+        # First in, first out: a schema's own keywords are merged before those it refers to, and have precedence.
         pending: list[Any] = [node]
         seen = {id(node)}
         while pending:
@@ -117,7 +120,7 @@ class Flattening:
             if (whole or rules.typed) and isinstance(members := own.get("allOf"), list):
                 own = without_keys(own, {"allOf"})
                 for member in members:
-                    if member is False:
+                    if member is False:  # nothing matches, which only `not` can say in an object schema
                         parts.append({"not": {}})
                     elif isinstance(member, dict) and id(member) not in seen:
                         seen.add(id(member))
@@ -252,12 +255,13 @@ def _size(root: dict[str, Any]) -> int:
 
 def own_size(node: dict[str, Any]) -> int:
     """Return the approximate number of characters of a schema without its subschemas."""
+    # Eight characters stand for quotes, colon, comma and a short value.
     size = 10 + 8 * len(node)
     for value in node.values():
         if isinstance(value, str):
             size += len(value)
         elif isinstance(value, list):
-            size += sum(8 + (len(one) if isinstance(one, str) else 0) for one in value)
+            size += sum(8 + (len(item) if isinstance(item, str) else 0) for item in value)
         elif isinstance(value, dict):
             size += 8 * len(value)
     return size

@@ -18,7 +18,7 @@ from registry.dialects.merging import any_of
 from registry.dialects.shaping import in_dialect_form, without_unsupported_values
 from registry.schema.display_text import excerpt
 from registry.schema.json_paths import JsonPath
-from registry.schema.json_values import containers, map_items, without_keys
+from registry.schema.json_values import containers, edited, map_items, without_keys
 from registry.schema.references import (
     REFERENCE_KEYWORDS,
     SINGLE_SUBSCHEMAS,
@@ -33,7 +33,9 @@ _MAX_SHOWN_DEPTH: Final = MAX_SCHEMA_DEPTH // 2
 _MAX_SEARCH_STEPS: Final = 200_000
 # How much of a property's original name is quoted.
 _MAX_NAME: Final = 100
+# These depend on what is beside them, and reject more if that is removed.
 _UNEVALUATED: Final = frozenset({"unevaluatedItems", "unevaluatedProperties"})
+# Keywords that accept less where what is inside accepts more.
 _CONTRAVARIANT: Final = frozenset({"not", "if", "contains", "oneOf"}) | _UNEVALUATED
 
 
@@ -72,6 +74,7 @@ class SchemaLowering:
         self._steps = 0
         self._rules = rules
         self._names = names
+        # To mention the original name in the description of a renamed property.
         self._originals = {new: old for old, new in names.items()}
         self._report = LossReport()
         self.flattening = Flattening(root, rules, self._report, unrolled)
@@ -96,6 +99,7 @@ class SchemaLowering:
                 return node
             if not node:
                 report.record(path, "false", "accepts anything instead of nothing")
+            # APIs that require types accept no boolean schemas.
             node = {}
         if not isinstance(node, dict):
             return node
@@ -114,6 +118,7 @@ class SchemaLowering:
         self.flattening.close(position)
         finished = self._finish(lowered, position)
         if finished is not node:
+            # By identity, which holds as long as the original document is alive.
             self.changed.add(id(node))
         return finished
 
@@ -131,28 +136,30 @@ class SchemaLowering:
 
     def _without_tuples(self, node: dict[str, Any], position: SchemaPosition) -> dict[str, Any]:
         keyword = "prefixItems" if isinstance(node.get("prefixItems"), list) else "items"
-        places = node.get(keyword)
-        if not isinstance(places, list):
+        positions = node.get(keyword)
+        if not isinstance(positions, list):
             return node
         self._report.describe(keyword, node, position)
         rest = node.get("items" if keyword == "prefixItems" else "additionalItems", True)
         plain = without_keys(node, ("prefixItems", "items", "additionalItems"))
-        most = node.get("maxItems")
-        if not (isinstance(most, int | float) and most <= len(places)) and rest is not False:
-            places = [*places, rest]
-        return {**plain, "items": any_of(places) if places else {}}
+        # An array that ends with its last position has no further items to accept.
+        limit = node.get("maxItems")
+        if not (isinstance(limit, int | float) and limit <= len(positions)) and rest is not False:
+            positions = [*positions, rest]
+        return {**plain, "items": any_of(positions) if positions else {}}
 
     def _without_unknown(self, node: dict[str, Any], position: SchemaPosition, whole: bool) -> dict[str, Any]:
         rules = self._rules
-        gone = {key for key in node if rules.removes(key) or (whole and key in rules.root_refused)}
-        if not gone:
+        removed = {key for key in node if rules.removes(key) or (whole and key in rules.root_refused)}
+        if not removed:
             return node
-        if "patternProperties" in gone and "additionalProperties" in node:
-            gone.add("additionalProperties")
+        if "patternProperties" in removed and "additionalProperties" in node:
+            # Alone it would apply to the names that the patterns accepted.
+            removed.add("additionalProperties")
         for keyword in node:
-            if keyword in gone:
+            if keyword in removed:
                 self._report.describe(keyword, node, position)
-        return without_keys(node, gone)
+        return without_keys(node, removed)
 
     def _renamed(self, node: dict[str, Any], path: JsonPath) -> dict[str, Any]:
         names = self._names
@@ -174,24 +181,24 @@ class SchemaLowering:
             changes["required"] = demanded
         # A schema without properties may stand beside one that has some, and describe the same object.
         whole = {word for word in ("enum", "const") if word in node and (changes or _holds_object(node[word]))}
-        gone = whole | ({"propertyNames"} & node.keys())
-        if not changes and not gone and "patternProperties" not in node:
+        removed = whole | ({"propertyNames"} & node.keys())
+        if not changes and not removed and "patternProperties" not in node:
             return node
         if "patternProperties" in node:
-            gone |= {"patternProperties", "additionalProperties"} & node.keys()
-        for keyword in sorted(gone):
+            removed |= {"patternProperties", "additionalProperties"} & node.keys()
+        for keyword in sorted(removed):
             self._report.record(path, keyword, "removed, for it speaks of names that are others here")
         for name in node.get("properties", ()):
             if name in names:
                 self._report.record(
                     (*path, "properties", names[name]), "properties", f"renamed from {excerpt(name, _MAX_NAME)}"
                 )
-        return {key: child for key, child in {**node, **changes}.items() if key not in gone}
+        return edited(node, changes=changes, dropped=removed)
 
     def _renamed_list(self, names: Any) -> Any:
-        if not isinstance(names, list) or self._names.keys().isdisjoint(one for one in names if isinstance(one, str)):
+        if not isinstance(names, list):
             return names
-        return [self._names.get(name, name) for name in names]
+        return map_items(names, lambda name: self._names.get(name, name) if isinstance(name, str) else name)
 
     def _children(self, node: dict[str, Any], path: JsonPath, depth: int) -> dict[str, Any]:
         lowered: dict[str, Any] = {}
@@ -244,15 +251,15 @@ class SchemaLowering:
         weakened = {key for key in guards if self._refers_to_weakened(node if key in _UNEVALUATED else node.get(key))}
         if lowered is node and not weakened:
             return lowered
-        gone: set[str] = set()
+        removed: set[str] = set()
         changed = weakened | {key for key in lowered if lowered[key] is not plain[key]}
         if "not" in changed:
-            gone.add("not")
+            removed.add("not")
         if "if" in changed:
-            gone |= {"if", "then", "else"} & lowered.keys()
+            removed |= {"if", "then", "else"} & lowered.keys()
         if "contains" in changed and "maxContains" in lowered:
-            gone.add("maxContains")
-        gone |= _UNEVALUATED & lowered.keys()
+            removed.add("maxContains")
+        removed |= _UNEVALUATED & lowered.keys()
         if "oneOf" in changed:
             self._report.record(position.path, "oneOf", "more than one may fit")
             branches = lowered["oneOf"]
@@ -261,9 +268,9 @@ class SchemaLowering:
                 lowered["allOf"] = [*lowered.get("allOf", ()), {"anyOf": branches}]
             else:
                 lowered["anyOf"] = branches
-        for keyword in sorted(gone):
+        for keyword in sorted(removed):
             self._report.describe(keyword, plain, position)
-        return without_keys(lowered, gone) if gone else lowered
+        return without_keys(lowered, removed) if removed else lowered
 
     def _refers_to_weakened(self, schema: Any) -> bool:
         """Return whether references in a schema lead to a weakened definition, directly or through others."""
@@ -287,7 +294,7 @@ class SchemaLowering:
 
 
 def _holds_object(value: Any) -> bool:
-    return isinstance(value, dict) or (isinstance(value, list) and any(isinstance(one, dict) for one in value))
+    return isinstance(value, dict) or (isinstance(value, list) and any(isinstance(item, dict) for item in value))
 
 
 def _without_unused_definitions(schema: dict[str, Any]) -> dict[str, Any]:

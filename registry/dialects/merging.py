@@ -11,8 +11,11 @@ from typing import Any, Final
 
 from registry.schema.schemas import canonical_json
 
+# Keywords that describe a value and constrain nothing.
 ANNOTATIONS: Final = frozenset({"title", "description", "default", "examples", "example", "$comment", "deprecated"})
+# What alternatives of an object can be merged in; any other keyword of one of them is lost.
 MERGEABLE: Final = frozenset({"type", "properties", "required", "additionalProperties"})
+# Of two lower bounds the greater one holds, of two upper bounds the smaller.
 _LOWER: Final = frozenset({"minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties"})
 _UPPER: Final = frozenset({"maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties"})
 _MAPS: Final = frozenset({"properties", "patternProperties"})
@@ -31,7 +34,7 @@ _MAX_DISTINCT: Final = 64
 def merge_all(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return one schema for what matches all of these; what one schema cannot express is in its `allOf`."""
     if len(parts) == 1:
-        return parts[0]
+        return parts[0]  # the very object, which tells callers that nothing had to change
     merged: dict[str, Any] = dict(parts[0])
     rest: list[Any] = list(merged.pop("allOf", ()))
     for part in parts[1:]:
@@ -47,7 +50,7 @@ def merge_all(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
         ):
             _keep_group_apart(merged, part, _TUPLE, rest)
         for bounds in _BOUNDS:
-            if any(isinstance(one.get(keyword), bool) for one in (merged, part) for keyword in bounds):
+            if any(isinstance(schema.get(keyword), bool) for schema in (merged, part) for keyword in bounds):
                 _keep_group_apart(merged, part, bounds, rest)
         for keyword, value in part.items():
             if keyword not in merged:
@@ -80,6 +83,7 @@ def _merge_keyword(merged: dict[str, Any], keyword: str, value: Any, rest: list[
     elif keyword == "type":
         merged[keyword] = _common_types(known, value)
     elif keyword == "enum":
+        # Without a common option nothing matches; the first list at least keeps the schema readable.
         allowed = {canonical_json(option) for option in value}
         merged[keyword] = [option for option in known if canonical_json(option) in allowed] or known
     elif keyword in _LOWER and _is_number(known) and _is_number(value):
@@ -170,6 +174,7 @@ def merge_any(branches: Sequence[Any]) -> MergedAlternatives:
 
 def any_of(schemas: Sequence[Any]) -> Any:
     """Return the schema for what matches at least one of these; enumerations become one."""
+    # By canonical form, since the same type is often written with members in another order.
     distinct = list({canonical_json(schema): schema for schema in schemas}.values())
     if len(distinct) == 1:
         return distinct[0]

@@ -26,6 +26,7 @@ _MAX_NESTED: Final = 2
 _MAX_INTEGER_BITS: Final = 128
 # The largest integer that JavaScript holds exactly, which its generators write as a bound where none is meant.
 _NO_BOUND: Final = 2**53 - 1
+# Pairs of bounds that are described together, with their unit, by whichever comes first.
 _PAIRS: Final = {
     "minLength": ("minLength", "maxLength", " characters"),
     "minItems": ("minItems", "maxItems", " items"),
@@ -61,7 +62,8 @@ def describe_schema(schema: Any, depth: int = 0) -> str:
         )
     for keyword, word in (("anyOf", " or "), ("oneOf", " or "), ("allOf", " and ")):
         if isinstance(branches := schema.get(keyword), list) and depth < _MAX_NESTED:
-            return excerpt(word.join(describe_schema(one, depth + 1) for one in branches[:_MAX_MEMBERS]), MAX_PROSE)
+            described = (describe_schema(branch, depth + 1) for branch in branches[:_MAX_MEMBERS])
+            return excerpt(word.join(described), MAX_PROSE)
     kind = schema.get("type")
     kinds = [name for name in (kind if isinstance(kind, list) else [kind]) if isinstance(name, str)]
     text = " or ".join(kinds[:_MAX_MEMBERS])
@@ -125,6 +127,7 @@ def describe_keyword(keyword: str, schema: Mapping[str, Any]) -> str | None:
 
 def _words(keyword: str, value: Any, schema: Mapping[str, Any]) -> str | None:
     match keyword:
+        # Generators write a default of null for everything that is optional.
         case "default" if value is None:
             return None
         case "format" | "pattern" | "default":
@@ -148,7 +151,7 @@ def _words(keyword: str, value: Any, schema: Mapping[str, Any]) -> str | None:
             return words + (f" else {describe_schema(schema['else'])}" if "else" in schema else "")
         case "anyOf" | "oneOf" if isinstance(value, list):
             many = f"{'exactly one' if keyword == 'oneOf' else 'one'} of: "
-            return many + "; ".join(describe_schema(one) for one in value[:_MAX_MEMBERS])
+            return many + "; ".join(describe_schema(item) for item in value[:_MAX_MEMBERS])
         case "dependentRequired" | "dependencies" | "dependentSchemas" if isinstance(value, dict):
             return "; ".join(
                 f"{_short(name)} needs {_names(needs) if isinstance(needs, list) else describe_schema(needs)}"
@@ -164,7 +167,7 @@ def _words(keyword: str, value: Any, schema: Mapping[str, Any]) -> str | None:
         case "additionalProperties" if isinstance(value, dict):
             return f"other members: {describe_schema(value)}"
         case "prefixItems" | "items" if isinstance(value, list):
-            return f"in this order: {', '.join(describe_schema(one) for one in value[:_MAX_MEMBERS])}"
+            return f"in this order: {', '.join(describe_schema(item) for item in value[:_MAX_MEMBERS])}"
         case "required" if isinstance(value, list) and value:
             return f"needs {_names(value)}"
         case "contentEncoding" | "contentMediaType":

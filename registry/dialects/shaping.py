@@ -64,9 +64,10 @@ def without_unsupported_values(
     if rules.formats is not None and "format" in changed:
         kind = changed.get("type")
         kinds = [kind] if isinstance(kind, str) else kind if isinstance(kind, list) else []
-        if not any(changed["format"] in rules.formats.get(one, ()) for one in kinds):
+        if not any(changed["format"] in rules.formats.get(name, ()) for name in kinds):
             changed = _drop_keyword(changed, "format", position, report)
     if rules.text_enums_only:
+        # `const` says more than `enum`, and becomes one below.
         if "const" in changed and "enum" in changed:
             changed = _drop_keyword(changed, "enum", position, report)
         if isinstance(changed.get("const"), str) and changed["const"]:
@@ -75,6 +76,7 @@ def without_unsupported_values(
         options = changed.get("enum")
         if isinstance(options, list):
             texts = [option for option in options if isinstance(option, str) and option]
+            # Null goes without a word: it has become `nullable`, or the caller may omit the argument.
             if len(texts) < sum(option is not None for option in options) or not texts:
                 changed = _drop_keyword(changed, "enum", position, report)
             elif len(texts) < len(options):
@@ -103,6 +105,7 @@ def in_dialect_form(
     """Return a schema, whose subschemas are in this form already, in the form of the dialect."""
     if rules.typed and isinstance(required := node.get("required"), list):
         properties = node.get("properties") or {}
+        # APIs reject a required name that is not declared; it is described instead.
         undeclared = [name for name in required if name not in properties]
         if undeclared:
             report.describe("required", {"required": undeclared}, position)
@@ -152,6 +155,7 @@ def _by_type(node: dict[str, Any], kinds: list[str]) -> dict[str, Any]:
 
 def _strict(node: dict[str, Any], position: SchemaPosition, report: LossReport) -> dict[str, Any]:
     if "$ref" in node:
+        # Nothing may stand beside a reference here, so it moves into an alternative of its own.
         rest = {key: value for key, value in node.items() if key in ANNOTATIONS}
         return {**rest, "anyOf": [{"$ref": node["$ref"]}]} if rest else node
     kind = node.get("type")
@@ -199,7 +203,7 @@ def _nullable(node: Any) -> Any:
     if not isinstance(node, dict):
         return node
     if isinstance(branches := node.get("anyOf"), list):
-        null = any(isinstance(one, dict) and _accepts_null(one) for one in branches)
+        null = any(isinstance(branch, dict) and _accepts_null(branch) for branch in branches)
         return node if null else {**node, "anyOf": [*branches, {"type": "null"}]}
     if _accepts_null(node):
         return node

@@ -72,8 +72,8 @@ def _repaired(item: dict[str, Any], key: str, kind: ItemKind, notes: RepairNotes
 def _repaired_arguments(arguments: Any) -> list[dict[str, Any]] | None:
     if not isinstance(arguments, list):
         return None
-    named = [one for one in arguments if isinstance(one, dict) and isinstance(one.get("name"), str)]
+    named = [argument for argument in arguments if isinstance(argument, dict) and isinstance(argument.get("name"), str)]
     return [
-        {key: value for key, value in one.items() if isinstance(value, _ARGUMENT_TYPES.get(key, object))}
-        for one in named
+        {key: value for key, value in argument.items() if isinstance(value, _ARGUMENT_TYPES.get(key, object))}
+        for argument in named
     ]

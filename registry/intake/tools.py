@@ -82,6 +82,7 @@ def _admit_one(tool: Any, text: bytes, transport: Transport, notes: RepairNotes)
 
 def _with_input(definition: dict[str, Any], notes: RepairNotes) -> dict[str, Any]:
     schema = definition.get("inputSchema")
+    # Many servers mean "no arguments" by this.
     if schema is None or schema is True or schema == {}:
         notes.append(("input_schema", "there was no usable input schema"))
         repaired_schema: dict[str, Any] = {"type": "object"}
@@ -92,6 +93,7 @@ def _with_input(definition: dict[str, Any], notes: RepairNotes) -> dict[str, Any
         repaired_schema = repair_root(repair_schema(schema, notes), notes)
         if repaired_schema.get("type") != "object":
             raise SchemaRejected("root_type", "the input schema describes something else than an object")
+    # Compiled now, so that no call has to wait for it and a bad schema is known at once.
     compiled = schemas.validator(repaired_schema, schemas.digest(repaired_schema))
     for pattern in compiled.unchecked_patterns[:_MAX_REPORTED_PATTERNS]:
         notes.append(("pattern_unchecked", f"this pattern is left to the upstream: {pattern}"))
@@ -109,6 +111,7 @@ def _with_output(definition: dict[str, Any], notes: RepairNotes) -> dict[str, An
         repaired_schema = repair_schema(schema, notes)
         schemas.compile_schema(repaired_schema)
     except SchemaRejected as rejected:
+        # Only results are checked against it, and a tool can do without.
         notes.append(("output_schema", f"the output schema was dropped: {rejected.detail}"))
         return without_keys(definition, {"outputSchema"})
     return definition if repaired_schema is schema else {**definition, "outputSchema": repaired_schema}

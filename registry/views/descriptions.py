@@ -48,6 +48,7 @@ def contextual_definition(
     names = f"{shape.display_name or name_as_words(wrapper.server)}: {name_as_words(wrapper.tool)}"
     if profile.dialect != PROTOCOL_DIALECT and not _mentions_names(wrapper, " ".join([upstream, *added])):
         added.append(f"{names}.")
+    # Examples are all or nothing: half of one is no valid call.
     examples = _examples(shape.examples.get(wrapper.tool, ()))
     shown = definition
     if added or examples:
@@ -84,6 +85,7 @@ def _distinct(texts: Iterable[str | None], upstream: str) -> list[str]:
     kept: dict[str, None] = {}
     for text in texts:
         plain = text.strip() if text else ""
+        # Supplements are often copied from the upstream, or from server to tool.
         if plain and plain != upstream.strip():
             kept.setdefault(plain)
     return list(kept)
@@ -92,6 +94,7 @@ def _distinct(texts: Iterable[str | None], upstream: str) -> list[str]:
 def _joined(upstream: str, added: Sequence[str], limit: int) -> str:
     text = upstream
     for part in added:
+        # The two characters are the blank line between parts.
         room = limit - len(text) - (2 if text else 0)
         if len(part) > room:
             if room > len(_CUT_MARK):
@@ -110,6 +113,7 @@ def _with_hints(shown: dict[str, Any], wrapper: ToolWrapper, shape: ServerShape)
     annotations = shape.annotations.get(wrapper.tool)
     known = shown.get("annotations")
     if annotations:
+        # The upstream knows best what its tool does, so its own hints come last and hold.
         shown = {**shown, "annotations": {**annotations, **(known if isinstance(known, dict) else {})}}
     hints: dict[str, Any] = {}
     if wrapper.tool in shape.search_hints:

@@ -62,6 +62,7 @@ def plan_disclosure(
     names = [candidate.name for candidate in candidates]
     if profile.disclosure == "eager":
         return DisclosurePlan(reasons=dict.fromkeys(names, "eager"), listed=frozenset(names), defers=False)
+    # `lazy` has no budget: what is pinned is listed, however much it is.
     if profile.disclosure == "lazy":
         reasons: dict[str, Reason] = {
             candidate.name: "pinned" if candidate.pinned else "lazy" for candidate in candidates

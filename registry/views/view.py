@@ -19,6 +19,7 @@ from registry.views.disclosure import Candidate, Reason, plan_disclosure
 from registry.views.profile import Profile, selectable_names
 from registry.views.tokens import estimate_tokens
 
+# For servers that configuration says nothing about.
 _UNSHAPED = ServerShape()
 # What a definition is worded from besides the wrapper: its server's configuration, and the siblings to name.
 _Context = tuple[ServerShape, Mapping[str, str]]
@@ -101,6 +102,7 @@ class View:
         entry = self._by_name.get(wrapper.name)
         if entry is not None and entry.wrapper.digest == wrapper.digest:
             return entry.lowered
+        # Not kept: the next view has it, and a call can wait the millisecond.
         return lower_definition(wrapper.definition, self.profile.dialect)
 
 
@@ -138,6 +140,7 @@ def build_view(
         lambda server: profile.permits_server(server, shape_of(server)),
     )
     contexts = {server: (shape_of(server), _siblings(server, narrowed, shape)) for server in narrowed.servers}
+    # Narrowed first: names of servers that a caller may not see must not be in a description.
     kept = _kept(previous, profile, contexts)
     rules = DIALECTS[profile.dialect]
     always = tuple(lower_definition(tool, rules).definition for tool in always_listed)
@@ -148,6 +151,7 @@ def build_view(
     for wrapper in narrowed.wrappers:
         own, siblings = contexts.get(wrapper.server, (_UNSHAPED, {}))
         before = kept.get(wrapper.name)
+        # By identity: the catalog keeps the definitions of servers that did not change.
         if before is not None and before.wrapper.definition is wrapper.definition:
             shown.append((before.lowered, before.digest, before.tokens))
         else:
@@ -211,19 +215,25 @@ def _kept(previous: View | None, profile: Profile, contexts: Mapping[ServerName,
 
 def _siblings(server: ServerName, catalog: Catalog, shape: Shape) -> dict[str, str]:
     """Return available servers that are siblings of this one, in either direction, with their display names."""
-    own = shape.servers.get(server, _UNSHAPED).siblings
-    named = [one for one in catalog.servers if one in own or server in shape.servers.get(one, _UNSHAPED).siblings]
+
+    def shape_of(name: ServerName) -> ServerShape:
+        return shape.servers.get(name, _UNSHAPED)
+
     return {
-        one: shape.servers.get(one, _UNSHAPED).display_name or one
-        for one in sorted(named)
-        if one != server and not catalog.servers[one].stale
+        other: shape_of(other).display_name or other
+        for other in sorted(catalog.servers)
+        if other in shape_of(server).siblings or server in shape_of(other).siblings
+        # A server that is not connected would only mislead a model.
+        if other != server and not catalog.servers[other].stale
     }
 
 
 def _warnings(profile: Profile, narrowed: Catalog, whole: Catalog, shape: Shape) -> list[str]:
     selection = profile.selection
-    tags = {tag for one in shape.servers.values() for tag in one.tags}
-    names = {name for one in whole.wrappers for name in selectable_names(one)} if selection.tools else set[str]()
+    tags = {tag for own in shape.servers.values() for tag in own.tags}
+    names = (
+        {name for wrapper in whole.wrappers for name in selectable_names(wrapper)} if selection.tools else set[str]()
+    )
     warnings = [
         f"{key}: {pattern} selects nothing"
         for key, patterns, known in (

@@ -9,23 +9,18 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.wrappers import wrapper_of
 
 from gateway.calls.error_hints import MAX_BODY_CHARS, MAX_HINT_CHARS, find_complaint, with_hint
 from gateway.errors import RpcError, relay
-from registry.catalog.build import build_catalog
 from registry.catalog.catalog import ToolWrapper
-from registry.catalog.listing import ServerListing
-from registry.catalog.names import ServerName
-from registry.catalog.shape import Shape
 
 NAMES = ("to", "subject", "body", "startDate", "accountId", "path", "input")
 
 
 def wrapper(*names: str) -> ToolWrapper:
-    server = ServerName("calendar-mcp")
-    schema = {"type": "object", "properties": {name: {"type": "string"} for name in names or NAMES}}
-    listing = ServerListing(server=server, epoch=1, tools=({"name": "send_email", "inputSchema": schema},))
-    return build_catalog({server: listing}, Shape(), version=1).resolve("calendar-mcp__send_email")
+    properties = {name: {"type": "string"} for name in names or NAMES}
+    return wrapper_of("send_email", {"type": "object", "properties": properties})
 
 
 TOOL = wrapper()

@@ -7,13 +7,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.wrappers import wrapper_of
 
 from registry.arguments.prepare import fill_defaults, prepare
-from registry.catalog.build import build_catalog
 from registry.catalog.catalog import ToolWrapper
-from registry.catalog.listing import ServerListing
-from registry.catalog.names import ServerName
-from registry.catalog.shape import Shape
 
 EVENTS: dict[str, Any] = {
     "type": "object",
@@ -29,10 +26,7 @@ ZONE = {"timeZone": "Europe/Paris", "to": ["a@b"]}
 
 
 def wrapper(schema: Any = EVENTS) -> ToolWrapper:
-    server = ServerName("calendar-mcp")
-    definition = {"name": "get_calendar_events", "inputSchema": schema}
-    listing = ServerListing(server=server, epoch=1, tools=(definition,))
-    return build_catalog({server: listing}, Shape(), version=1).resolve("calendar-mcp__get_calendar_events")
+    return wrapper_of("get_calendar_events", schema)
 
 
 @pytest.mark.parametrize("defaults", [{}, {"endDate": "x"}])

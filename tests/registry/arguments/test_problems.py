@@ -8,14 +8,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.wrappers import wrapper_of
 
 from registry.arguments.diagnosis import ArgumentProblem
 from registry.arguments.problems import check, explain
-from registry.catalog.build import build_catalog
 from registry.catalog.catalog import ToolWrapper
-from registry.catalog.listing import ServerListing
-from registry.catalog.names import ServerName
-from registry.catalog.shape import Shape
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters()),
@@ -37,10 +34,7 @@ EMAIL: dict[str, Any] = {
 
 
 def wrapper(schema: Any = EMAIL) -> ToolWrapper:
-    server = ServerName("calendar-mcp")
-    definition = {"name": "send_email", "inputSchema": schema}
-    listing = ServerListing(server=server, epoch=1, tools=(definition,))
-    return build_catalog({server: listing}, Shape(), version=1).resolve("calendar-mcp__send_email")
+    return wrapper_of("send_email", schema)
 
 
 def told(arguments: object, schema: Any = EMAIL) -> str:
