@@ -193,7 +193,7 @@ class _ErrorReader:
         return _problem(path, "value", excerpt(text, _MAX_MESSAGE - len(hint)) + hint)
 
     def _alternatives(self, error: jsonschema_rs.ValidationError, path: JsonPath, depth: int) -> list[ArgumentProblem]:
-        """Return the problems of the one alternative that was surely meant, else the types that would be accepted."""
+        """Return the problems of the one alternative that was clearly meant, else the types that would be accepted."""
         branches: list[list[jsonschema_rs.ValidationError]] = getattr(error.kind, "context", None) or []
         flat = f"{self._shown(path)} fits none of the alternatives"
         if depth >= _MAX_ALTERNATIVE_DEPTH:

@@ -143,9 +143,7 @@ def explain_unresolved(found: UnresolvedCall, sent: object, lowered: LoweredDefi
         named = {"server": found.server, "tool": found.tool}
         absent = [f"`{word}`" for word, name in named.items() if name is None]
         unknown = [
-            f"there is no {word} '{excerpt(named[word] or '', _MAX_QUOTED)}'"
-            for word in found.faults
-            if named.get(word)
+            f"there is no {word} '{excerpt(name, _MAX_QUOTED)}'" for word in found.faults if (name := named.get(word))
         ]
         missing = f"invoke_tool needs {' and '.join(absent)} as text" if absent else ""
         what = "; ".join([*([missing] if missing else []), *unknown]) + "."
@@ -169,10 +167,8 @@ def example_call(wrapper: ToolWrapper, via: CallRoute = "wrapper", *, as_text: b
         via: How the tool was called.
         as_text: The caller was shown an `invoke_tool` that takes its arguments as text.
     """
-    call = _truncate(
-        schemas.compact_json(example_arguments(wrapper.input_schema)),
-        _MAX_EXAMPLE // 2 if via == "invoke_tool" else _MAX_EXAMPLE,
-    )
+    limit = _MAX_EXAMPLE if via == "wrapper" else _MAX_EXAMPLE // 2
+    call = _truncate(schemas.compact_json(example_arguments(wrapper.input_schema)), limit)
     if via == "wrapper":
         return call
     server, tool = schemas.compact_json(wrapper.server), schemas.compact_json(excerpt(wrapper.tool, _MAX_TOOL_NAME))

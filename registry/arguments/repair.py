@@ -1,4 +1,4 @@
-"""Repair an argument object as its schema directs: what the model surely meant, otherwise nothing.
+"""Repair an argument object as its schema directs: what the model clearly meant, otherwise nothing.
 
 A repair is another reading of what was sent, never a guess at what was not. There are three levels:
 
@@ -32,7 +32,7 @@ The laws: what validates is never changed; what is returned validates, or nothin
 changes nothing. So every edit is made where the validator reported an error, and nowhere else.
 
 Two rules conflict where a schema declares properties, requires none and allows others: `{"arguments": {"limit": 5}}`
-validates there, although the tool will surely not find its limit. At `safe` the law wins: a caller can rely on a
+validates there, although the tool will not find its limit. At `safe` the law wins: a caller can rely on a
 valid call to arrive as it was sent, and checking a valid call stays a single run of the compiled validator. `full`
 unwraps it, if everything inside is declared and validates. If a schema declares nothing at all, no level can know
 better than the caller.
@@ -89,7 +89,7 @@ def repair(
     map_back: MapBack = unmapped,
     known_valid: bool | None = None,
 ) -> Repaired:
-    """Return the arguments that were surely meant, or those that were sent.
+    """Return the arguments that were clearly meant, or those that were sent.
 
     Args:
         schema: The input schema.

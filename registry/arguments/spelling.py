@@ -1,4 +1,4 @@
-"""Find the declared properties that misspelled names in an argument object surely mean."""
+"""Find the declared properties that misspelled names in an argument object clearly mean."""
 
 from __future__ import annotations
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import count
 from typing import Any, Final
 
 from registry.dialects.merging import ANNOTATIONS
 from registry.errors import SchemaRejected
 from registry.schema import schemas
-from registry.schema.json_values import containers, map_items
+from registry.schema.json_values import containers, unless_same
 from registry.schema.references import REFERENCE_KEYWORDS, SchemaDocument
 from registry.schema.validators import MAX_INSTANCE_DEPTH
 
@@ -74,10 +73,11 @@ class _ArgumentMapper:
         if not described:
             return value
         if isinstance(value, list):
-            index = count()
-            return map_items(
-                value, lambda item: self.map(item, _item_schemas(described, next(index)), depth + 1, drop=drop)
-            )
+            items: list[Any] = []
+            # A plain loop: with a comprehension or a callback, 200 levels would not fit into Python's stack.
+            for index, item in enumerate(value):
+                items.append(self.map(item, _item_schemas(described, index), depth + 1, drop=drop))
+            return unless_same(value, items)
         members: dict[str, Any] = {}
         changed = False
         for key, child in value.items():

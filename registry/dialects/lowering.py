@@ -8,7 +8,6 @@ counts as inside: `changed` tells the next pass which definitions this one has c
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import count
 from typing import Any, Final
 
 from registry.dialects.client_profiles import Dialect
@@ -18,7 +17,7 @@ from registry.dialects.merging import any_of
 from registry.dialects.shaping import in_dialect_form, without_unsupported_values
 from registry.schema.display_text import excerpt
 from registry.schema.json_paths import JsonPath
-from registry.schema.json_values import containers, edited, map_items, without_keys
+from registry.schema.json_values import containers, edited, map_items, unless_same, without_keys
 from registry.schema.references import (
     REFERENCE_KEYWORDS,
     SINGLE_SUBSCHEMAS,
@@ -208,16 +207,16 @@ class SchemaLowering:
             if isinstance(child, dict) and key in SUBSCHEMA_MAPS:
                 below = self._lower_members(key, child, path, depth)
             elif isinstance(child, list) and key in SUBSCHEMA_LISTS:
-                below = self._lower_items(child, (*path, key), depth)
+                # A plain loop: with a comprehension or a callback, a level would take twice as much of Python's stack.
+                items: list[Any] = []
+                for index, item in enumerate(child):
+                    items.append(self._lower(item, (*path, key, index), depth + 1))
+                below = unless_same(child, items)
             elif (isinstance(child, dict) and key in SINGLE_SUBSCHEMAS) or (isinstance(child, bool) and key == "items"):
                 below = self._lower(child, (*path, key), depth + 1)
             lowered[key] = below
             changed = changed or below is not child
         return lowered if changed else node
-
-    def _lower_items(self, items: list[Any], path: JsonPath, depth: int) -> list[Any]:
-        index = count()
-        return map_items(items, lambda item: self._lower(item, (*path, next(index)), depth + 1))
 
     def _lower_members(self, keyword: str, children: dict[str, Any], path: JsonPath, depth: int) -> dict[str, Any]:
         lowered: dict[str, Any] = {}

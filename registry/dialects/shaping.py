@@ -32,7 +32,7 @@ _TYPE_GIVING_KEYWORDS: Final = frozenset({"type", "$ref", "anyOf", "oneOf", "enu
 
 
 def with_inferred_type(node: dict[str, Any], path: JsonPath, report: LossReport) -> dict[str, Any]:
-    """Return a schema with the type that its author surely meant, if it has none."""
+    """Return a schema with the type that its author clearly meant, if it has none."""
     if "type" in node or "$ref" in node:
         return node
     if "const" in node or isinstance(node.get("enum"), list):

@@ -32,7 +32,15 @@ def containers(value: Any) -> Iterator[Any]:
 
 def map_items(items: list[Any], function: Callable[[Any], Any]) -> list[Any]:
     """Return the results of a function for each item; the same list when each result is its item."""
-    mapped = [function(item) for item in items]
+    mapped: list[Any] = []
+    # No comprehension: it is a frame of its own, and functions that recurse through here need their stack for depth.
+    for item in items:
+        mapped.append(function(item))
+    return unless_same(items, mapped)
+
+
+def unless_same(items: list[Any], mapped: list[Any]) -> list[Any]:
+    """Return the mapped items, or the same list of items as before if each of them is still the same object."""
     return items if all(new is old for new, old in zip(mapped, items, strict=True)) else mapped
 
 

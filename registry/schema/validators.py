@@ -113,7 +113,7 @@ class Validator:
             self._linear = _compile(linear, dialect, False)
 
     def is_valid(self, instance: object) -> bool:
-        """Tell whether a value validates; one that cannot be walked safely does not.
+        """Return whether a value validates; one that cannot be walked safely does not.
 
         A value so large for its schema that the check could stall counts as valid: its upstream decides.
         """
