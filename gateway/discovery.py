@@ -44,8 +44,8 @@ def listing_of(
         quarantined += [*raw.refused, *intake.quarantined]
         repaired += [*raw.noted, *intake.repaired]
     for kind in ITEM_KEYS:
-        if kind in raw.offerings:
-            admission = admit_items(raw.offerings[kind], kind)
+        if kind in raw.prompts_and_resources:
+            admission = admit_items(raw.prompts_and_resources[kind], kind)
             quarantined += admission.quarantined
             repaired += admission.repaired
             # Equal items stay the same objects: what is memoised for them stays too.

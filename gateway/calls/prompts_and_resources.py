@@ -105,17 +105,17 @@ class PromptsAndResources:
         """
         ref = params.get("ref")
         kind = ref.get("type") if isinstance(ref, dict) else None
-        offerings = caller.view.catalog.prompts_and_resources
+        prompts_and_resources = caller.view.catalog.prompts_and_resources
         if isinstance(ref, dict) and kind == "ref/prompt" and isinstance(ref.get("name"), str):
             if ref["name"] == GATEWAY_TOOLS["name"]:
                 return complete_server(caller.view.catalog, params.get("argument"))
-            prompt = offerings.prompt(ref["name"])
+            prompt = prompts_and_resources.prompt(ref["name"])
             if prompt is None:
                 raise RpcError(INVALID_PARAMS, f"Unknown prompt: {ref['name'][:MAX_QUOTED_CHARS]}")
             server, ref = prompt.server, {**ref, "name": prompt.original}
         elif isinstance(ref, dict) and kind == "ref/resource" and isinstance(ref.get("uri"), str):
-            template = offerings.template(ref["uri"])
-            owners = ((template.server, template.original),) if template else offerings.owners(ref["uri"])
+            template = prompts_and_resources.template(ref["uri"])
+            owners = ((template.server, template.original),) if template else prompts_and_resources.owners(ref["uri"])
             if not owners:
                 raise RpcError(INVALID_PARAMS, "Unknown resource", {"uri": ref["uri"]})
             server, ref = owners[0][0], {**ref, "uri": owners[0][1]}

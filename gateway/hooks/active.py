@@ -101,11 +101,11 @@ class ActiveHooks:
         """One row for each tool, prompt and resource with hooks: which run before and after it, in order."""
         if not self.runners:
             return []
-        chains, offerings = self._chains, self._registry.catalog.prompts_and_resources
+        chains, prompts_and_resources = self._chains, self._registry.catalog.prompts_and_resources
         found = [chains.for_wrapper(wrapper) for wrapper in self._registry.catalog.wrappers]
-        for prompt in offerings.prompts:
+        for prompt in prompts_and_resources.prompts:
             found.append(chains.for_prompt_or_resource("prompt", prompt.server, prompt.key, prompt.original))
-        for item in offerings.resources:
+        for item in prompts_and_resources.resources:
             found.append(chains.for_prompt_or_resource("resource", item.server, item.key, item.original))
         return [
             {"kind": chain.target.kind, "name": chain.target.name, "server": chain.target.server, **chain.order()}

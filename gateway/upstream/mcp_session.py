@@ -92,17 +92,17 @@ class McpSession:
         ttls_ms: list[int] = []
         scopes: set[Literal["public", "private"]] = set()
         tools = await self._list("tools", ttls_ms, scopes, limit_s) if "tools" in kinds else None
-        offerings: dict[ItemKind, list[Any]] = {}
+        prompts_and_resources: dict[ItemKind, list[Any]] = {}
         for member in (member for kind in ALL_KINDS & set(kinds) if self._offers(kind) for member in _LISTS[kind]):
             try:
-                offerings[member] = await self._list(member, ttls_ms, scopes, limit_s)
+                prompts_and_resources[member] = await self._list(member, ttls_ms, scopes, limit_s)
             except (RpcError, HttpStatusError, TimeoutError) as error:
                 # Servers declare `resources` and have no templates: no news for an operator.
                 if not isinstance(error, RpcError) or error.code != METHOD_NOT_FOUND:
                     log.warning("the list of %s failed: %s", member, error, extra={"server": self.server})
         return RawListing(
             tools=tools,
-            offerings=offerings,
+            prompts_and_resources=prompts_and_resources,
             capabilities=self.capabilities,
             # All pages of all lists are held as one: the most cautious of them decides.
             ttl_ms=min(ttls_ms, default=None),

@@ -38,7 +38,7 @@ class RawListing:
     """
 
     tools: list[Any] | None
-    offerings: Mapping[ItemKind, list[Any]]
+    prompts_and_resources: Mapping[ItemKind, list[Any]]
     capabilities: Mapping[str, Any]
     ttl_ms: int | None
     scope: Literal["public", "private"]

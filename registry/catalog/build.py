@@ -12,7 +12,7 @@ from registry.catalog.listing import ServerListing
 from registry.catalog.names import BUILTIN_NAMES, CompiledName, ServerName, ToolName, compile_names, normalized_name
 from registry.catalog.notes import Note, notes_about
 from registry.catalog.overrides import apply_override
-from registry.catalog.prompts_and_resources import PromptsAndResources, build_prompts_and_resources
+from registry.catalog.prompts_and_resources import ItemCatalog, build_item_catalog
 from registry.catalog.shape import ServerShape, Shape
 from registry.errors import SchemaRejected
 from registry.intake import param_headers
@@ -49,7 +49,7 @@ def build_catalog(
 
 def _prompts_and_resources(
     listings: Mapping[ServerName, ServerListing], shape: Shape, previous: Catalog | None
-) -> PromptsAndResources:
+) -> ItemCatalog:
     """Return everything but tools, built again only if one of its inputs is another object."""
     if previous is not None and previous.servers.keys() == listings.keys():
         same = all(
@@ -63,7 +63,7 @@ def _prompts_and_resources(
         if same and previous.naming_inputs == _naming_inputs(shape):
             return previous.prompts_and_resources
     order, unprefixed, max_length = _naming_inputs(shape)
-    return build_prompts_and_resources(listings, order=order, unprefixed=unprefixed, max_length=max_length)
+    return build_item_catalog(listings, order=order, unprefixed=unprefixed, max_length=max_length)
 
 
 def _naming_inputs(shape: Shape) -> tuple[tuple[ServerName, ...], frozenset[ServerName], int]:

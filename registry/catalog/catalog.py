@@ -10,7 +10,7 @@ from typing import Any, Literal
 from registry.catalog.listing import ServerListing
 from registry.catalog.names import NAME_SEPARATOR, ServerName, ToolName, WrapperName
 from registry.catalog.notes import Note
-from registry.catalog.prompts_and_resources import PromptsAndResources
+from registry.catalog.prompts_and_resources import ItemCatalog
 from registry.catalog.shape import ServerShape
 from registry.errors import UnknownTool
 from registry.intake.issues import ItemIssue
@@ -82,7 +82,7 @@ class Catalog:
 
     version: int = 0
     wrappers: tuple[ToolWrapper, ...] = ()
-    prompts_and_resources: PromptsAndResources = field(default_factory=PromptsAndResources)
+    prompts_and_resources: ItemCatalog = field(default_factory=ItemCatalog)
     servers: Mapping[ServerName, ServerListing] = field(default_factory=dict)
     quarantined: tuple[tuple[ServerName, ItemIssue], ...] = ()
     warnings: tuple[tuple[ServerName, ItemIssue], ...] = ()

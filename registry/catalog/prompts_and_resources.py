@@ -38,7 +38,7 @@ class ListedItem:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PromptsAndResources:
+class ItemCatalog:
     """Everything but tools at one moment; each kind ordered by key, never changed, only replaced.
 
     Attributes:
@@ -61,7 +61,7 @@ class PromptsAndResources:
             return self.prompts
         return self.resources if kind == "resources" else self.templates
 
-    def for_servers(self, servers: frozenset[ServerName]) -> PromptsAndResources:
+    def for_servers(self, servers: frozenset[ServerName]) -> ItemCatalog:
         """Return what these servers have, under the same names as in the whole."""
 
         def permitted(owners: Iterable[ServerName]) -> tuple[ServerName, ...]:
@@ -100,13 +100,13 @@ class PromptsAndResources:
         return tuple((server, uri) for server in dict.fromkeys([*matching, *self._servers]))
 
 
-def build_prompts_and_resources(
+def build_item_catalog(
     listings: Mapping[ServerName, ServerListing],
     *,
     order: Iterable[ServerName],
     unprefixed: frozenset[ServerName],
     max_length: int,
-) -> PromptsAndResources:
+) -> ItemCatalog:
     """Index all prompts, resources and templates of these servers.
 
     Args:
@@ -141,14 +141,14 @@ def _indexed(
     items: Mapping[ItemKind, list[ListedItem]],
     sharers: Mapping[str, tuple[ServerName, ...]],
     servers: tuple[ServerName, ...],
-) -> PromptsAndResources:
+) -> ItemCatalog:
     def specific_first(template: tuple[tuple[str, ...], ListedItem]) -> tuple[int, int]:
         # The more literal text, the more specific the template; among equal ones the order of configuration decides.
         literals, item = template
         return -sum(map(len, literals)), servers.index(item.server)
 
     templates = [(tuple(_EXPRESSION.split(item.original)), item) for item in items["resourceTemplates"]]
-    return PromptsAndResources(
+    return ItemCatalog(
         prompts=tuple(items["prompts"]),
         resources=tuple(items["resources"]),
         templates=tuple(items["resourceTemplates"]),

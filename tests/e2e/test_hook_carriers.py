@@ -14,7 +14,7 @@ from support.receiving import SECRET, receiver
 
 from gateway.hooks.carriers.webhook import sign, verify
 
-OFFERINGS: dict[str, Any] = {
+PROMPTS_AND_RESOURCES: dict[str, Any] = {
     "capabilities": {"prompts": {}, "resources": {}},
     "answers": {
         "prompts/list": {"prompts": [{"name": "greet", "arguments": [{"name": "who"}]}]},
@@ -225,7 +225,7 @@ def plugins(tmp_path: Path, text: str = PLUGINS) -> dict[str, Any]:
 
 @pytest.mark.parametrize("era", ERAS)
 async def test_a_plugin_in_the_shape_of_its_documentation_runs_unmodified(era: str, tmp_path: Path) -> None:
-    async with hooked(tmp_path, plugins(tmp_path), **OFFERINGS) as up:
+    async with hooked(tmp_path, plugins(tmp_path), **PROMPTS_AND_RESOURCES) as up:
         for route in ROUTES:
             answer = await up.ask(era, route, "echo", {"x": 1})
             sent = up.recording.calls()[-1]["arguments"]
@@ -268,7 +268,7 @@ plugins:
 
 @every_way
 async def test_published_plugins_run_unmodified(era: str, route: str, tmp_path: Path) -> None:
-    async with hooked(tmp_path, plugins(tmp_path, PUBLISHED), **OFFERINGS) as up:
+    async with hooked(tmp_path, plugins(tmp_path, PUBLISHED), **PROMPTS_AND_RESOURCES) as up:
         await up.ask(era, route, "echo", {"text": "write to ann@example.com today"})
         assert up.recording.calls()[0]["arguments"] == {"text": "write to [GONE] today"}
         answer = await up.ask(era, route, "echo", {"text": "word " * 200})

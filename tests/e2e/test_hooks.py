@@ -12,7 +12,7 @@ from support.gateways import META, answer_of, envelope
 from support.hooked import ERAS, ROUTES, every_way, hooked, said, sample
 from support.upstreams.running import tool
 
-OFFERINGS: dict[str, Any] = {
+PROMPTS_AND_RESOURCES: dict[str, Any] = {
     "capabilities": {"prompts": {}, "resources": {}},
     "answers": {
         "prompts/list": {"prompts": [{"name": "greet", "arguments": [{"name": "who"}]}]},
@@ -137,7 +137,7 @@ async def test_prompts_have_their_hooks(era: str, tmp_path: Path) -> None:
         sample("Setter", config={"set": {"who": "Ann"}}), sample("Recorder", priority=200),
         sample("Stamper", config={"stamp": "stamped"}),
     ]  # fmt: skip
-    async with hooked(tmp_path, *hooks, **OFFERINGS) as up:
+    async with hooked(tmp_path, *hooks, **PROMPTS_AND_RESOURCES) as up:
         answer = await up.rpc(era, "prompts/get", {"name": "up__greet", "arguments": {"who": "Bob"}})
         assert [one["content"]["text"] for one in answer["result"]["messages"]] == ["hello", "stamped"]
         [before] = up.seen("before_prompt")
@@ -150,7 +150,7 @@ async def test_prompts_have_their_hooks(era: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("era", ERAS)
 async def test_resources_have_their_hooks(era: str, tmp_path: Path) -> None:
     hooks = [sample("Setter", config={"uri": "file:///b"}), sample("Recorder", priority=50)]
-    async with hooked(tmp_path, *hooks, sample("Stamper", config={"stamp": "stamped"}), **OFFERINGS) as up:
+    async with hooked(tmp_path, *hooks, sample("Stamper", config={"stamp": "stamped"}), **PROMPTS_AND_RESOURCES) as up:
         answer = await up.rpc(era, "resources/read", {"uri": "file:///a"})
         assert answer["result"]["contents"][0]["text"] == "stamped"
         [before] = up.seen("before_resource")
@@ -161,7 +161,7 @@ async def test_resources_have_their_hooks(era: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("era", ERAS)
 async def test_a_blocked_prompt_or_resource_is_a_protocol_error(era: str, tmp_path: Path) -> None:
-    async with hooked(tmp_path, sample("Blocker"), **OFFERINGS) as up:
+    async with hooked(tmp_path, sample("Blocker"), **PROMPTS_AND_RESOURCES) as up:
         for method, params in (("prompts/get", {"name": "up__greet"}), ("resources/read", {"uri": "file:///a"})):
             answer = await up.rpc(era, method, params)
             assert answer["error"]["code"] == -32000
@@ -324,7 +324,7 @@ async def test_the_result_of_a_task_passes_its_hooks_when_it_is_asked_for(tmp_pa
 async def test_what_is_said_of_a_failed_prompt_passes_its_hooks_too(tmp_path: Path) -> None:
     fault = {"error": {"code": -32050, "message": "the key AKIAIOSFODNN7EXAMPLE is refused", "on": ["prompts/get"]}}
     hooks = [{"name": "redact", "use": "redact"}, sample("Recorder", mode="audit")]
-    async with hooked(tmp_path, *hooks, faults=fault, **OFFERINGS) as up:
+    async with hooked(tmp_path, *hooks, faults=fault, **PROMPTS_AND_RESOURCES) as up:
         answer = await up.rpc("modern", "prompts/get", {"name": "up__greet"})
         assert (answer["error"]["code"], answer["error"]["message"]) == (-32050, "the key [redacted secret] is refused")
         assert len(await up.until_seen(1, "after_prompt")) == 1

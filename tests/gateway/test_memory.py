@@ -23,7 +23,9 @@ async def test_sessions_that_were_there_at_a_change_are_gone_after_a_later_one()
 
     def change(number: int) -> None:
         tools = [{"name": f"t{number}", "inputSchema": {"type": "object"}}]
-        raw = RawListing(tools=tools, offerings={}, capabilities={"tools": {}}, ttl_ms=None, scope="private")
+        raw = RawListing(
+            tools=tools, prompts_and_resources={}, capabilities={"tools": {}}, ttl_ms=None, scope="private"
+        )
         before = registry.catalog.servers.get(SERVER)
         registry.put(listing_of(raw, server=SERVER, epoch=number, transport="http", before=before))
 

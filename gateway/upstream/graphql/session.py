@@ -79,7 +79,7 @@ class GraphqlSession:
         self._listed = tool_set
         return RawListing(
             tools=None if unchanged else list(tool_set.tools),
-            offerings={},
+            prompts_and_resources={},
             capabilities=self.capabilities,
             ttl_ms=None,
             scope="public",

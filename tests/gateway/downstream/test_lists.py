@@ -31,7 +31,9 @@ def test_a_list_after_any_change_is_the_one_that_would_be_made_from_nothing(mode
 
     def put(server: ServerName, epoch: int, *words: str) -> None:
         tools = [tool(f"t{number}", one) for number, one in enumerate(words)]
-        raw = RawListing(tools=tools, offerings={}, capabilities={"tools": {}}, ttl_ms=None, scope="private")
+        raw = RawListing(
+            tools=tools, prompts_and_resources={}, capabilities={"tools": {}}, ttl_ms=None, scope="private"
+        )
         before = registry.catalog.servers.get(server)
         registry.put(listing_of(raw, server=server, epoch=epoch, transport="http", before=before))
 

@@ -60,7 +60,7 @@ class FakeSession:
         self.listed.append(frozenset(kinds))
         if self.listings:
             raise self.listings.pop(0)
-        return RawListing(tools=[], offerings={}, capabilities={}, ttl_ms=None, scope="public")
+        return RawListing(tools=[], prompts_and_resources={}, capabilities={}, ttl_ms=None, scope="public")
 
     async def send(self, call: UpstreamCall) -> Any:
         self.sent += 1

@@ -78,31 +78,31 @@ def test_a_server_without_a_prefix_keeps_its_uris_and_prompts_whoever_shares_the
     ],
 )
 def test_what_fits_a_template_is_asked_of_its_owner_first(template: str, uri: str, fits: bool) -> None:
-    offerings = catalog(listing("a", resources=["other:x"]), listing("b", templates=[template])).prompts_and_resources
-    owners = [server for server, _ in offerings.owners(uri)]
+    items = catalog(listing("a", resources=["other:x"]), listing("b", templates=[template])).prompts_and_resources
+    owners = [server for server, _ in items.owners(uri)]
     assert owners == (["b", "a"] if fits else ["a", "b"])
 
 
 def test_a_template_with_more_literal_text_is_likelier() -> None:
-    offerings = catalog(
+    items = catalog(
         listing("a", templates=["x://{a}"]), listing("b", templates=["x://users/{id}"])
     ).prompts_and_resources
-    assert [server for server, _ in offerings.owners("x://users/7")] == ["b", "a"]
+    assert [server for server, _ in items.owners("x://users/7")] == ["b", "a"]
 
 
 def test_a_server_without_resources_is_never_asked_for_one() -> None:
-    offerings = catalog(listing("a", prompts=["p"]), listing("b", resources=["u:x"])).prompts_and_resources
-    assert [server for server, _ in offerings.owners("u:unlisted")] == ["b"]
+    items = catalog(listing("a", prompts=["p"]), listing("b", resources=["u:x"])).prompts_and_resources
+    assert [server for server, _ in items.owners("u:unlisted")] == ["b"]
 
 
 @given(st.dictionaries(st.sampled_from(["a", "b", "c"]), st.lists(URIS, unique=True, max_size=4)))
 def test_every_listed_resource_has_a_uri_of_its_own_that_leads_back(servers: dict[str, list[str]]) -> None:
-    offerings = catalog(*(listing(server, resources=uris) for server, uris in servers.items())).prompts_and_resources
-    pairs = {(one.server, one.original) for one in offerings.resources}
-    assert len(offerings.resources) == len({one.key for one in offerings.resources}) == len(pairs)
+    items = catalog(*(listing(server, resources=uris) for server, uris in servers.items())).prompts_and_resources
+    pairs = {(one.server, one.original) for one in items.resources}
+    assert len(items.resources) == len({one.key for one in items.resources}) == len(pairs)
     assert pairs == {(server, uri) for server, uris in servers.items() for uri in uris}
-    for one in offerings.resources:
-        assert offerings.owners(one.key) == ((one.server, one.original),)
+    for one in items.resources:
+        assert items.owners(one.key) == ((one.server, one.original),)
         assert one.key in (one.original, f"{QUALIFIED_URI_PREFIX}{one.server}/{one.original}")
 
 
@@ -113,7 +113,7 @@ def test_a_change_names_the_lists_that_it_touches() -> None:
     assert not CatalogChange(before, catalog(listing("a", prompts=["p"], resources=["u:x"])))
 
 
-def test_offerings_are_built_again_only_where_something_changed() -> None:
+def test_prompts_and_resources_are_built_again_only_where_something_changed() -> None:
     one = listing("a", prompts=["p"])
     before = catalog(one)
     assert catalog(one, previous=before).prompts_and_resources is before.prompts_and_resources
