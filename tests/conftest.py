@@ -1,8 +1,13 @@
-"""How many examples property tests take: few by default, many where there is time for them."""
+"""What holds for every test: how many examples property tests take, and that started gateways find compiled modules."""
 
 from __future__ import annotations
 
+import os
+
 from hypothesis import settings
+
+# Hundreds of gateways are started, and each would compile all of its modules again: a third of its start.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # Examples differ from run to run (no derandomize), and none has a deadline: a busy machine is no failure. Hypothesis
 # would choose another profile by itself where CI is set; the same command must mean the same everywhere.
