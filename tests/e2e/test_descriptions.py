@@ -91,10 +91,10 @@ async def test_a_sibling_is_named_while_it_is_served(era: str, tmp_path: Path) -
             both = "Does read.\n\nRelated server: b."
             await until_described(visitor, "a__read", both)
             assert (await visitor.listed())["b__find"]["description"] == "Does find.\n\nRelated server: a."
-            async with visitor.changes() as heard:
+            async with visitor.changes() as heard, anyio.create_task_group() as group:
                 await b.stop()
-                # Only now is it known to be gone.
-                await visitor.called("b__find", {})
+                # Only now is it known to be gone; the call itself waits until it is back.
+                group.start_soon(visitor.called, "b__find", {})
                 assert (await heard.next())["method"] == CHANGED
                 assert (await visitor.listed())["a__read"]["description"] == "Does read."
                 await b.start()

@@ -18,6 +18,8 @@ from support.gateways import TOKEN, glance_again
 from support.hooked import SAMPLES, Hooked, every_way, hooked, said, sample
 from support.upstreams.running import scripted_stdio_server, tool
 
+from gateway.cli import main
+
 KEY = "AKIAIOSFODNN7EXAMPLE"
 READ_ONLY = {**tool("look", what="string"), "annotations": {"readOnlyHint": True}}
 KEYS = {"auth": {"apiKeys": [{"name": name, "key": f"key-of-{name}"} for name in ("ann", "bob")]}}
@@ -144,19 +146,18 @@ async def test_a_log_has_every_call_on_both_routes_and_blocked_ones(tmp_path: Pa
         ({"name": "x", "cpex": "./absent.yaml"}, "cpex names a file that is not there"),
     ],
 )
-def test_a_wrong_entry_is_one_message_with_file_key_and_form(entry: dict[str, Any], words: str, tmp_path: Path) -> None:
+def test_a_wrong_entry_is_one_message_with_file_key_and_form(
+    entry: dict[str, Any], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "mcp.json"
     (tmp_path / "leaving.py").write_text("import sys\nsys.exit(0)\n")
     (tmp_path / "broken.py").write_text("class Hook(:\n")
     file.write_text(json.dumps({"mcpServers": {}, "gateway": {"hooks": [entry]}}))
-    done = subprocess.run(
-        [sys.executable, "-m", "gateway", "check", "--config", str(file)],
-        capture_output=True, text=True, timeout=60, env={**os.environ, "PYTHONPATH": str(SAMPLES.parents[1])},
-    )  # fmt: skip
-    assert done.returncode == 2, done.stderr
-    assert str(file) in done.stderr
-    assert words in done.stderr
-    assert "Traceback" not in done.stderr
+    assert main(["check", "--config", str(file)]) == 2
+    printed = capsys.readouterr().err
+    assert str(file) in printed
+    assert words in printed
+    assert "Traceback" not in printed
 
 
 def test_two_hooks_of_one_name_are_refused(tmp_path: Path) -> None:

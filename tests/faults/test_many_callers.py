@@ -46,6 +46,7 @@ def connect(gateway: RunningGateway, said: bytes) -> socket.socket:
     return caller
 
 
+@pytest.mark.heavy
 async def test_nine_thousand_idle_and_two_hundred_slow_callers_leave_the_others_served(tmp_path: Path) -> None:
     slow = (b"POST /mcp HTTP/1.1\r\nhost: 127.0.0.1\r\nx-slow: ", raw_post(b"{", "content-length: 1000", length=False))
     server, _ = scripted_stdio_server(tmp_path, "up", tools=builtin_tools("echo"))

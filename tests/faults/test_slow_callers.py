@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import pytest
 from anyio.abc import SocketStream
 from faults.observing import MIB, descriptors_of, eventually, rss_of
 from support.callers import call_of, hello, raw_exchange, raw_post, running_host, status_of
@@ -55,6 +56,7 @@ def never_reading(gateway: RunningGateway, request: bytes) -> socket.socket:
     return caller
 
 
+@pytest.mark.heavy  # half a minute of deadlines that are waited for
 async def test_slow_callers_and_such_as_never_read_are_cut_while_the_others_are_served(tmp_path: Path) -> None:
     body = raw_post(b"", "content-length: 1000", length=False)
     chunked = raw_post(b"", "transfer-encoding: chunked", length=False)

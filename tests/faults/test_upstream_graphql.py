@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import pytest
 from faults.observing import MIB, calling, eventually, rss_of, until_server
 from support.callers import call_of
 from support.gateways import glance_again, running_gateway, text_of
@@ -152,6 +153,7 @@ async def test_a_server_of_long_ago_is_asked_for_what_it_knows(tmp_path: Path) -
         assert len(server.asked()) == 2
 
 
+@pytest.mark.heavy
 async def test_thousands_of_files_are_taken_while_others_are_served(tmp_path: Path) -> None:
     healthy, _ = scripted_stdio_server(tmp_path, "calm", tools=builtin_tools("echo"))
     many = {f"{n:05}.graphql": f"query Number{n}($id: Int!) {{ employee(id: $id) {{ name }} }}" for n in range(2_000)}

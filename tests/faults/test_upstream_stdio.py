@@ -231,6 +231,7 @@ async def test_storms_of_notifications_errors_and_requests_are_bounded(tmp_path:
         assert gateway.log.stat().st_size < MIB
 
 
+@pytest.mark.heavy
 async def test_a_crash_loop_costs_few_starts_however_often_it_is_called(tmp_path: Path) -> None:
     dead, dead_record = scripted_stdio_server(tmp_path, "dead", faults={"exit_at_start": 3})
     brief, brief_record = scripted_stdio_server(tmp_path, "brief", tools=builtin_tools("exit"))
