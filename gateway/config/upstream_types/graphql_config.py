@@ -28,22 +28,31 @@ class GraphqlConfig(HeadersConfig):
     endpoint: WrittenText = Field(
         default="",
         repr=False,
-        description="graphql: the URL that operations go to.",
         json_schema_extra={"default": None},
+        description="graphql: URL that operations are sent to.",
     )
     operations: str | None = Field(
-        default=None, description="graphql: the folder of .graphql and .gql files, one operation in each."
+        default=None,
+        description="graphql: folder of .graphql and .gql files with one operation each, relative to this file.",
     )
     schema_file: str | None = Field(
         default=None,
         alias="schema",
-        description="graphql: a file with the schema, as SDL or introspection JSON; without it the endpoint is asked.",
+        description=(
+            "graphql: file with the schema, as SDL or as introspection JSON. By default the endpoint is asked for it."
+        ),
     )
     nullable: Literal["plain", "union"] = Field(
-        default="plain", description="graphql: whether arguments that take null are shown with it; all accept it."
+        default="plain",
+        description=(
+            "graphql: union shows null as a type of arguments that accept it; plain leaves it out. Null is "
+            "accepted either way."
+        ),
     )
-    exclude_mutations: bool = Field(default=False, description="graphql: mutations are neither listed nor sent.")
-    introspection_tools: bool = Field(default=False, description="graphql: adds get_schema and execute_graphql.")
+    exclude_mutations: bool = Field(default=False, description="graphql: whether mutations are left out.")
+    introspection_tools: bool = Field(
+        default=False, description="graphql: whether to add the tools get_schema and execute_graphql."
+    )
 
     @property
     def address(self) -> str:
