@@ -40,6 +40,11 @@ REPRESENTATIVE = ("claude-code", "cursor", "openai-strict")
 EVERY_HOST = [name if name in REPRESENTATIVE else pytest.param(name, marks=pytest.mark.heavy) for name in HOSTS]
 
 
+def test_every_dialect_has_a_simulated_host() -> None:
+    # `mcp` is the protocol itself, which changes nothing.
+    assert set(HOSTS) == set(DIALECTS) - {"mcp"}
+
+
 @pytest.mark.parametrize("label", [pytest.param("gw", marks=pytest.mark.heavy), "gateway"])
 @pytest.mark.parametrize("name", EVERY_HOST)
 def test_every_tool_of_real_servers_is_offered_uncut_and_callable_back(name: str, label: str) -> None:
