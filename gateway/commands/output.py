@@ -1,4 +1,4 @@
-"""Printing: tables for people, plain lines for pipes, JSON for programs."""
+"""Print results: tables on a terminal, tab-separated lines in a pipe, JSON on request."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def say(text: str) -> None:
-    """A line for the person: standard error."""
+    """A message for the person, on standard error."""
     print(f"typegate: {text}", file=sys.stderr, flush=True)
 
 
@@ -24,7 +24,7 @@ def warn(warnings: Iterable[str]) -> None:
 
 
 def text(value: str) -> None:
-    """A text of somebody else's, on standard output; harmless on a terminal, untouched in a pipe."""
+    """Text of an upstream on standard output: without control characters on a terminal, as it is in a pipe."""
     print(_CONTROL.sub("\ufffd", value) if sys.stdout.isatty() else value)
 
 

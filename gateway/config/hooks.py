@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from gateway.config.sections import Count, Seconds, Section, fault, is_http_url
+from gateway.config.section import Count, Seconds, Section, fault, is_http_url
 
 HookPhase = Literal[
     "beforeCall", "afterCall", "beforePrompt", "afterPrompt", "beforeResource", "afterResource"

@@ -1,4 +1,4 @@
-"""What the configuration file may say: one pydantic model, camelCase as in the files of hosts."""
+"""The model of the configuration file: pydantic, with keys in camelCase as in the files of hosts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pydantic import (
 )
 
 from gateway.config.hooks import HookConfig
-from gateway.config.sections import Count, Section, fault, near, not_boolean
+from gateway.config.section import Count, Section, fault, not_boolean, suggestion
 from gateway.config.server import Prefix, Repair, ServerConfig
 from gateway.config.upstream_types.registration import AnyServerConfig
 from registry.dialects.client_profiles import DIALECTS
@@ -26,8 +26,10 @@ _PROFILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
 
 class NamesConfig(Section):
-    """How wrapper names are compiled."""
+    """How wrapper names are built."""
 
+    # 48: hosts put a prefix of up to 16 characters before a name, and APIs take 64. At least 24: below, most names
+    # would be little but a hash. At most 128: the limit of MCP 2026-07-28.
     max_length: Count = Field(
         default=48,
         ge=24,
@@ -41,8 +43,9 @@ class NamesConfig(Section):
 
 
 class ListenConfig(Section):
-    """Where `typegate serve` listens, and for whom."""
+    """Where `typegate serve` listens, and which hosts and origins it accepts."""
 
+    # Loopback: a gateway that nobody configured must not be open to the network.
     host: str = Field(
         default="127.0.0.1",
         min_length=1,
@@ -70,7 +73,7 @@ class ApiKey(Section):
 
 
 class AuthConfig(Section):
-    """Who may call. Without keys everybody who reaches the port may."""
+    """Who may call. Without keys, everyone who can reach the port."""
 
     api_keys: list[ApiKey] = Field(
         default_factory=list, description="Keys of callers. Without any, everyone who can reach the port may call."
@@ -81,13 +84,14 @@ class AuthConfig(Section):
     def _no_two_alike(cls, keys: list[ApiKey]) -> list[ApiKey]:
         if len({key.name for key in keys}) < len(keys):
             raise fault("gives one name to two keys", "a name of its own for each key")
+        # One key for two callers would make the second one act, and be logged, as the first.
         if len({key.key.get_secret_value() for key in keys}) < len(keys):
             raise fault("gives one key two names", "a key of its own for each name")
         return keys
 
 
 class AdminConfig(Section):
-    """The administrator's token; TYPEGATE_ADMIN_TOKEN goes before it."""
+    """Access to the admin API."""
 
     token: SecretStr | None = Field(
         default=None,
@@ -119,9 +123,12 @@ class ProfileConfig(GroupConfig):
             "rest is found by find_tools."
         ),
     )
+    # Hosts that limit a list take about 128 tools of all servers together, and models choose worse beyond a hundred.
+    # At least 5: our own tools are always among them.
     max_tools: Count = Field(
         default=100, ge=5, description="With auto: most tools in the list, those of the gateway included."
     )
+    # A tenth of a context of 200,000 tokens, before the first message.
     max_tokens: Count = Field(default=20_000, ge=1, description="With auto: most tokens of the list.")
     dialect: str = Field(
         default="mcp", description="Host or model API whose rules for schemas and names the list has to satisfy."
@@ -142,7 +149,7 @@ class ProfileConfig(GroupConfig):
 
 
 class SearchConfig(Section):
-    """How find_tools searches."""
+    """Settings of `find_tools`."""
 
     synonyms: dict[str, list[str]] = Field(
         default_factory=dict, description="Words to search for in addition, by word."
@@ -153,14 +160,14 @@ class SearchConfig(Section):
 
 
 class GatewayConfig(Section):
-    """Everything that is about the gateway itself."""
+    """Settings of the gateway itself."""
 
     names: NamesConfig = Field(default=NamesConfig(), description="How wrapper names are built.")
     listen: ListenConfig = Field(
         default=ListenConfig(), description="Where to listen, and which hosts and origins to accept."
     )
     auth: AuthConfig = Field(default=AuthConfig(), description="Who may call.")
-    admin: AdminConfig = Field(default=AdminConfig(), description="Access to the admin API.")
+    admin: AdminConfig = Field(default=AdminConfig(), description="Who may use the admin API.")
     profiles: dict[str, ProfileConfig] = Field(
         default_factory=dict,
         description="Views of the catalog by name, each served at /mcp/NAME; `default` is served at /mcp.",
@@ -193,7 +200,9 @@ class GatewayConfig(Section):
             if not _PROFILE_NAME.fullmatch(name):
                 raise fault("is no name of a profile", "letters, digits, - and _", key=f"profiles.{name}")
             if profile.dialect not in DIALECTS:
-                raise fault("is no dialect", near(profile.dialect, list(DIALECTS)), key=f"profiles.{name}.dialect")
+                raise fault(
+                    "is no dialect", suggestion(profile.dialect, list(DIALECTS)), key=f"profiles.{name}.dialect"
+                )
             for group in profile.groups or ():
                 if group not in self.groups:
                     known = ", ".join(self.groups) or "none"
@@ -202,7 +211,7 @@ class GatewayConfig(Section):
 
 
 class NoteRequest(Section):
-    """What `POST /admin/notes` takes: a note about a tool, for as long as it is true."""
+    """The body of `POST /admin/notes`: a note about a tool."""
 
     wrapper: str = Field(min_length=1, description="The tool, by its wrapper name.")
     text: str = Field(min_length=1, description="Appended to the description of the tool.")
@@ -210,13 +219,14 @@ class NoteRequest(Section):
         default=False,
         description="Whether the note reports a failure; it is then removed after the next successful call.",
     )
+    # At most a year: a note that is to stay longer belongs into the configuration.
     seconds: Annotated[float, BeforeValidator(not_boolean), Field(gt=0, le=31_536_000)] | None = Field(
         default=None, description="Remove the note after this many seconds."
     )
 
 
 class ConfigFile(Section):
-    """The file as it is written; hosts keep other things beside our two blocks."""
+    """The file as it is written. Keys of other programs beside these are ignored."""
 
     model_config = ConfigDict(extra="ignore", title="typegate configuration")
 
@@ -228,11 +238,13 @@ class ConfigFile(Section):
         default_factory=dict,
         description="The same block under the name that VS Code uses; only one of the two may be given.",
     )
-    gateway: GatewayConfig = Field(default=GatewayConfig(), description="Settings of the gateway itself.")
+    gateway: GatewayConfig = Field(
+        default=GatewayConfig(), description="What is about the gateway and not about one server."
+    )
 
 
 class Config(BaseModel):
-    """What the rest of the program reads: servers by alias, in the order of the file."""
+    """A checked configuration: servers by alias, in the order of the file."""
 
     model_config = ConfigDict(frozen=True)
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ModelWrapValidatorHandler, model_validator
 
-from gateway.config.sections import Count, Seconds, Section
+from gateway.config.section import Count, Seconds, Section
 
 Prefix = Literal["always", "none"]
 Repair = Literal["off", "safe", "full"]

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from gateway.config.sections import WrittenText, fault
+from gateway.config.section import WrittenText, fault
 from gateway.config.server import ServerConfig
 from gateway.config.upstream_types.headers_config import HeadersConfig, check_url
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field, field_validator
 
-from gateway.config.sections import fault, is_http_url
+from gateway.config.section import fault, is_http_url
 from gateway.config.server import ServerConfig
 
 

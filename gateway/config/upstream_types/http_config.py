@@ -7,9 +7,9 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from gateway.config.sections import WrittenText, fault
+from gateway.config.section import WrittenText, fault
 from gateway.config.upstream_types.headers_config import HeadersConfig, check_url
-from gateway.config.upstream_types.stdio_config import both_ways
+from gateway.config.upstream_types.stdio_config import command_and_url
 
 
 class UrlConfig(HeadersConfig):
@@ -30,7 +30,7 @@ class UrlConfig(HeadersConfig):
     def check_entry(self, entry: Mapping[str, Any]) -> None:
         """See `ServerConfig.check_entry`."""
         if entry.get("command") is not None:
-            raise both_ways() if self.url else fault(f"is {self.type}, which has no command", "stdio", key="type")
+            raise command_and_url() if self.url else fault(f"is {self.type}, which has no command", "stdio", key="type")
         check_url(self.url, "url", "https://example.test/mcp")
 
 

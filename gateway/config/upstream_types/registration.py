@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, GetJsonSchemaHandler, TypeAdapter
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from gateway.config.sections import fault
+from gateway.config.section import fault
 from gateway.config.server import HostKeys, ServerConfig
 from gateway.config.upstream_types.graphql_config import GraphqlConfig
 from gateway.config.upstream_types.http_config import HttpConfig
@@ -81,7 +81,7 @@ def read_server(entry: object) -> ServerConfig:
     return _ENTRY.validate_python(entry)
 
 
-def strange_keys(entry: dict[str, Any]) -> list[str]:
+def unknown_keys(entry: dict[str, Any]) -> list[str]:
     """The keys of an entry that mean nothing for a server of its type."""
     model = _BY_NAME.get(_type_of(entry) or "", UPSTREAM_TYPES[0])
     known = {*model.keys(), *model.model_fields, *model.tolerated_keys}

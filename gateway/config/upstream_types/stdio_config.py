@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from gateway.config.sections import WrittenText, fault
+from gateway.config.section import WrittenText, fault
 from gateway.config.server import ServerConfig
 
 
@@ -41,7 +41,7 @@ class StdioConfig(ServerConfig):
         """See `ServerConfig.check_entry`."""
         if entry.get("url") is not None:
             if entry.get("command") is not None:
-                raise both_ways()
+                raise command_and_url()
             raise fault("is stdio, which has no url", "http or sse", key="type")
         if not self.command.strip():
             raise fault("is missing or empty", "the program to start, or a url beside it", key="command")
@@ -49,6 +49,6 @@ class StdioConfig(ServerConfig):
             raise fault("holds a NUL character", "text that can be an argument of a program", key="command")
 
 
-def both_ways() -> Exception:
+def command_and_url() -> Exception:
     """The fault of an entry with a program and an address."""
     return fault("has both command and url", "command for a process, or url for a server on the network")

@@ -1,4 +1,4 @@
-"""From the file's model to what the core understands: the shape of a server, and profiles."""
+"""Convert the model of the file to the types of the registry: the shape of a server, and profiles."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from registry.views.profile import Profile, Selection
 
 
 def shape_of(config: ServerConfig, prefix: Prefix, notes: Mapping[str, tuple[Note, ...]]) -> ServerShape:
-    """What the file says of one server and its tools, beside how it is reached.
+    """What the file says about one server and its tools, apart from how to reach it.
 
     Args:
         config: The server's entry.
-        prefix: What holds where the entry does not say.
-        notes: What operators have noted about its tools.
+        prefix: The default of the file, for entries without their own.
+        notes: Notes of operators about its tools.
     """
     tools = config.tools
     return ServerShape(
@@ -78,7 +78,8 @@ def _patterns(patterns: list[str] | None) -> tuple[str, ...] | None:
 
 
 def _overlay(config: ToolConfig) -> Overlay:
-    """What the file says of one tool; arguments that make no sense spoil only themselves."""
+    """The overrides of one tool. Invalid arguments disable only their own documentation."""
+    # Not an error of the whole file: one misspelt argument must not keep the gateway from starting.
     try:
         arguments, rejected = read_arguments(config.arguments), None
     except OverlayRejected as error:
