@@ -162,7 +162,7 @@ class SearchConfig(Section):
 class GatewayConfig(Section):
     """Settings of the gateway itself."""
 
-    names: NamesConfig = Field(default=NamesConfig(), description="How wrapper names are built.")
+    names: NamesConfig = Field(default=NamesConfig(), description="Length and prefix of wrapper names.")
     listen: ListenConfig = Field(
         default=ListenConfig(), description="Where to listen, and which hosts and origins to accept."
     )
