@@ -34,6 +34,7 @@ def admin_rows(url: str, path: str, token: str, query: Mapping[str, str] | None 
         NotReached: The gateway does not answer, or refuses.
     """
     found = admin_document(url, path, token, query)
+    # Each list is one member of its document; its name differs from route to route.
     if isinstance(found, dict):
         found = next((rows for rows in found.values() if isinstance(rows, list)), None)
     if not isinstance(found, list):
@@ -137,6 +138,7 @@ def _target(url: str) -> SplitResult:
 
 
 def _origin(target: SplitResult) -> str:
+    # Without user and password: it is printed.
     return f"{target.scheme}://{target.netloc.rpartition('@')[2]}"
 
 
@@ -153,6 +155,7 @@ def _send(
     body: bytes | None,
     headers: Mapping[str, str],
 ) -> http.client.HTTPResponse:
+    # Apart from the request: a refused connection means that no gateway runs, which needs other advice.
     try:
         connection.connect()
     except OSError as error:

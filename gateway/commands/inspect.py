@@ -59,6 +59,7 @@ def check(args: Namespace) -> int:
     if args.schema:
         from gateway.config.model import json_schema
 
+        # Before anything is read: editors ask for the schema without having a file.
         print(json.dumps(json_schema(), indent=2))
         return 0
     if args.config is None:
@@ -82,6 +83,7 @@ def check(args: Namespace) -> int:
         output.warn(inspection.warnings)
     for row in failed:
         output.say(f"{row.get('name')}: {row['lastError']}")
+    # Repaired tools work: they are shown, and are no fault.
     faults = [row for row in inspection.quarantine if row["status"] in _FAULTS or row["code"] in _FAULTS]
     for row in faults:
         output.say(f"{row['server']}: {row['tool']}: {row['status']}: {row['detail']}")
@@ -147,6 +149,7 @@ def hooks(args: Namespace) -> int:
         return 0
     joined = ("before", "after", "phases")
     for title, columns in (("wrappers", _HOOKED_COLUMNS), ("hooks", _HOOK_COLUMNS)):
+        # Nested members become cells, and empty lists dashes.
         rows = [{**row, **row.get("counts", {})} for row in found[title]]
         shown = [{**row, **{key: ", ".join(row[key]) for key in joined if row.get(key)}} for row in rows]
         output.table(title, columns, [{key: row[key] for key in row if row[key] != []} for row in shown])
@@ -165,7 +168,9 @@ def _inspect_config(args: Namespace) -> Inspection:
         from gateway.admin import rows
         from gateway.app import open_gateway
 
+        # Upstreams connect at the same time, so the slowest one bounds the wait.
         slowest_s = max((server.connect_timeout for server in config.servers.values()), default=0.0)
+        # No state: a check must not show a saved listing instead of the upstream, nor replace it.
         async with open_gateway(config, state_dir=None) as gateway:
             # Links keep their own deadlines; the margin covers listing after the slowest connection.
             await gateway.fleet.settled(slowest_s + _LISTING_S)

@@ -37,6 +37,7 @@ def as_json(value: object) -> None:
 def table(title: str, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
     """The named columns of `rows`: a table on a terminal, lines with tabs in a pipe."""
     cells = [[_cell(row.get(column)) for column in columns] for row in rows]
+    # Tabs: `cut` and `awk` take them apart without counting columns.
     if not sys.stdout.isatty():
         for line in cells:
             print("\t".join(line))

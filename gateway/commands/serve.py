@@ -118,6 +118,7 @@ def stdio(args: Namespace) -> int:
         known = ", ".join([DEFAULT, *config.gateway.profiles])
         raise UsageError(f"--profile {args.profile}: there is no such profile; expected one of: {known}")
 
+    # Imported inside: a host waits for its first answer, and a bridge needs nothing of a gateway.
     async def run_stdio() -> int:
         from gateway.serving.over_stdio import serve_stdio
 
@@ -157,7 +158,7 @@ def demo_config() -> Config:
     from gateway.config.model import Config
     from gateway.config.upstream_types.stdio_config import StdioConfig
 
-    # For a checkout that is run without being installed.
+    # For a checkout that is run without being installed; an installed package is found anyway.
     root = Path(__file__).parents[2]
     env = {} if root.name == "site-packages" else {"PYTHONPATH": str(root)}
     return Config(

@@ -33,6 +33,7 @@ def set_tool(args: Namespace) -> int:
         "hidden": args.hidden,
         "pinned": args.pinned,
     }
+    # None is a flag that was not given; False is --no-hidden.
     overrides = {key: value for key, value in given.items() if value is not None}
     if not documented and not overrides:
         raise UsageError(f"nothing to set; expected --argument {_FORM}, or an override such as --description TEXT")
@@ -57,6 +58,7 @@ def unset_tool(args: Namespace) -> int:
 
     def change(entry: Entry) -> None:
         if not args.argument and not args.key:
+            # edit_tool removes an entry that is left empty.
             entry.clear()
             return
         for key in args.key:
@@ -71,6 +73,7 @@ def unset_tool(args: Namespace) -> int:
             # From the end, so that the remaining positions stay valid.
             for at in reversed(found):
                 del known[at]
+        # An empty list would remain as noise in the file; it means the same as no key.
         if "arguments" in entry and not known:
             del entry["arguments"]
 
@@ -82,6 +85,7 @@ def unset_tool(args: Namespace) -> int:
 
 
 def _argument(text: str) -> dict[str, Any]:
+    # The description comes last because it may hold colons, as in "format: YYYY-MM-DD".
     name, _, rest = text.partition(":")
     kind, _, description = rest.partition(":")
     if not name.strip() or kind not in ARGUMENT_TYPES:

@@ -45,12 +45,14 @@ def shape_of(config: ServerConfig, prefix: Prefix, notes: Mapping[str, tuple[Not
         repair=config.repair,
         repairs={tool: one.repair for tool, one in tools.items() if one.repair is not None},
         defaults=config.defaults,
+        # Only tools with documentation: an empty overlay would cost every listing a merge.
         overlays={tool: _overlay(one) for tool, one in tools.items() if one.arguments or one.description},
     )
 
 
 def profile_of(name: str, config: ProfileConfig, whole: Config) -> Profile:
     """One profile, with its groups resolved."""
+    # None and an empty list differ: no restriction by groups, and nothing selected.
     groups = None
     if config.groups is not None:
         groups = tuple(_selection(whole.gateway.groups[group]) for group in config.groups)

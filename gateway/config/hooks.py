@@ -1,9 +1,9 @@
-"""What the file may say of hooks: which, on what, how long they may take, and what becomes of their failures."""
+"""The entry of a hook: what it is, which calls it runs for, how long it may take, and what its failures do."""
 
 from __future__ import annotations
 
 import re
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -12,8 +12,10 @@ from gateway.config.section import Count, Seconds, Section, fault, is_http_url
 HookPhase = Literal[
     "beforeCall", "afterCall", "beforePrompt", "afterPrompt", "beforeResource", "afterResource"
 ]  # fmt: skip
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
-_CARRIERS = ("use", "path", "webhook", "cpex")
+# It is a label of metrics and a part of log lines: printable without quotes, and short.
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+# The keys of which each entry has exactly one.
+_CARRIERS: Final = ("use", "path", "webhook", "cpex")
 
 
 class HookConditions(Section):
@@ -71,7 +73,9 @@ class HookConfig(Section):
     conditions: HookConditions = Field(
         default=HookConditions(), description="Which calls the hook runs for; by default all."
     )
+    # A caller waits for every hook in turn, and most hosts give up after 60 s.
     timeout: Seconds = Field(default=5.0, description="Seconds that the hook may take in each phase.")
+    # Most hooks enforce something: a call that could not be checked is not made.
     on_error: Literal["fail", "ignore"] = Field(
         default="fail",
         description=(
@@ -101,6 +105,7 @@ class HookConfig(Section):
         if len(given) != 1:
             what = f"has both {' and '.join(given)}" if given else "says not what it is"
             raise fault(what, "one of use, path, webhook, cpex")
+        # Whether the class exists is known only when it is imported, which is not for a model of a file.
         if self.path is not None and not all(self.path.rpartition(":")[::2]):
             raise fault("names no class", "package.module:Class or ./file.py:Class", key="path")
         if self.webhook is not None and not is_http_url(self.webhook):

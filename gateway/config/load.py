@@ -72,6 +72,7 @@ def parse(
     warnings = [f"{file}: {text}" for text in _unknown_root_keys(raw)]
 
     servers = ours.get(block) if block is not None else None
+    # Only in our blocks: keys of other programs may hold `${…}` with another meaning.
     ours = expand(
         ours,
         environ=os.environ if environ is None else environ,
@@ -86,12 +87,14 @@ def parse(
     _check_aliases(found, str(block), file)
     if isinstance(servers, dict):
         warnings += [f"{file}: {text}" for text in _unknown_server_keys(servers, str(block))]
-    found = {alias: one.with_absolute_paths(folder) for alias, one in found.items()}
+    # The working directory of a server is not that of whoever wrote the file.
+    found = {alias: server.with_absolute_paths(folder) for alias, server in found.items()}
     return Config(servers=found, gateway=checked.gateway, warnings=warnings, path=path)
 
 
 def _block(raw: dict[str, Any], file: str) -> str | None:
     present = [key for key in ("mcpServers", "servers") if raw.get(key) is not None]
+    # Merging them would need a rule for an alias in both; nobody has two on purpose.
     if len(present) == 2:
         raise ConfigError("stands beside mcpServers; expected one of the two", file=file, key="servers")
     if present:
@@ -107,6 +110,7 @@ def _block(raw: dict[str, Any], file: str) -> str | None:
 def _unknown_root_keys(raw: dict[str, Any]) -> Iterator[str]:
     """Warnings about keys beside our blocks. They are no errors: hosts keep settings of their own there."""
     for key in raw:
+        # `inputs` is what VS Code asks its user for; `$schema` is for editors.
         if key not in {"mcpServers", "servers", "gateway", "$schema", "inputs"}:
             guess = suggestion(key, ["gateway", "mcpServers"]).split(", or")[0]
             hint = f"; expected {guess}" if "did you mean" in guess else ""
@@ -151,6 +155,7 @@ def refusal(error: ValidationError, file: str) -> ConfigError:
 def _path(location: tuple[int | str, ...]) -> str:
     path = ""
     for part in location:
+        # pydantic's mark for a wrong key of a mapping: the key itself stands before it.
         if part != "[key]":
             path = join(path, part)
     return path

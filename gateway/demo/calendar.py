@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime, time, timedelta
-from typing import Any
+from typing import Any, Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from mcp.server import Server, ServerRequestContext
@@ -19,7 +19,8 @@ from gateway.demo import answer, run
 
 _TEXT = {"type": "string"}
 _DAY = {"type": "string", "format": "date", "pattern": r"^\d{4}-\d{2}-\d{2}$"}
-_MAX_SPAN_DAYS = 62
+# Two months: an answer stays a page of text, and a mistaken year is refused.
+_MAX_SPAN_DAYS: Final = 62
 
 _ACCOUNTS: tuple[dict[str, Any], ...] = (
     {"accountId": "work", "address": "robin@example.com", "displayName": "Robin (work)", "default": True},
@@ -50,6 +51,7 @@ def _list_of(key: str, properties: dict[str, Any]) -> dict[str, Any]:
     return {"type": "object", "properties": {key: {"type": "array", "items": items}}, "required": [key]}
 
 
+# All four hints: an absent destructiveHint or openWorldHint means true, and hosts then ask before each call.
 _READ_ONLY = {"readOnlyHint": True, "destructiveHint": False, "idempotentHint": True, "openWorldHint": False}
 _MESSAGE = {
     "messageId": _TEXT,
@@ -152,6 +154,7 @@ def _day(arguments: Mapping[str, Any], key: str) -> date:
         raise Refusal(f"'{key}' must be a date as YYYY-MM-DD") from None
 
 
+# Events are computed from the routine, so that any day of any year has the same ones.
 @dataclass(slots=True, kw_only=True)
 class Calendar:
     """The state of one running server: what was sent, and a routine that yields events for any day."""
@@ -182,6 +185,7 @@ class Calendar:
         name = _required(arguments, "timeZone", str)
         try:
             zone = ZoneInfo(name)
+        # ZoneInfo reads a file of that name: ValueError for a path outwards, OSError for a directory.
         except (ZoneInfoNotFoundError, ValueError, OSError):
             raise Refusal(f"'{name}' is no time zone known here") from None
         first = _day(arguments, "startDate")
@@ -246,6 +250,7 @@ def server() -> Server[Any]:
             result = tool(params.arguments or {})
         except Refusal as error:
             return answer(str(error), is_error=True)
+        # Text and data: hosts of earlier protocol versions show only the text.
         return answer(json.dumps(result, ensure_ascii=False), result)
 
     return Server(

@@ -155,9 +155,7 @@ async def test_hints_of_the_configuration_stand_where_the_upstream_has_none(era:
 
 
 @in_both_eras
-async def test_titles_and_descriptions_hold_the_words_of_server_and_tool_where_a_host_searches_them(
-    era: str, tmp_path: Path
-) -> None:
+async def test_titles_and_descriptions_hold_the_words_that_a_host_searches(era: str, tmp_path: Path) -> None:
     wordless = {"name": "getOpen_orders", "inputSchema": {"type": "object"}}
     titled = {**tool("close"), "title": "Close it"}
     telling = {**tool("sum"), "description": "The sum of what the shop on the web has sold."}

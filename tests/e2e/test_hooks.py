@@ -356,9 +356,7 @@ async def test_the_flat_shape_refuses_an_argument_named_metadata_and_passes_all_
 
 
 @pytest.mark.parametrize("route", ROUTES)
-async def test_a_question_in_mid_call_is_answered_although_a_hook_changes_the_call_each_time(
-    route: str, tmp_path: Path
-) -> None:
+async def test_a_question_in_mid_call_is_answered_although_a_hook_changes_the_call(route: str, tmp_path: Path) -> None:
     script = {"modern": True, "tools": [tool("elicit", message="string")]}
     async with hooked(tmp_path, sample("Nonce"), sample("Recorder"), **script) as up:
         asks = {"_meta": envelope(**{META + "clientCapabilities": {"elicitation": {"form": {}}}})}

@@ -60,7 +60,7 @@ def tools_of(deeds: Iterable[str]) -> list[dict[str, Any]]:
     return [tool(named(deed)) for deed in deeds]
 
 
-async def test_a_hook_that_fails_before_a_call_fails_that_call_and_the_upstream_is_not_called(tmp_path: Path) -> None:
+async def test_a_hook_that_fails_before_a_call_fails_it_without_calling_the_upstream(tmp_path: Path) -> None:
     async with hooked(tmp_path, *(hostile_to_its_tool(deed) for deed in BEFORE), tools=tools_of(BEFORE)) as up:
         for deed, words in BEFORE.items():
             answer = await up.ask("modern", "wrapper", named(deed), {"secret": "s3cr3t"})
@@ -160,7 +160,7 @@ async def test_a_principal_whose_calls_make_a_hook_fail_does_not_shut_it_for_oth
         assert "isError" not in answer["result"]
 
 
-async def test_a_plain_function_that_hangs_is_left_in_its_thread_and_the_gateway_still_ends(tmp_path: Path) -> None:
+async def test_a_hanging_plain_function_stays_in_its_thread_and_the_gateway_still_ends(tmp_path: Path) -> None:
     async with hooked(tmp_path, sample("Blocking", timeout=0.2)) as up:
         answer = await up.ask("modern", "wrapper", "echo", {})
         assert "Hook 'blocking' did not answer within 0.2 s" in said(answer)

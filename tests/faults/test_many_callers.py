@@ -140,7 +140,7 @@ async def test_callers_cannot_take_the_descriptors_that_upstreams_need(tmp_path:
         assert "Traceback" not in gateway.logged()
 
 
-async def test_without_any_descriptor_old_work_ends_new_work_is_refused_and_all_comes_back(tmp_path: Path) -> None:
+async def test_without_descriptors_new_work_is_refused_and_everything_recovers(tmp_path: Path) -> None:
     tools = builtin_tools("sleep", "exit", "reset", "echo")
     stdio, record = scripted_stdio_server(tmp_path, "up", tools=tools)
     async with (

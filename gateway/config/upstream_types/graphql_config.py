@@ -70,12 +70,15 @@ class GraphqlConfig(HeadersConfig):
             if entry.get(key) is not None:
                 raise fault(f"is graphql, which has no {key}", "endpoint: the URL that operations go to", key="type")
         check_url(self.endpoint, "endpoint", "https://example.test/graphql")
+        # Without either there is no tool at all.
         if self.operations is None and not self.introspection_tools:
             expected = "a folder of .graphql files, or introspectionTools: true"
             raise fault("is missing", expected, key="operations")
         for key, path in (("operations", self.operations), ("schema", self.schema_file)):
+            # Whether it exists is no question of the file: a folder that appears later is taken then.
             if path is not None and (not path.strip() or "\0" in path):
                 raise fault("is no path", "where it is, relative to this file", key=key)
+        # A GraphQL endpoint has no way to ask: the key would be without effect, and its author would not know.
         if self.elicitation:
             raise fault("is graphql, which asks nobody", "elicitation: false", key="type")
 

@@ -28,6 +28,7 @@ class HeadersConfig(ServerConfig):
     @field_validator("headers")
     @classmethod
     def _headers_fit_on_a_line(cls, headers: dict[str, str]) -> dict[str, str]:
+        # A line break in a value would add headers of its own to every request.
         for name, value in headers.items():
             if not name or not name.isascii() or any(c.isspace() or c in ':"(),/;<=>?@[\\]{}' for c in name):
                 raise fault("is no header name", "letters, digits and -", key=name)

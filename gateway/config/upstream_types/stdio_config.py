@@ -45,6 +45,7 @@ class StdioConfig(ServerConfig):
             raise fault("is stdio, which has no url", "http or sse", key="type")
         if not self.command.strip():
             raise fault("is missing or empty", "the program to start, or a url beside it", key="command")
+        # exec would fail on it with an error that names neither the file nor the key.
         if "\0" in self.command or any("\0" in arg for arg in self.args):
             raise fault("holds a NUL character", "text that can be an argument of a program", key="command")
 
