@@ -212,9 +212,8 @@ def parser() -> argparse.ArgumentParser:
     )
     call.add_argument("--url", help="the /mcp address (default: http://127.0.0.1:8765/mcp)")
     call.add_argument("--api-key", metavar="KEY", help="default: TYPEGATE_API_KEY")
-    call.add_argument(
-        "--timeout", type=_seconds, default=_CALL_TIMEOUT_S, metavar="SECONDS", help=f"default: {_CALL_TIMEOUT_S:.0f}"
-    )
+    about = f"seconds without an answer before it gives up (default: {_CALL_TIMEOUT_S:.0f})"
+    call.add_argument("--timeout", type=_seconds, default=_CALL_TIMEOUT_S, metavar="SECONDS", help=about)
     call.add_argument("--json", action="store_true", help="print the whole result as JSON")
     return root
 

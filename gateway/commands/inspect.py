@@ -127,7 +127,9 @@ def tools(args: Namespace) -> int:
             return 0
         output.table("wrappers", _WRAPPER_COLUMNS, rows)
         arguments = [
-            {"wrapper": row["name"], "argument": one["name"], **one} for row in rows for one in row.get("arguments", ())
+            {"wrapper": row["name"], "argument": argument["name"], **argument}
+            for row in rows
+            for argument in row.get("arguments", ())
         ]
         if arguments:
             output.table("arguments", _ARGUMENT_COLUMNS, arguments)

@@ -66,9 +66,13 @@ def unset_tool(args: Namespace) -> int:
         known = entry.get("arguments")
         known = known if isinstance(known, list) else []
         for name in args.argument:
-            found = [at for at, one in enumerate(known) if isinstance(one, dict) and one.get("name") == name]
+            found = [
+                at for at, argument in enumerate(known) if isinstance(argument, dict) and argument.get("name") == name
+            ]
             if not found:
-                listed = ", ".join(str(one.get("name")) for one in known if isinstance(one, dict)) or "none"
+                listed = (
+                    ", ".join(str(argument.get("name")) for argument in known if isinstance(argument, dict)) or "none"
+                )
                 raise UsageError(f"the file documents no argument '{name}' of this tool; expected one of: {listed}")
             # From the end, so that the remaining positions stay valid.
             for at in reversed(found):
@@ -100,11 +104,11 @@ def _document(entry: Entry, documented: list[dict[str, Any]], required: set[str]
     known = entry.get("arguments")
     if not isinstance(known, list):
         known = entry["arguments"] = []
-    places = {one.get("name"): at for at, one in enumerate(known) if isinstance(one, dict)}
+    positions = {argument.get("name"): at for at, argument in enumerate(known) if isinstance(argument, dict)}
     for argument in documented:
         if argument["name"] in required:
             argument["required"] = True
-        at = places.get(argument["name"])
+        at = positions.get(argument["name"])
         if at is None:
             known.append(argument)
         else:

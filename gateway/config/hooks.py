@@ -19,7 +19,7 @@ _CARRIERS: Final = ("use", "path", "webhook", "cpex")
 
 
 class HookConditions(Section):
-    """Which calls a hook is for: each that is given narrows further; `*` is all, empty is none."""
+    """Which calls a hook runs for. All given conditions have to match; an empty list matches nothing."""
 
     wrappers: list[str] | None = Field(
         default=None, description="Patterns of wrapper or tool names, prompt names, or resource URIs."
@@ -32,7 +32,7 @@ class HookConditions(Section):
 
 
 class HookConfig(Section):
-    """One hook; exactly one of `use`, `path`, `webhook` and `cpex` says what it is."""
+    """One hook. Exactly one of `use`, `path`, `webhook` and `cpex` is given."""
 
     name: str = Field(description="Name of the hook in logs, errors and /admin/hooks.")
     use: str | None = Field(

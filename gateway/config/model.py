@@ -101,7 +101,7 @@ class AdminConfig(Section):
 
 
 class GroupConfig(Section):
-    """A selection of servers and tools by patterns: each that is given narrows further; `*` is all, empty is none."""
+    """A selection of servers and tools by patterns. All given keys have to match; an empty list matches nothing."""
 
     servers: list[str] | None = Field(default=None, description="Patterns of server aliases.")
     tags: list[str] | None = Field(

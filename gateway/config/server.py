@@ -1,4 +1,4 @@
-"""What every upstream's entry in the configuration has, whatever its type."""
+"""The keys that the entry of an upstream has whatever its type, and those of its tools."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class HostKeys(BaseModel):
 
 
 class ToolConfig(Section):
-    """What is said about one tool of one server, by the name that its upstream gives it."""
+    """Overrides and documentation of one tool, by the name that its upstream gives it."""
 
     name: str | None = Field(
         default=None, min_length=1, description="Name of the tool in its wrapper name, in place of the upstream's."
@@ -68,7 +68,7 @@ class ToolConfig(Section):
 
 
 class ServerConfig(Section):
-    """One upstream. The host's own keys stay as hosts write them; unknown ones are ignored by the loader.
+    """One upstream. Keys of hosts stay as hosts write them; unknown ones are ignored with a warning.
 
     Each type of upstream is a subclass, which declares for every field of its own what a change of it means.
 
@@ -154,7 +154,8 @@ class ServerConfig(Section):
         ),
     )
     tools: dict[str, ToolConfig] = Field(
-        default_factory=dict, description="What is said of single tools, by the name that the upstream gives them."
+        default_factory=dict,
+        description="Overrides and documentation of single tools, by the upstream's names of them.",
     )
 
     @property

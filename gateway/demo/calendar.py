@@ -164,7 +164,7 @@ class Calendar:
     def send_email(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Keep the message as sent and return it with its identifier."""
         to = _required(arguments, "to", list)
-        if not to or not all(isinstance(one, str) and "@" in one for one in to):
+        if not to or not all(isinstance(address, str) and "@" in address for address in to):
             raise Refusal("'to' must list at least one address")
         message = {
             "messageId": f"m-{len(self.sent) + 1}",
@@ -218,10 +218,10 @@ class Calendar:
         account = arguments.get("accountId")
         if account is not None:
             self._account(account)
-        return {"messages": [one for one in self.sent if account in (None, one["accountId"])]}
+        return {"messages": [message for message in self.sent if account in (None, message["accountId"])]}
 
     def _account(self, account: object) -> str:
-        known = [one["accountId"] for one in _ACCOUNTS]
+        known = [known_account["accountId"] for known_account in _ACCOUNTS]
         if not isinstance(account, str) or account not in known:
             raise Refusal(f"unknown accountId; the accounts are {', '.join(known)}")
         return account
@@ -236,7 +236,7 @@ def server() -> Server[Any]:
         "get_calendar_events": calendar.get_calendar_events,
         "list_sent": calendar.list_sent,
     }
-    tools = [Tool.model_validate(one) for one in DEFINITIONS]
+    tools = [Tool.model_validate(definition) for definition in DEFINITIONS]
     schemas = {tool.name: tool.input_schema for tool in tools}
 
     async def list_tools(context: ServerRequestContext[Any], params: PaginatedRequestParams | None) -> ListToolsResult:

@@ -1,4 +1,4 @@
-"""What upstreams have in common that are reached over HTTP: headers of their own."""
+"""Headers, for all types of upstreams that are reached over HTTP."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class HeadersConfig(ServerConfig):
 
 
 def check_url(url: str, key: str, example: str) -> None:
-    """Raise `fault` for what is no address of a server."""
+    """Raise `fault` unless this is an absolute http or https URL."""
     expected = f"an absolute URL, as {example}"
     if not url:
         raise fault("is missing or empty", expected, key=key)

@@ -35,7 +35,7 @@ class UrlConfig(HeadersConfig):
 
 
 class HttpConfig(UrlConfig):
-    """A URL that is spoken Streamable HTTP to first."""
+    """An MCP server at a URL; Streamable HTTP is tried first."""
 
     connector = "gateway.upstream.mcp_connectors:HttpConnector"
     inferred_from = "url"

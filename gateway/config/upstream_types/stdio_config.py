@@ -12,7 +12,7 @@ from gateway.config.server import ServerConfig
 
 
 class StdioConfig(ServerConfig):
-    """A program to start."""
+    """An MCP server that is started as a child process."""
 
     connector = "gateway.upstream.mcp_connectors:StdioConnector"
     inferred_from = "command"
@@ -51,5 +51,5 @@ class StdioConfig(ServerConfig):
 
 
 def command_and_url() -> Exception:
-    """The fault of an entry with a program and an address."""
+    """The error of an entry that has both."""
     return fault("has both command and url", "command for a process, or url for a server on the network")
