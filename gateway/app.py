@@ -24,9 +24,9 @@ from gateway.calls.search_tools import SearchTools
 from gateway.calls.unknown_tool import UnknownToolErrors
 from gateway.calls.upstream_subscriptions import UpstreamSubscriptions
 from gateway.cluster.role import WorkerRole
+from gateway.config.conversion import profile_of
 from gateway.config.model import Config
 from gateway.config.plan import Steps, plan
-from gateway.config.shapes import profile_of
 from gateway.downstream.changes import ChangeAnnouncer
 from gateway.downstream.server import McpServer
 from gateway.downstream.subscriptions import Subscriptions

@@ -1,4 +1,4 @@
-"""The command line: what can be said, and how it is refused. The doing is in `gateway.commands`."""
+"""The command line: parse arguments, refuse wrong ones in one line. The commands are in `gateway.commands`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import NoReturn
+from typing import Final, NoReturn
 
 from gateway.errors import ConfigError, GatewayError
 
@@ -25,6 +25,7 @@ examples:
 
 _SERVE = """\
 Serve a configuration over Streamable HTTP until SIGINT or SIGTERM.
+A changed file is applied while it runs; SIGHUP applies it at once.
 
 examples:
   typegate serve --config mcp.json
@@ -34,6 +35,7 @@ examples:
 
 _STDIO = """\
 The same gateway over stdin and stdout, for hosts that only start processes; or a bridge to a running one.
+With --config it connects to the servers itself; with --url it passes everything to a gateway that runs already.
 
 examples:
   typegate stdio --config mcp.json
@@ -50,6 +52,7 @@ examples:
 
 _CHECK = """\
 Connect to every server once; show what would be registered and every warning.
+Quarantined tools are those that would break a host's list; the reason stands beside each.
 Exit code: 0 all well, 1 something failed, 2 the configuration is wrong.
 
 examples:
@@ -69,7 +72,7 @@ examples:
 """
 
 _TOOLS = """\
-The wrappers of a running gateway, or those of a configuration.
+The wrappers of a running gateway, or those of a configuration. A wrapper is a tool under its own name here.
 
 examples:
   typegate tools
@@ -98,6 +101,7 @@ examples:
 
 _CALL = """\
 Call one wrapper of a running gateway and print its result.
+Wrong arguments are answered with what is missing and an example of a call that works.
 Exit code: 0 a result, 1 an error result or no gateway, 2 wrong usage.
 
 examples:
@@ -108,15 +112,25 @@ examples:
 """
 
 
+# Each worker has connections of its own to every upstream; more than 64 would burden those before they help.
+_MAX_WORKERS: Final = 64
+# A day, as for every time in the configuration.
+_MAX_TIMEOUT_S: Final = 86_400
+# Longer than the gateway waits for an upstream by default, so that its own answer comes first.
+_CALL_TIMEOUT_S: Final = 300.0
+# As shells report a program that SIGINT ended: 128 + 2.
+_INTERRUPTED: Final = 130
+
+
 class _Parser(argparse.ArgumentParser):
-    """An argument parser that refuses in one line."""
+    """An argument parser whose errors are one line."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message} (`{self.prog} --help` shows how)\n")
 
 
 def parser() -> argparse.ArgumentParser:
-    """Every command with its flags. Handlers are named, not imported: `stdio` must start quickly."""
+    """The parser of every command. Handlers are named, not imported: `stdio` must start quickly."""
     root = _Parser(prog="typegate", description=_ABOUT, formatter_class=argparse.RawDescriptionHelpFormatter)
     root.add_argument("--version", action="version", version=f"typegate {_version()}")
     commands = root.add_subparsers(title="commands", metavar="COMMAND", parser_class=_Parser, required=True)
@@ -132,7 +146,7 @@ def parser() -> argparse.ArgumentParser:
     _config(serve, required=True)
     serve.add_argument("--host", help="address to listen on (default: the configuration's, 127.0.0.1)")
     serve.add_argument("--port", type=_port, help="port to listen on, 0 for any (default: 8765)")
-    about = "processes that share the port, one for each core to use; 1 to 64 (default: 1)"
+    about = f"processes that share the port, one for each core to use; 1 to {_MAX_WORKERS} (default: 1)"
     serve.add_argument("--workers", type=_workers, default=1, metavar="N", help=about)
     _state(serve)
     _verbose(serve)
@@ -198,7 +212,8 @@ def parser() -> argparse.ArgumentParser:
     )
     call.add_argument("--url", help="the /mcp address (default: http://127.0.0.1:8765/mcp)")
     call.add_argument("--api-key", metavar="KEY", help="default: TYPEGATE_API_KEY")
-    call.add_argument("--timeout", type=_seconds, default=300.0, metavar="SECONDS", help="default: 300")
+    about = f"seconds without an answer before it gives up (default: {_CALL_TIMEOUT_S:.0f})"
+    call.add_argument("--timeout", type=_seconds, default=_CALL_TIMEOUT_S, metavar="SECONDS", help=about)
     call.add_argument("--json", action="store_true", help="print the whole result as JSON")
     return root
 
@@ -206,7 +221,7 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # Upstreams choose their texts; a terminal that cannot show one is told so, not failed at.
+        # Upstreams choose their texts. A character that the terminal cannot show is escaped, and is no error.
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         args = parser().parse_args(argv)
@@ -219,7 +234,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as stop:  # argparse: --help, --version, wrong usage
         return stop.code if isinstance(stop.code, int) else 2
     except KeyboardInterrupt:
-        return 130
+        return _INTERRUPTED
     except BrokenPipeError:
         # The reader has gone, as with `| head`. Python would complain once more when it closes stdout.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -229,15 +244,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _refuse(error: BaseException) -> int:
-    """One message and an exit code for an error that a person can mend; a bug keeps its traceback."""
+    """Print an error that the user can fix, and return the exit code. A bug keeps its traceback."""
     from gateway.commands.locations import UsageError
 
     cause = error
     while isinstance(cause, BaseExceptionGroup):
-        # A task group wraps what went wrong in one of its tasks; the first fault is what matters.
+        # A task group wraps the errors of its tasks; ours explains more than what it caused in others.
         cause = next((e for e in cause.exceptions if isinstance(e, GatewayError)), cause.exceptions[0])
     if isinstance(cause, KeyboardInterrupt):
-        return 130
+        return _INTERRUPTED
     if not isinstance(cause, GatewayError | OSError):
         raise error
     print(f"typegate: {cause}", file=sys.stderr)
@@ -289,14 +304,15 @@ def _running(command: argparse.ArgumentParser) -> None:
 
 
 def _port(text: str) -> int:
+    # int() alone would take digits of every script, signs, spaces and underscores.
     if not text.isascii() or not text.isdigit() or int(text) > 65_535:
         raise argparse.ArgumentTypeError(f"{text!r} is no port; expected a number from 0 to 65535")
     return int(text)
 
 
 def _workers(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= 64:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of workers; expected one from 1 to 64")
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= _MAX_WORKERS:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of workers; expected one from 1 to {_MAX_WORKERS}")
     return int(text)
 
 
@@ -305,7 +321,7 @@ def _seconds(text: str) -> float:
         seconds = float(text)
     except ValueError:
         seconds = -1.0
-    if not 0 < seconds <= 86_400:
+    if not 0 < seconds <= _MAX_TIMEOUT_S:
         raise argparse.ArgumentTypeError(f"{text!r} is no time; expected seconds, as 30")
     return seconds
 

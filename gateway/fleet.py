@@ -15,9 +15,9 @@ import anyio.to_thread
 from anyio.abc import TaskGroup
 
 from gateway import snapshot
+from gateway.config.conversion import shape_of
 from gateway.config.plan import Steps
 from gateway.config.server import Prefix, ServerConfig
-from gateway.config.shapes import shape_of
 from gateway.discovery import INLINE_TOOLS, listing_of
 from gateway.errors import ConfigError
 from gateway.snapshot import Saved

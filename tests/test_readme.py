@@ -53,7 +53,7 @@ def test_what_hosts_are_told_to_start_is_a_command_that_exists() -> None:
     for text in blocks("json"):
         for server in parse(text, environ={}).servers.values():
             if server.type == "stdio":
-                assert parser().parse_args(server.args).handler == "serving:stdio"
+                assert parser().parse_args(server.args).handler == "serve:stdio"
 
 
 @pytest.mark.parametrize("line", typegate_lines())
@@ -64,16 +64,16 @@ def test_every_command_and_flag_in_the_readme_exists(line: str) -> None:
 def test_every_command_is_shown_in_the_readme() -> None:
     shown = {understood(line).handler for line in typegate_lines()}
     assert shown == {
-        "serving:serve",
-        "serving:stdio",
-        "serving:demo",
-        "configuring:set_tool",
-        "configuring:unset_tool",
-        "looking:check",
-        "looking:servers",
-        "looking:tools",
-        "looking:hooks",
-        "calling:call",
+        "serve:serve",
+        "serve:stdio",
+        "serve:demo",
+        "tool:set_tool",
+        "tool:unset_tool",
+        "inspect:check",
+        "inspect:servers",
+        "inspect:tools",
+        "inspect:hooks",
+        "call:call",
     }
 
 

@@ -1,4 +1,7 @@
-"""Talk to a running gateway over HTTP: its admin API, and single requests of the 2026-07-28 protocol."""
+"""A client of a running gateway: its admin API, and single requests of protocol version 2026-07-28.
+
+On `http.client`, which is imported in milliseconds: a command line is to answer at once.
+"""
 
 from __future__ import annotations
 
@@ -13,20 +16,25 @@ from gateway import __version__
 from gateway.commands.locations import NotReached, UsageError
 from gateway.protocol import MODERN_VERSIONS, envelope, header_value
 
+# The default of `gateway.listen`.
 DEFAULT_URL: Final = "http://127.0.0.1:8765/mcp"
+# Far above any list or result that the gateway sends: it only keeps another program at that port from filling memory.
 MAX_ANSWER_BYTES: Final = 256 * 1024 * 1024
+# Nothing that is asked for here waits for an upstream; as long as proxies on the way usually wait.
+REQUEST_S: Final = 30.0
 _META: Final = envelope({"name": "typegate-cli", "version": __version__})
 
 Notice = Callable[[dict[str, Any]], None]
 
 
-def admin(url: str, path: str, token: str, query: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
+def admin_rows(url: str, path: str, token: str, query: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
     """The rows that `GET path` of the admin API answers with.
 
     Raises:
         NotReached: The gateway does not answer, or refuses.
     """
-    found = admin_answer(url, path, token, query)
+    found = admin_document(url, path, token, query)
+    # Each list is one member of its document; its name differs from route to route.
     if isinstance(found, dict):
         found = next((rows for rows in found.values() if isinstance(rows, list)), None)
     if not isinstance(found, list):
@@ -34,7 +42,7 @@ def admin(url: str, path: str, token: str, query: Mapping[str, str] | None = Non
     return found
 
 
-def admin_answer(url: str, path: str, token: str, query: Mapping[str, str] | None = None) -> Any:
+def admin_document(url: str, path: str, token: str, query: Mapping[str, str] | None = None) -> Any:
     """What `GET path` of the admin API answers with.
 
     Raises:
@@ -43,7 +51,7 @@ def admin_answer(url: str, path: str, token: str, query: Mapping[str, str] | Non
     target = _target(url)
     wanted = path + (f"?{urlencode(query)}" if query else "")
     headers = {"Authorization": f"Bearer {token}", "Accept": "application/json"}
-    with closing(_connection(target, timeout_s=30.0)) as connection:
+    with closing(_connection(target, timeout_s=REQUEST_S)) as connection:
         answer = _send(connection, target, "GET", wanted, None, headers)
         body = _read(answer, target)
     if answer.status == 401:
@@ -70,7 +78,7 @@ def request(
         method: The JSON-RPC method.
         params: Its parameters, without `_meta`.
         api_key: Sent as a bearer token.
-        timeout_s: How long no byte may come before we give up.
+        timeout_s: The longest pause between two bytes of the response.
         headers: More headers, as `Mcp-Param-…`.
         notice: Called with each notification that comes before the answer.
 
@@ -130,6 +138,7 @@ def _target(url: str) -> SplitResult:
 
 
 def _origin(target: SplitResult) -> str:
+    # Without user and password: it is printed.
     return f"{target.scheme}://{target.netloc.rpartition('@')[2]}"
 
 
@@ -146,6 +155,7 @@ def _send(
     body: bytes | None,
     headers: Mapping[str, str],
 ) -> http.client.HTTPResponse:
+    # Apart from the request: a refused connection means that no gateway runs, which needs other advice.
     try:
         connection.connect()
     except OSError as error:
@@ -200,4 +210,5 @@ def _events(answer: http.client.HTTPResponse, target: SplitResult) -> Iterator[d
             if isinstance(found, dict):
                 yield found
         if not line:
+            # The stream has ended. An event without its blank line is incomplete, and not delivered.
             return

@@ -1,4 +1,4 @@
-"""`typegate call`: one wrapper, one call, its result."""
+"""`typegate call`: call one tool of a running gateway and print its result."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import json
 import os
 import sys
 from argparse import Namespace
-from typing import Any
+from typing import Any, Final
 
 from gateway.commands import output
 from gateway.commands.admin_client import DEFAULT_URL, request
 from gateway.commands.locations import UsageError
 from gateway.protocol import header_value
 
-_HEADER_MISMATCH = -32020
+# JSON-RPC code of 2026-07-28 for a request whose headers differ from its body, or are missing.
+_HEADER_MISMATCH: Final = -32020
 
 
 def call(args: Namespace) -> int:
@@ -67,6 +68,7 @@ def _arguments(text: str | None, pairs: list[str]) -> dict[str, Any]:
         try:
             arguments[key] = json.loads(value)
         except (ValueError, RecursionError):
+            # Text need not be quoted twice, once for the shell and once for JSON.
             arguments[key] = value
     return arguments
 
@@ -127,6 +129,7 @@ def _content_text(item: dict[str, Any]) -> str:
         case "resource_link":
             return f"[resource {item.get('uri')}]"
         case kind:
+            # Base64: four characters for three bytes.
             size = len(str(item.get("data", ""))) * 3 // 4
             return f"[{kind} {item.get('mimeType', '')}, about {size} bytes; --json shows it]"
 

@@ -1,4 +1,4 @@
-"""`typegate check`, `servers` and `tools`: what there is, or what there would be."""
+"""`typegate check`, `servers`, `tools` and `hooks`: show a running gateway, or what a configuration would register."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ import os
 import sys
 from argparse import Namespace
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from gateway.commands import output
-from gateway.commands.admin_client import DEFAULT_URL, admin, admin_answer, request
+from gateway.commands.admin_client import DEFAULT_URL, REQUEST_S, admin_document, admin_rows, request
 from gateway.commands.locations import NotReached, UsageError, admin_token
 from registry.catalog.overrides import usage_text
 from registry.views.profile import DEFAULT_PROFILE
@@ -32,13 +31,15 @@ _QUARANTINE_COLUMNS = ("server", "kind", "tool", "status", "code", "detail")
 _ARGUMENT_COLUMNS = ("wrapper", "argument", "type", "required", "source", "description")
 _HOOKED_COLUMNS = ("name", "kind", "before", "after")
 _HOOK_COLUMNS = ("name", "mode", "phases", "priority", "onError", "breaker", "runs", "blocked", "failed", "ignored")
-# What makes `check` end with 1: these do not do what the file or the upstream says.
-_FAULTS = ("quarantined", "overlay_rejected")
+# These findings make `check` exit with 1: a tool that cannot be shown, or an entry of the file without effect.
+_FAULTS: Final = ("quarantined", "overlay_rejected")
+# A few pages of tools/list after the connection; a slower upstream is reported as not ready.
+_LISTING_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sight:
-    """What one look showed."""
+class Inspection:
+    """What a configuration registers, as rows of tables."""
 
     servers: list[dict[str, Any]] = field(default_factory=list)
     wrappers: list[dict[str, Any]] = field(default_factory=list)
@@ -50,7 +51,7 @@ class Sight:
 
 
 def check(args: Namespace) -> int:
-    """Connect to every upstream once; 0 all well, 1 something failed.
+    """Connect to every upstream once and show the result; 0 if all is well, 1 if something failed.
 
     Raises:
         ConfigError: The configuration is wrong.
@@ -58,30 +59,32 @@ def check(args: Namespace) -> int:
     if args.schema:
         from gateway.config.model import json_schema
 
+        # Before anything is read: editors ask for the schema without having a file.
         print(json.dumps(json_schema(), indent=2))
         return 0
     if args.config is None:
         raise UsageError("check needs a file; expected --config FILE (or --schema)")
-    seen = _look_at_config(args)
-    failed = [row for row in seen.servers if row.get("lastError")]
+    inspection = _inspect_config(args)
+    failed = [row for row in inspection.servers if row.get("lastError")]
     if args.json:
         output.as_json(
             {
-                "servers": seen.servers,
-                "wrappers": seen.wrappers,
-                "quarantine": seen.quarantine,
-                "warnings": seen.warnings,
+                "servers": inspection.servers,
+                "wrappers": inspection.wrappers,
+                "quarantine": inspection.quarantine,
+                "warnings": inspection.warnings,
             }
         )
     else:
-        output.table("servers", _SERVER_COLUMNS, seen.servers)
-        output.table("wrappers", _WRAPPER_COLUMNS, seen.wrappers)
-        if seen.quarantine:
-            output.table("quarantined, repaired or configured in vain", _QUARANTINE_COLUMNS, seen.quarantine)
-        output.warn(seen.warnings)
+        output.table("servers", _SERVER_COLUMNS, inspection.servers)
+        output.table("wrappers", _WRAPPER_COLUMNS, inspection.wrappers)
+        if inspection.quarantine:
+            output.table("quarantined, repaired or configured in vain", _QUARANTINE_COLUMNS, inspection.quarantine)
+        output.warn(inspection.warnings)
     for row in failed:
         output.say(f"{row.get('name')}: {row['lastError']}")
-    faults = [row for row in seen.quarantine if row["status"] in _FAULTS or row["code"] in _FAULTS]
+    # Repaired tools work: they are shown, and are no fault.
+    faults = [row for row in inspection.quarantine if row["status"] in _FAULTS or row["code"] in _FAULTS]
     for row in faults:
         output.say(f"{row['server']}: {row['tool']}: {row['status']}: {row['detail']}")
     return int(bool(failed or faults))
@@ -90,11 +93,11 @@ def check(args: Namespace) -> int:
 def servers(args: Namespace) -> int:
     """The upstreams of a running gateway, or of a configuration."""
     if args.config is not None:
-        seen = _look_at_config(args)
-        output.warn(seen.warnings)
-        rows = seen.servers
+        inspection = _inspect_config(args)
+        output.warn(inspection.warnings)
+        rows = inspection.servers
     else:
-        rows = admin(args.url or DEFAULT_URL, "/admin/servers", admin_token(args))
+        rows = admin_rows(args.url or DEFAULT_URL, "/admin/servers", admin_token(args))
     if args.json:
         output.as_json(rows)
     else:
@@ -105,14 +108,14 @@ def servers(args: Namespace) -> int:
 def tools(args: Namespace) -> int:
     """The wrappers of a running gateway, or of a configuration."""
     if args.config is not None:
-        seen = _look_at_config(args)
-        output.warn(seen.warnings)
-        rows, definitions = seen.wrappers, seen.definitions
+        inspection = _inspect_config(args)
+        output.warn(inspection.warnings)
+        rows, definitions = inspection.wrappers, inspection.definitions
     elif args.format == "prompt":
-        rows, definitions = [], _listed(args)
+        rows, definitions = [], _listed_tools(args)
     else:
         query = {"profile": args.profile} if args.profile is not None else None
-        rows = admin(args.url or DEFAULT_URL, "/admin/wrappers", admin_token(args), query)
+        rows = admin_rows(args.url or DEFAULT_URL, "/admin/wrappers", admin_token(args), query)
         definitions = []
     if args.format == "json":
         output.as_json(rows)
@@ -124,7 +127,9 @@ def tools(args: Namespace) -> int:
             return 0
         output.table("wrappers", _WRAPPER_COLUMNS, rows)
         arguments = [
-            {"wrapper": row["name"], "argument": one["name"], **one} for row in rows for one in row.get("arguments", ())
+            {"wrapper": row["name"], "argument": argument["name"], **argument}
+            for row in rows
+            for argument in row.get("arguments", ())
         ]
         if arguments:
             output.table("arguments", _ARGUMENT_COLUMNS, arguments)
@@ -132,13 +137,13 @@ def tools(args: Namespace) -> int:
 
 
 def hooks(args: Namespace) -> int:
-    """What runs on which wrapper, in order, and how every hook does."""
+    """Which hooks run on which wrapper, in order, and the state of every hook."""
     if args.config is not None:
-        seen = _look_at_config(args)
-        output.warn(seen.warnings)
-        found: Any = {"wrappers": seen.hooked, "hooks": seen.hooks}
+        inspection = _inspect_config(args)
+        output.warn(inspection.warnings)
+        found: Any = {"wrappers": inspection.hooked, "hooks": inspection.hooks}
     else:
-        found = admin_answer(args.url or DEFAULT_URL, "/admin/hooks", admin_token(args))
+        found = admin_document(args.url or DEFAULT_URL, "/admin/hooks", admin_token(args))
         if not isinstance(found, dict) or not all(isinstance(found.get(key), list) for key in ("wrappers", "hooks")):
             raise NotReached("the gateway answered with no hooks; is that a typegate gateway?")
     if args.json:
@@ -146,33 +151,37 @@ def hooks(args: Namespace) -> int:
         return 0
     joined = ("before", "after", "phases")
     for title, columns in (("wrappers", _HOOKED_COLUMNS), ("hooks", _HOOK_COLUMNS)):
+        # Nested members become cells, and empty lists dashes.
         rows = [{**row, **row.get("counts", {})} for row in found[title]]
         shown = [{**row, **{key: ", ".join(row[key]) for key in joined if row.get(key)}} for row in rows]
         output.table(title, columns, [{key: row[key] for key in row if row[key] != []} for row in shown])
     return 0
 
 
-def _look_at_config(args: Namespace) -> Sight:
+def _inspect_config(args: Namespace) -> Inspection:
+    """Start the gateway of a configuration without serving it, and wait until every upstream was listed or failed."""
     import anyio
 
     from gateway.config.load import load
 
     config = load(args.config)
 
-    async def look() -> Sight:
+    async def connected() -> Inspection:
         from gateway.admin import rows
         from gateway.app import open_gateway
 
+        # Upstreams connect at the same time, so the slowest one bounds the wait.
         slowest_s = max((server.connect_timeout for server in config.servers.values()), default=0.0)
+        # No state: a check must not show a saved listing instead of the upstream, nor replace it.
         async with open_gateway(config, state_dir=None) as gateway:
-            # The links keep their own deadlines; this one only bounds a link that does not.
-            await gateway.fleet.settled(slowest_s + 5.0)
+            # Links keep their own deadlines; the margin covers listing after the slowest connection.
+            await gateway.fleet.settled(slowest_s + _LISTING_S)
             profile = getattr(args, "profile", None) or DEFAULT_PROFILE
             if profile not in gateway.views.profiles:
                 known = ", ".join(gateway.views.profiles)
                 raise UsageError(f"--profile {profile}: there is no such profile; expected one of: {known}")
             view = gateway.views.view(profile)
-            return Sight(
+            return Inspection(
                 servers=rows.server_rows(gateway.fleet, gateway.registry.catalog),
                 wrappers=rows.wrapper_rows(view),
                 quarantine=rows.quarantine_rows(gateway.registry.catalog),
@@ -182,14 +191,14 @@ def _look_at_config(args: Namespace) -> Sight:
                 hooks=gateway.hooks.rows(),
             )
 
-    return anyio.run(partial(look), backend="asyncio", backend_options={"use_uvloop": sys.platform != "win32"})
+    return anyio.run(connected, backend="asyncio", backend_options={"use_uvloop": sys.platform != "win32"})
 
 
-def _listed(args: Namespace) -> list[dict[str, Any]]:
+def _listed_tools(args: Namespace) -> list[dict[str, Any]]:
     url: str = args.url or DEFAULT_URL
     if args.profile is not None:
         url = f"{url.rstrip('/')}/{args.profile}"
-    response = request(url, "tools/list", {}, api_key=os.environ.get("TYPEGATE_API_KEY"), timeout_s=30.0)
+    response = request(url, "tools/list", {}, api_key=os.environ.get("TYPEGATE_API_KEY"), timeout_s=REQUEST_S)
     if "error" in response:
         raise NotReached(f"{url} refuses to list its tools: {response['error'].get('message')}")
     listed = response["result"].get("tools", [])

@@ -1,4 +1,4 @@
-"""Where the command line finds things: the state directory, the admin token, a running gateway."""
+"""Where the command line finds the state directory and the admin token; errors of usage."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from gateway.errors import GatewayError
 
 
 class UsageError(GatewayError):
-    """The command was given something that it cannot use; the text is for a person. Exit code 2."""
+    """The command line cannot be used as given. Exit code 2."""
 
 
 class NotReached(GatewayError):
-    """A running gateway did not answer, or answered with a refusal. Exit code 1."""
+    """A running gateway did not answer, or refused. Exit code 1."""
 
 
 def default_state_dir() -> Path:
@@ -55,11 +55,12 @@ def admin_token(args: Namespace) -> str:
     )
 
 
-def how_to_run() -> str:
-    """The words that start this very program in another terminal."""
+def program_command() -> str:
+    """The command that starts this same program in another terminal."""
     running = Path(sys.argv[0])
     if running.name.removesuffix(".exe") == "typegate" and running.exists():
         found = shutil.which("typegate")
+        # Another installation may come first on the PATH; the short name is right only where it is this one.
         if found and Path(found).resolve() == running.resolve():
             return "typegate"
         return shlex.quote(str(running.absolute()))

@@ -1,4 +1,4 @@
-"""Printing: tables for people, plain lines for pipes, JSON for programs."""
+"""Print results: tables on a terminal, tab-separated lines in a pipe, JSON on request."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def say(text: str) -> None:
-    """A line for the person: standard error."""
+    """A message for the person, on standard error."""
     print(f"typegate: {text}", file=sys.stderr, flush=True)
 
 
@@ -24,7 +24,7 @@ def warn(warnings: Iterable[str]) -> None:
 
 
 def text(value: str) -> None:
-    """A text of somebody else's, on standard output; harmless on a terminal, untouched in a pipe."""
+    """Text of an upstream on standard output: without control characters on a terminal, as it is in a pipe."""
     print(_CONTROL.sub("\ufffd", value) if sys.stdout.isatty() else value)
 
 
@@ -37,6 +37,7 @@ def as_json(value: object) -> None:
 def table(title: str, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
     """The named columns of `rows`: a table on a terminal, lines with tabs in a pipe."""
     cells = [[_cell(row.get(column)) for column in columns] for row in rows]
+    # Tabs: `cut` and `awk` take them apart without counting columns.
     if not sys.stdout.isatty():
         for line in cells:
             print("\t".join(line))

@@ -1,4 +1,4 @@
-"""`typegate serve`, `stdio` and `demo`: the commands that stay until they are stopped."""
+"""`typegate serve`, `stdio` and `demo`: the commands that run until they are stopped."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.commands import output
-from gateway.commands.locations import UsageError, how_to_run, state_dir
+from gateway.commands.locations import UsageError, program_command, state_dir
 from gateway.telemetry import logs
 from registry.views.profile import DEFAULT_PROFILE
 
@@ -19,8 +19,10 @@ if TYPE_CHECKING:
     from gateway.app import Gateway
     from gateway.config.model import Config
 
+# The default of `gateway.listen`, so that other commands find the demo without --url.
 DEMO_PORT: Final = 8765
 _LOOPBACK: Final = "127.0.0.1"
+# Two interpreters that import an SDK, on a slow machine; after it the demo is shown with what is there.
 _DEMO_START_S: Final = 20.0
 
 
@@ -38,6 +40,7 @@ def serve(args: Namespace) -> int:
     output.warn(config.warnings)
     host = args.host or config.gateway.listen.host
     port = config.gateway.listen.port if args.port is None else args.port
+    # Before any process or connection is started: the usual mistake is a second gateway on the same port.
     _check_free(host, port)
     if args.workers > 1:
         return _serve_workers(args, config, text, host, port)
@@ -115,6 +118,7 @@ def stdio(args: Namespace) -> int:
         known = ", ".join([DEFAULT_PROFILE, *config.gateway.profiles])
         raise UsageError(f"--profile {args.profile}: there is no such profile; expected one of: {known}")
 
+    # Imported inside: a host waits for its first answer, and a bridge needs nothing of a gateway.
     async def run_stdio() -> int:
         from gateway.serving.over_stdio import serve_stdio
 
@@ -133,7 +137,7 @@ def demo(args: Namespace) -> int:
     elif not _is_free(_LOOPBACK, port):
         output.say(f"port {port} is taken; taking a free one (--port chooses)")
         port = 0
-    # Apart from the state of a gateway in earnest: its snapshots and its token are no toys.
+    # Apart from the state of a real gateway, whose snapshots and token the demo must not replace.
     state = state_dir(args) / "demo"
 
     async def run() -> int:
@@ -154,7 +158,7 @@ def demo_config() -> Config:
     from gateway.config.model import Config
     from gateway.config.upstream_types.stdio_config import StdioConfig
 
-    # For a checkout that is run without being installed.
+    # For a checkout that is run without being installed; an installed package is found anyway.
     root = Path(__file__).parents[2]
     env = {} if root.name == "site-packages" else {"PYTHONPATH": str(root)}
     return Config(
@@ -166,12 +170,12 @@ def demo_config() -> Config:
 
 
 def show_demo(url: str, gateway: Gateway, state: Path) -> None:
-    """What the person at the terminal needs: the address, the wrappers, a line to try."""
+    """Print the address, the wrappers, and commands to try in a second terminal."""
     import shlex
 
     from gateway.admin import rows
 
-    program = how_to_run()
+    program = program_command()
     print(f"typegate demo: two small MCP servers behind one address\n\n  {url}\n\nwrappers:")
     for row in rows.wrapper_rows(gateway.views.view()):
         print(f"  {row['name']}")
@@ -198,6 +202,7 @@ def _is_free(host: str, port: int) -> bool:
     try:
         [(family, kind, protocol, _, address), *_] = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         with socket.socket(family, kind, protocol) as probe:
+            # As the server itself does: a port in TIME_WAIT counts as free. On Windows it would share a port in use.
             if sys.platform != "win32":
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)

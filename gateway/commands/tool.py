@@ -1,4 +1,4 @@
-"""`typegate tool set` and `unset`: what the configuration file says of one tool."""
+"""`typegate tool set` and `unset`: edit the entry of one tool in the configuration file."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def set_tool(args: Namespace) -> int:
         ConfigError: The file cannot be used.
     """
     documented = [_argument(text) for text in args.argument]
-    names = [one["name"] for one in documented]
+    names = [argument["name"] for argument in documented]
     for name in args.required:
         if name not in names:
             raise UsageError(f"--required {name} names no --argument; expected one of: {', '.join(names) or 'none'}")
-    said = {
+    given = {
         "name": args.name,
         "description": args.description,
         "supplement": args.supplement,
@@ -33,7 +33,8 @@ def set_tool(args: Namespace) -> int:
         "hidden": args.hidden,
         "pinned": args.pinned,
     }
-    overrides = {key: value for key, value in said.items() if value is not None}
+    # None is a flag that was not given; False is --no-hidden.
+    overrides = {key: value for key, value in given.items() if value is not None}
     if not documented and not overrides:
         raise UsageError(f"nothing to set; expected --argument {_FORM}, or an override such as --description TEXT")
 
@@ -43,7 +44,7 @@ def set_tool(args: Namespace) -> int:
             _document(entry, documented, set(args.required))
 
     changed = edit_tool(args.config, args.server, args.tool, change)
-    output.say(f"{args.config}: {args.server}.{args.tool} {'written' if changed else 'says so already'}")
+    output.say(f"{args.config}: {args.server}.{args.tool} {'written' if changed else 'unchanged: it says so already'}")
     return 0
 
 
@@ -57,6 +58,7 @@ def unset_tool(args: Namespace) -> int:
 
     def change(entry: Entry) -> None:
         if not args.argument and not args.key:
+            # edit_tool removes an entry that is left empty.
             entry.clear()
             return
         for key in args.key:
@@ -64,21 +66,30 @@ def unset_tool(args: Namespace) -> int:
         known = entry.get("arguments")
         known = known if isinstance(known, list) else []
         for name in args.argument:
-            found = [at for at, one in enumerate(known) if isinstance(one, dict) and one.get("name") == name]
+            found = [
+                at for at, argument in enumerate(known) if isinstance(argument, dict) and argument.get("name") == name
+            ]
             if not found:
-                listed = ", ".join(str(one.get("name")) for one in known if isinstance(one, dict)) or "none"
+                listed = (
+                    ", ".join(str(argument.get("name")) for argument in known if isinstance(argument, dict)) or "none"
+                )
                 raise UsageError(f"the file documents no argument '{name}' of this tool; expected one of: {listed}")
+            # From the end, so that the remaining positions stay valid.
             for at in reversed(found):
                 del known[at]
+        # An empty list would remain as noise in the file; it means the same as no key.
         if "arguments" in entry and not known:
             del entry["arguments"]
 
     changed = edit_tool(args.config, args.server, args.tool, change)
-    output.say(f"{args.config}: {args.server}.{args.tool} {'written' if changed else 'says nothing of it already'}")
+    output.say(
+        f"{args.config}: {args.server}.{args.tool} {'written' if changed else 'unchanged: it says nothing of this'}"
+    )
     return 0
 
 
 def _argument(text: str) -> dict[str, Any]:
+    # The description comes last because it may hold colons, as in "format: YYYY-MM-DD".
     name, _, rest = text.partition(":")
     kind, _, description = rest.partition(":")
     if not name.strip() or kind not in ARGUMENT_TYPES:
@@ -93,16 +104,17 @@ def _document(entry: Entry, documented: list[dict[str, Any]], required: set[str]
     known = entry.get("arguments")
     if not isinstance(known, list):
         known = entry["arguments"] = []
-    places = {one.get("name"): at for at, one in enumerate(known) if isinstance(one, dict)}
+    positions = {argument.get("name"): at for at, argument in enumerate(known) if isinstance(argument, dict)}
     for argument in documented:
         if argument["name"] in required:
             argument["required"] = True
-        at = places.get(argument["name"])
+        at = positions.get(argument["name"])
         if at is None:
             known.append(argument)
         else:
             known[at].update(argument)
+    # As the gateway reads them: nothing is written that it would reject at its next start.
     try:
         parse_arguments(known)
     except OverrideRejected as error:
-        raise UsageError(f"the file would not be right: {error}") from None
+        raise UsageError(f"the result would be invalid: {error}") from None

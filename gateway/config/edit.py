@@ -1,4 +1,4 @@
-"""Change what a configuration file says of one tool, and nothing else in it: comments, order and style stay."""
+"""Change the entry of one tool in a configuration file; comments, order and style of the rest stay."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ Entry = MutableMapping[str, Any]
 
 
 def edit_tool(path: Path, server: str, tool: str, change: Callable[[Entry], None]) -> bool:
-    """Apply `change` to a tool's entry and write the file whole; an entry left empty goes.
+    """Apply `change` to a tool's entry and replace the file atomically; an entry left empty is removed.
 
     Returns:
-        Whether the file is another one now.
+        Whether the file has changed.
 
     Raises:
         ConfigError: The file cannot be used, has no such server, or holds comments in JSON, which would be lost.
@@ -79,7 +79,9 @@ def _in_yaml(text: str) -> tuple[Any, Callable[[Any], str]]:
 
     yaml = YAML(typ="rt", pure=True)
     yaml.preserve_quotes = True
+    # Wider than any line: the emitter would wrap long texts that were written on one.
     yaml.width = 10_000
+    # The emitter wants one indentation for the whole file: that of the first nested mapping, and of the first list.
     mapping = re.search(r"^( +)[^\s#-]", text, re.MULTILINE)
     dash = re.search(r"^( *)[^\s#-][^\n]*:[^\S\n]*\n(?:[^\S\n]*(?:#[^\n]*)?\n)*( *)- ", text, re.MULTILINE)
     offset = max(0, len(dash[2]) - len(dash[1])) if dash else 2
@@ -95,7 +97,7 @@ def _in_yaml(text: str) -> tuple[Any, Callable[[Any], str]]:
 
 
 def _with_comments(before: str, after: str) -> str:
-    """Put back lines of comment that went with an entry which only stood above them."""
+    """Restore comments that were removed with an entry although they belong to what follows it."""
     old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
     kept: list[str] = []
     for action, old_from, old_to, new_from, new_to in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():

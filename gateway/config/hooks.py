@@ -1,58 +1,96 @@
-"""What the file may say of hooks: which, on what, how long they may take, and what becomes of their failures."""
+"""The entry of a hook: what it is, which calls it runs for, how long it may take, and what its failures do."""
 
 from __future__ import annotations
 
 import re
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from gateway.config.sections import Count, Seconds, Section, fault, is_http_url
+from gateway.config.section import Count, Seconds, Section, fault, is_http_url
 
 HookPhase = Literal[
     "beforeCall", "afterCall", "beforePrompt", "afterPrompt", "beforeResource", "afterResource"
 ]  # fmt: skip
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
-_CARRIERS = ("use", "path", "webhook", "cpex")
+# It is a label of metrics and a part of log lines: printable without quotes, and short.
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+# The keys of which each entry has exactly one.
+_CARRIERS: Final = ("use", "path", "webhook", "cpex")
 
 
 class HookConditions(Section):
-    """Which calls a hook is for: each that is given narrows further; `*` is all, empty is none."""
+    """Which calls a hook runs for. All given conditions have to match; an empty list matches nothing."""
 
     wrappers: list[str] | None = Field(
-        default=None, description="Patterns of wrapper or tool names, of names of prompts, of URIs of resources."
+        default=None, description="Patterns of wrapper or tool names, prompt names, or resource URIs."
     )
-    servers: list[str] | None = Field(default=None, description="Patterns of aliases.")
-    tags: list[str] | None = Field(default=None, description="Patterns of tags, of which a server has one.")
-    principals: list[str] | None = Field(default=None, description="Patterns of callers' names.")
+    servers: list[str] | None = Field(default=None, description="Patterns of server aliases.")
+    tags: list[str] | None = Field(
+        default=None, description="Patterns of tags; one of the tags of the server has to match."
+    )
+    principals: list[str] | None = Field(default=None, description="Patterns of names of callers.")
 
 
 class HookConfig(Section):
-    """One hook; exactly one of `use`, `path`, `webhook` and `cpex` says what it is."""
+    """One hook. Exactly one of `use`, `path`, `webhook` and `cpex` is given."""
 
-    name: str = Field(description="By which it is told apart in logs, errors and /admin/hooks.")
+    name: str = Field(description="Name of the hook in logs, errors and /admin/hooks.")
     use: str | None = Field(
         default=None,
         min_length=1,
-        description="One of ours (redact, size_guard, cache, audit_log, rate_limit), or an entry point of the group "
-        "typegate.hooks.",
+        description=(
+            "A bundled hook (redact, size_guard, cache, audit_log, rate_limit), or an entry point of the "
+            "group typegate.hooks."
+        ),
     )
-    path: str | None = Field(default=None, min_length=1, description="package.module:Class, or ./file.py:Class.")
-    webhook: str | None = Field(default=None, repr=False, description="A URL that calls are posted to.")
-    cpex: str | None = Field(default=None, min_length=1, description="A configuration file of ContextForge plugins.")
+    path: str | None = Field(
+        default=None,
+        min_length=1,
+        description="A class to import: package.module:Class, or ./file.py:Class relative to this file.",
+    )
+    webhook: str | None = Field(
+        default=None, repr=False, description="A URL that receives each call as a signed POST request."
+    )
+    cpex: str | None = Field(
+        default=None, min_length=1, description="A configuration file of ContextForge plugins, relative to this file."
+    )
     mode: Literal["transform", "validate", "audit", "concurrent"] | None = Field(
-        default=None, description="What it may do; the hook's own by default."
+        default=None,
+        description=(
+            "What the hook may do: transform, change or block; validate, block; audit, observe afterwards; "
+            "concurrent, block while others run. By default the hook's own."
+        ),
     )
-    phases: list[HookPhase] | None = Field(default=None, description="When it runs; all that it has by default.")
-    priority: Count = Field(default=100, ge=-1_000_000, le=1_000_000, description="Lower runs first before a call.")
-    conditions: HookConditions = HookConditions()
-    timeout: Seconds = Field(default=5.0, description="Seconds for each phase.")
-    on_error: Literal["fail", "ignore"] = Field(default="fail", description="What its failures do to a call.")
-    block_as: Literal["result", "error"] = Field(default="result", description="How a block of a tool is answered.")
+    phases: list[HookPhase] | None = Field(
+        default=None, description="When the hook runs; by default in every phase that it implements."
+    )
+    priority: Count = Field(
+        default=100,
+        ge=-1_000_000,
+        le=1_000_000,
+        description="Hooks with a lower priority run earlier before a call, and later after it.",
+    )
+    conditions: HookConditions = Field(
+        default=HookConditions(), description="Which calls the hook runs for; by default all."
+    )
+    # A caller waits for every hook in turn, and most hosts give up after 60 s.
+    timeout: Seconds = Field(default=5.0, description="Seconds that the hook may take in each phase.")
+    # Most hooks enforce something: a call that could not be checked is not made.
+    on_error: Literal["fail", "ignore"] = Field(
+        default="fail",
+        description=(
+            "What a failure of the hook does: fail, the call fails; ignore, the call goes on and the failure"
+            " is counted."
+        ),
+    )
+    block_as: Literal["result", "error"] = Field(
+        default="result",
+        description="How a blocked tool call is answered: as a result with isError, or as a JSON-RPC error.",
+    )
     payload_format: Literal["native", "nested", "metadata", "flatMetadata"] = Field(
-        default="native", description="The shape of the arguments that the hook was written for."
+        default="native", description="Shape of the arguments that the hook expects; see the manual of hooks."
     )
-    config: dict[str, Any] = Field(default_factory=dict, repr=False, description="The hook's own.")
+    config: dict[str, Any] = Field(default_factory=dict, repr=False, description="The hook's own settings.")
 
     @field_validator("name")
     @classmethod
@@ -67,6 +105,7 @@ class HookConfig(Section):
         if len(given) != 1:
             what = f"has both {' and '.join(given)}" if given else "says not what it is"
             raise fault(what, "one of use, path, webhook, cpex")
+        # Whether the class exists is known only when it is imported, which is not for a model of a file.
         if self.path is not None and not all(self.path.rpartition(":")[::2]):
             raise fault("names no class", "package.module:Class or ./file.py:Class", key="path")
         if self.webhook is not None and not is_http_url(self.webhook):

@@ -1,26 +1,27 @@
-"""A configuration file in, one checked Config out; every fault names file, key and expected form."""
+"""Read and check a configuration file. Every error names the file, the key and the expected form."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from pydantic import ValidationError
 
 from gateway.config.model import Config, ConfigFile
-from gateway.config.sections import near
+from gateway.config.section import suggestion
 from gateway.config.server import ServerConfig
 from gateway.config.source import join, kind, read, values
-from gateway.config.upstream_types.registration import all_keys, strange_keys
+from gateway.config.upstream_types.registration import all_keys, unknown_keys
 from gateway.config.variables import expand
 from gateway.embeddings.model import EXTRA, missing_packages
 from gateway.errors import ConfigError
 from registry.catalog.names import check_aliases
 from registry.errors import AliasError
 
-_MAX_PROBLEMS_SHOWN = 10
+# A screenful: more are usually consequences of the first ones.
+_MAX_PROBLEMS_SHOWN: Final = 10
 
 
 def load(path: Path, environ: Mapping[str, str] | None = None) -> Config:
@@ -37,7 +38,7 @@ def load(path: Path, environ: Mapping[str, str] | None = None) -> Config:
 
 
 def loaded(text: str, *, path: Path | None, environ: Mapping[str, str] | None = None) -> Config:
-    """As `parse`, for a configuration that is to be used here: what it needs must be installed.
+    """As `parse`, and check that the packages that the configuration needs are installed.
 
     Raises:
         ConfigError: The text cannot be used, or lacks a package.
@@ -58,7 +59,7 @@ def parse(
     path: Path | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Config:
-    """The configuration that `text` stands for; `path` is where it came from.
+    """The configuration in `text`; relative paths in it start at the folder of `path`.
 
     Raises:
         ConfigError: The text cannot be used.
@@ -68,9 +69,10 @@ def parse(
     raw = values(text, file=file)
     block = _block(raw, file)
     ours = {key: raw[key] for key in (block, "gateway") if key is not None and raw.get(key) is not None}
-    warnings = [f"{file}: {text}" for text in _strangers(raw)]
+    warnings = [f"{file}: {text}" for text in _unknown_root_keys(raw)]
 
     servers = ours.get(block) if block is not None else None
+    # Only in our blocks: keys of other programs may hold `${…}` with another meaning.
     ours = expand(
         ours,
         environ=os.environ if environ is None else environ,
@@ -84,13 +86,15 @@ def parse(
     found = checked.mcp_servers or checked.servers
     _check_aliases(found, str(block), file)
     if isinstance(servers, dict):
-        warnings += [f"{file}: {text}" for text in _ignored_in_servers(servers, str(block))]
-    found = {alias: one.with_absolute_paths(folder) for alias, one in found.items()}
+        warnings += [f"{file}: {text}" for text in _unknown_server_keys(servers, str(block))]
+    # The working directory of a server is not that of whoever wrote the file.
+    found = {alias: server.with_absolute_paths(folder) for alias, server in found.items()}
     return Config(servers=found, gateway=checked.gateway, warnings=warnings, path=path)
 
 
 def _block(raw: dict[str, Any], file: str) -> str | None:
     present = [key for key in ("mcpServers", "servers") if raw.get(key) is not None]
+    # Merging them would need a rule for an alias in both; nobody has two on purpose.
     if len(present) == 2:
         raise ConfigError("stands beside mcpServers; expected one of the two", file=file, key="servers")
     if present:
@@ -98,25 +102,26 @@ def _block(raw: dict[str, Any], file: str) -> str | None:
     if "mcpServers" in raw or "servers" in raw or isinstance(raw.get("gateway"), dict):
         return None  # a gateway without upstreams: they can be added while it runs
     expected = 'an object "mcpServers" with a server for each alias'
-    others = [key for key in raw if near(key, ["mcpServers"]).startswith("mcpServers ")]
+    others = [key for key in raw if suggestion(key, ["mcpServers"]).startswith("mcpServers ")]
     hint = f" (did you mean it by {others[0]}?)" if others else ""
     raise ConfigError(f"has no mcpServers; expected {expected}{hint}", file=file)
 
 
-def _strangers(raw: dict[str, Any]) -> Iterator[str]:
-    """Keys beside our blocks: hosts keep their own things there, so they only earn a warning."""
+def _unknown_root_keys(raw: dict[str, Any]) -> Iterator[str]:
+    """Warnings about keys beside our blocks. They are no errors: hosts keep settings of their own there."""
     for key in raw:
+        # `inputs` is what VS Code asks its user for; `$schema` is for editors.
         if key not in {"mcpServers", "servers", "gateway", "$schema", "inputs"}:
-            guess = near(key, ["gateway", "mcpServers"]).split(", or")[0]
+            guess = suggestion(key, ["gateway", "mcpServers"]).split(", or")[0]
             hint = f"; expected {guess}" if "did you mean" in guess else ""
             yield f"{join('', key)}: unknown key, ignored{hint}"
 
 
-def _ignored_in_servers(servers: dict[str, Any], block: str) -> Iterator[str]:
+def _unknown_server_keys(servers: dict[str, Any], block: str) -> Iterator[str]:
     known = all_keys()
     for alias, entry in servers.items():
-        for key in strange_keys(entry) if isinstance(entry, dict) else ():
-            guess = near(key, known).split(", or")[0]
+        for key in unknown_keys(entry) if isinstance(entry, dict) else ():
+            guess = suggestion(key, known).split(", or")[0]
             hint = f"; expected {guess}" if "did you mean" in guess and key not in known else ""
             yield f"{join(join(block, alias), key)}: unknown key, ignored{hint}"
 
@@ -130,7 +135,7 @@ def _check_aliases(servers: Mapping[str, ServerConfig], block: str, file: str) -
 
 
 def refusal(error: ValidationError, file: str) -> ConfigError:
-    """Pydantic's report in our words. No value is repeated: it may be a secret."""
+    """Translate pydantic's errors. No value is repeated: it may be a secret."""
     problems: list[tuple[str, str]] = []
     for found in error.errors(include_url=False):
         context = found.get("ctx", {})
@@ -139,7 +144,7 @@ def refusal(error: ValidationError, file: str) -> ConfigError:
             key = context.get("key")
             problems.append((join(path, key) if key else path, f"{context['what']}; expected {context['expected']}"))
         else:
-            problems.append((path, _say(found["type"], found["msg"], found.get("input"))))
+            problems.append((path, _worded(found["type"], found["msg"], found.get("input"))))
     (first_key, first), *rest = problems
     shown = [first, *(f"{file}: {key}: {text}" for key, text in rest[: _MAX_PROBLEMS_SHOWN - 1])]
     if len(rest) >= _MAX_PROBLEMS_SHOWN:
@@ -150,12 +155,13 @@ def refusal(error: ValidationError, file: str) -> ConfigError:
 def _path(location: tuple[int | str, ...]) -> str:
     path = ""
     for part in location:
+        # pydantic's mark for a wrong key of a mapping: the key itself stands before it.
         if part != "[key]":
             path = join(path, part)
     return path
 
 
-def _say(code: str, message: str, value: object) -> str:
+def _worded(code: str, message: str, value: object) -> str:
     expected = {
         "string_type": "text, in quotes",
         "list_type": "a list",

@@ -1,4 +1,4 @@
-"""What the configuration file may say: one pydantic model, camelCase as in the files of hosts."""
+"""The model of the configuration file: pydantic, with keys in camelCase as in the files of hosts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pydantic import (
 )
 
 from gateway.config.hooks import HookConfig
-from gateway.config.sections import Count, Section, fault, near, not_boolean
+from gateway.config.section import Count, Section, fault, not_boolean, suggestion
 from gateway.config.server import Prefix, Repair, ServerConfig
 from gateway.config.upstream_types.registration import AnyServerConfig
 from registry.dialects.client_profiles import DIALECTS
@@ -26,92 +26,162 @@ _PROFILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
 
 class NamesConfig(Section):
-    """How wrapper names are compiled."""
+    """How wrapper names are built."""
 
-    max_length: Count = Field(default=48, ge=24, le=128, description="The longest wrapper name.")
-    prefix: Prefix = "always"
+    # 48: hosts put a prefix of up to 16 characters before a name, and APIs take 64. At least 24: below, most names
+    # would be little but a hash. At most 128: the limit of MCP 2026-07-28.
+    max_length: Count = Field(
+        default=48,
+        ge=24,
+        le=128,
+        description="Longest wrapper name in characters; longer ones are shortened and end in a hash.",
+    )
+    prefix: Prefix = Field(
+        default="always",
+        description="Whether wrapper names begin with the alias of their server. A server may say otherwise.",
+    )
 
 
 class ListenConfig(Section):
-    """Where `typegate serve` listens, and for whom."""
+    """Where `typegate serve` listens, and which hosts and origins it accepts."""
 
-    host: str = Field(default="127.0.0.1", min_length=1)
-    port: Count = Field(default=8765, ge=0, le=65_535, description="0: any free port.")
-    allowed_hosts: list[str] = Field(default_factory=list, description="Host headers to accept beside our own.")
-    allowed_origins: list[str] = Field(default_factory=list, description="Origins of browsers to accept.")
+    # Loopback: a gateway that nobody configured must not be open to the network.
+    host: str = Field(
+        default="127.0.0.1",
+        min_length=1,
+        description="Address to listen on. Anything but a loopback address needs an API key, or --insecure.",
+    )
+    port: Count = Field(default=8765, ge=0, le=65_535, description="Port to listen on; 0 takes any free port.")
+    allowed_hosts: list[str] = Field(
+        default_factory=list,
+        description="Values of the Host header to accept in addition to the addresses of this machine.",
+    )
+    allowed_origins: list[str] = Field(
+        default_factory=list,
+        description="Values of the Origin header to accept; browsers send it, other clients do not.",
+    )
 
 
 class ApiKey(Section):
     """A key that callers may present."""
 
-    name: str = Field(min_length=1)
-    key: SecretStr = Field(min_length=1)
-    scopes: list[str] = Field(default_factory=list)
+    name: str = Field(
+        min_length=1, description="Name of the caller: the principal in logs, quotas and conditions of hooks."
+    )
+    key: SecretStr = Field(min_length=1, description="The key, sent as `Authorization: Bearer KEY`.")
+    scopes: list[str] = Field(default_factory=list, description="What the key may be used for; empty means everything.")
 
 
 class AuthConfig(Section):
-    """Who may call. Without keys everybody who reaches the port may."""
+    """Who may call. Without keys, everyone who can reach the port."""
 
-    api_keys: list[ApiKey] = Field(default_factory=list)
+    api_keys: list[ApiKey] = Field(
+        default_factory=list, description="Keys of callers. Without any, everyone who can reach the port may call."
+    )
 
     @field_validator("api_keys")
     @classmethod
     def _no_two_alike(cls, keys: list[ApiKey]) -> list[ApiKey]:
         if len({key.name for key in keys}) < len(keys):
             raise fault("gives one name to two keys", "a name of its own for each key")
+        # One key for two callers would make the second one act, and be logged, as the first.
         if len({key.key.get_secret_value() for key in keys}) < len(keys):
             raise fault("gives one key two names", "a key of its own for each name")
         return keys
 
 
 class AdminConfig(Section):
-    """The administrator's token; TYPEGATE_ADMIN_TOKEN goes before it."""
+    """Access to the admin API."""
 
-    token: SecretStr | None = Field(default=None, min_length=1)
+    token: SecretStr | None = Field(
+        default=None,
+        min_length=1,
+        description="Bearer token of the admin API; the environment variable TYPEGATE_ADMIN_TOKEN takes precedence.",
+    )
 
 
 class GroupConfig(Section):
-    """A selection of servers and tools by patterns: each that is given narrows further; `*` is all, empty is none."""
+    """A selection of servers and tools by patterns. All given keys have to match; an empty list matches nothing."""
 
-    servers: list[str] | None = Field(default=None, description="Patterns of aliases.")
-    tags: list[str] | None = Field(default=None, description="Patterns of tags, of which a server has one.")
-    tools: list[str] | None = Field(default=None, description="Patterns of wrapper names or of tool names.")
+    servers: list[str] | None = Field(default=None, description="Patterns of server aliases.")
+    tags: list[str] | None = Field(
+        default=None, description="Patterns of tags; one of the tags of a server has to match."
+    )
+    tools: list[str] | None = Field(default=None, description="Patterns of wrapper names or tool names.")
 
 
 class ProfileConfig(GroupConfig):
     """A named view of the catalog, at /mcp/NAME."""
 
-    groups: list[str] | None = Field(default=None, description="Groups, one of which has to select a tool.")
-    disclosure: Literal["auto", "eager", "lazy"] = Field(
-        default="auto", description="eager: all listed; auto: within the budget; lazy: only what is pinned."
+    groups: list[str] | None = Field(
+        default=None, description="Names of groups; a tool has to be selected by at least one of them."
     )
-    max_tools: Count = Field(default=100, ge=5, description="For auto: tools listed at most, our own included.")
-    max_tokens: Count = Field(default=20_000, ge=1, description="For auto: tokens of the list at most.")
-    dialect: str = Field(default="mcp", description="The host or model API whose schema rules hold.")
-    supplements: dict[str, str] = Field(default_factory=dict, description="Appended to descriptions, by wrapper.")
-    guidance: dict[str, str] = Field(default_factory=dict, description="Appended for every server with that tag.")
-    instructions: str | None = Field(default=None, description="Replaces the generated ones.")
-    repair: Repair | None = Field(default=None, description="What may be repaired in calls, whatever servers say.")
+    disclosure: Literal["auto", "eager", "lazy"] = Field(
+        default="auto",
+        description=(
+            "Which tools are listed: eager, all; auto, all within the budget; lazy, pinned ones only. The "
+            "rest is found by find_tools."
+        ),
+    )
+    # Hosts that limit a list take about 128 tools of all servers together, and models choose worse beyond a hundred.
+    # At least 5: our own tools are always among them.
+    max_tools: Count = Field(
+        default=100, ge=5, description="With auto: most tools in the list, those of the gateway included."
+    )
+    # A tenth of a context of 200,000 tokens, before the first message.
+    max_tokens: Count = Field(default=20_000, ge=1, description="With auto: most tokens of the list.")
+    dialect: str = Field(
+        default="mcp", description="Host or model API whose rules for schemas and names the list has to satisfy."
+    )
+    supplements: dict[str, str] = Field(
+        default_factory=dict, description="Text appended to the description of a tool, by wrapper name."
+    )
+    guidance: dict[str, str] = Field(
+        default_factory=dict,
+        description="Text appended to the description of every tool of the servers with a tag, by tag.",
+    )
+    instructions: str | None = Field(
+        default=None, description="Instructions for the model, in place of the generated ones."
+    )
+    repair: Repair | None = Field(
+        default=None, description="How far wrong arguments are repaired; overrides what servers and tools say."
+    )
 
 
 class SearchConfig(Section):
-    """How find_tools searches."""
+    """Settings of `find_tools`."""
 
-    synonyms: dict[str, list[str]] = Field(default_factory=dict, description="Words that mean the same, by word.")
-    embeddings: bool = Field(default=False, description="Search by meaning too; needs the extra typegate[embeddings].")
+    synonyms: dict[str, list[str]] = Field(
+        default_factory=dict, description="Words to search for in addition, by word."
+    )
+    embeddings: bool = Field(
+        default=False, description="Whether find_tools also compares meanings; needs the extra typegate[embeddings]."
+    )
 
 
 class GatewayConfig(Section):
-    """Everything that is about the gateway itself."""
+    """Settings of the gateway itself."""
 
-    names: NamesConfig = NamesConfig()
-    listen: ListenConfig = ListenConfig()
-    auth: AuthConfig = AuthConfig()
-    admin: AdminConfig = AdminConfig()
-    profiles: dict[str, ProfileConfig] = Field(default_factory=dict)
-    groups: dict[str, GroupConfig] = Field(default_factory=dict, description="Selections to use in profiles.")
-    search: SearchConfig = SearchConfig()
-    hooks: list[HookConfig] = Field(default_factory=list, description="What looks at calls, and may change them.")
+    names: NamesConfig = Field(default=NamesConfig(), description="Length and prefix of wrapper names.")
+    listen: ListenConfig = Field(
+        default=ListenConfig(), description="Where to listen, and which hosts and origins to accept."
+    )
+    auth: AuthConfig = Field(default=AuthConfig(), description="Who may call.")
+    admin: AdminConfig = Field(default=AdminConfig(), description="Who may use the admin API.")
+    profiles: dict[str, ProfileConfig] = Field(
+        default_factory=dict,
+        description="Views of the catalog by name, each served at /mcp/NAME; `default` is served at /mcp.",
+    )
+    groups: dict[str, GroupConfig] = Field(
+        default_factory=dict, description="Selections of servers and tools by name, for use in profiles."
+    )
+    search: SearchConfig = Field(
+        default=SearchConfig(), description="Settings of find_tools, the search for tools that are not listed."
+    )
+    hooks: list[HookConfig] = Field(
+        default_factory=list,
+        description="Code that sees calls before and after they are made, and may change or block them.",
+    )
 
     @field_validator("hooks")
     @classmethod
@@ -130,7 +200,9 @@ class GatewayConfig(Section):
             if not _PROFILE_NAME.fullmatch(name):
                 raise fault("is no name of a profile", "letters, digits, - and _", key=f"profiles.{name}")
             if profile.dialect not in DIALECTS:
-                raise fault("is no dialect", near(profile.dialect, list(DIALECTS)), key=f"profiles.{name}.dialect")
+                raise fault(
+                    "is no dialect", suggestion(profile.dialect, list(DIALECTS)), key=f"profiles.{name}.dialect"
+                )
             for group in profile.groups or ():
                 if group not in self.groups:
                     known = ", ".join(self.groups) or "none"
@@ -139,26 +211,40 @@ class GatewayConfig(Section):
 
 
 class NoteRequest(Section):
-    """What `POST /admin/notes` takes: a note about a tool, for as long as it is true."""
+    """The body of `POST /admin/notes`: a note about a tool."""
 
-    wrapper: str = Field(min_length=1, description="The tool, by its wrapper's name.")
-    text: str = Field(min_length=1, description="Appended to the tool's description.")
-    failure: bool = Field(default=False, description="It tells of a failure, and goes after the next success.")
-    seconds: Annotated[float, BeforeValidator(not_boolean), Field(gt=0, le=31_536_000)] | None = None
+    wrapper: str = Field(min_length=1, description="The tool, by its wrapper name.")
+    text: str = Field(min_length=1, description="Appended to the description of the tool.")
+    failure: bool = Field(
+        default=False,
+        description="Whether the note reports a failure; it is then removed after the next successful call.",
+    )
+    # At most a year: a note that is to stay longer belongs into the configuration.
+    seconds: Annotated[float, BeforeValidator(not_boolean), Field(gt=0, le=31_536_000)] | None = Field(
+        default=None, description="Remove the note after this many seconds."
+    )
 
 
 class ConfigFile(Section):
-    """The file as it is written; hosts keep other things beside our two blocks."""
+    """The file as it is written. Keys of other programs beside these are ignored."""
 
     model_config = ConfigDict(extra="ignore", title="typegate configuration")
 
-    mcp_servers: dict[str, AnyServerConfig] = Field(default_factory=dict, description="Servers by alias.")
-    servers: dict[str, AnyServerConfig] = Field(default_factory=dict, description="The same, as VS Code spells it.")
-    gateway: GatewayConfig = GatewayConfig()
+    mcp_servers: dict[str, AnyServerConfig] = Field(
+        default_factory=dict,
+        description="Upstream servers by alias, as Claude Desktop, Claude Code and Cursor write them.",
+    )
+    servers: dict[str, AnyServerConfig] = Field(
+        default_factory=dict,
+        description="The same block under the name that VS Code uses; only one of the two may be given.",
+    )
+    gateway: GatewayConfig = Field(
+        default=GatewayConfig(), description="What is about the gateway and not about one server."
+    )
 
 
 class Config(BaseModel):
-    """What the rest of the program reads: servers by alias, in the order of the file."""
+    """A checked configuration: servers by alias, in the order of the file."""
 
     model_config = ConfigDict(frozen=True)
 

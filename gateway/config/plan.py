@@ -1,4 +1,4 @@
-"""Two configurations, and the steps from one to the other: pure, and nothing that is the same is touched."""
+"""What changes from one configuration to another. Pure: `gateway.reload` makes the changes."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ class Steps:
 
     Attributes:
         add, remove: Servers that are new, and that are gone.
-        replace: Servers that are reached in another way: a new connection, while calls on the old one end.
+        replace: Servers that need a new connection; calls on the old one finish first.
         adjust: Servers of which only limits, names or descriptions change.
-        hooks: Names of hooks that are new, gone or another.
-        later: Keys that take effect at the next start only.
+        hooks: Names of hooks that were added, removed or changed.
+        later: Keys that take effect only at the next start.
     """
 
     add: tuple[str, ...]
@@ -33,6 +33,7 @@ def plan(before: Config, after: Config) -> Steps:
     # Unchanged ones appear in no step: their connections, calls and listings are not touched.
     both = [alias for alias in new if alias in old and new[alias] != old[alias]]
     # A socket is opened, and the token read, once.
+    # The socket is bound and the token handed out; neither can change under clients that use them.
     later = [
         key
         for key, was, now in (

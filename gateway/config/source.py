@@ -1,4 +1,4 @@
-"""The text of a configuration file as plain JSON values, with the faults of its form by line."""
+"""Parse a configuration file, JSON or YAML, into plain JSON values; errors of form name their line."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ import orjson
 
 from gateway.errors import ConfigError
 
+# Ten thousand servers with documented tools; a larger file is a mistaken path, which is not to fill the memory.
 MAX_FILE_BYTES: Final = 4 * 1024 * 1024
 # Deeper than any real file, and well inside the interpreter's own limit.
 MAX_DEPTH: Final = 100
-# YAML aliases can make a small file stand for a huge one.
+# YAML aliases can make a small file stand for a huge one. More than a file of the largest size has without them.
 MAX_NODES: Final = 500_000
 
 _EXPECTED_ROOT: Final = 'an object with "mcpServers"'
@@ -24,7 +25,7 @@ _TRAILING_COMMA: Final = re.compile(r'("(?:[^"\\\n]|\\.)*")|,(?=\s*[}\]])')
 
 
 class _Repeated(dict[str, Any]):
-    """An object of the file in which `key` stands twice."""
+    """An object in which `key` is given twice."""
 
     key: str = ""
 
@@ -78,7 +79,7 @@ def values(text: str, *, file: str) -> dict[str, Any]:
 
 
 def kind(value: object) -> str:
-    """What a value is, without saying the value: it may be a secret."""
+    """The type of a value in words, without the value itself: it may be a secret."""
     match value:
         case None:
             return "null"

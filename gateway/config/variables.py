@@ -10,6 +10,7 @@ from typing import Any, Final
 from gateway.config.source import join
 from gateway.errors import ConfigError
 
+# Larger than any key or certificate chain; a path to something else is not to be read whole.
 MAX_SECRET_BYTES: Final = 64 * 1024
 
 _FORMS: Final = "${NAME}, ${NAME:-default} or ${file:/path}; write $${ for a literal ${"
@@ -20,7 +21,7 @@ _VARIABLE: Final = re.compile(r"(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?", r
 
 
 def expand(root: dict[str, Any], *, environ: Mapping[str, str], file: str, folder: Path) -> dict[str, Any]:
-    """A copy of `root` in which every placeholder is replaced by what it stands for.
+    """A copy of `root` in which every placeholder is replaced.
 
     Args:
         root: Plain JSON values, of bounded depth.

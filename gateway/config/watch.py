@@ -1,4 +1,4 @@
-"""Hear of changes of the configuration file, however it is changed: written, renamed over, or swapped by a link."""
+"""Notice changes of the configuration file, however it is changed: written, renamed over, or swapped by a link."""
 
 from __future__ import annotations
 
@@ -7,14 +7,20 @@ import logging
 import signal
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Final
 
 import anyio
 
 log = logging.getLogger(__name__)
 
+# Editors write a file in several steps, tens of milliseconds apart; each step alone would be a reload of half a file.
+_DEBOUNCE_MS: Final = 100
+# How often the watching thread looks for events, and for the end: half of the debounce, so it adds little to it.
+_STEP_MS: Final = 50
+
 
 def digest_of(path: Path) -> bytes | None:
-    """What tells one content of a file from another; None where it cannot be read."""
+    """The SHA-256 of a file's content; None where it cannot be read."""
     try:
         return hashlib.sha256(path.read_bytes()).digest()
     except OSError:
@@ -27,35 +33,47 @@ def folders_of(path: Path) -> frozenset[Path]:
 
 
 async def follow(path: Path, changed: Callable[[], Awaitable[None]], *, hangups: bool) -> None:
-    """Call `changed` whenever the file has another content than at the time before, until cancelled.
+    """Call `changed` whenever the content of the file differs from the last one, until cancelled.
 
     Args:
         path: The file.
         changed: One call ends before the next begins.
         hangups: Whether SIGHUP calls it too, whatever the file holds.
     """
+    # One reload may wait while one runs: it reads the file when it starts, so it covers every change before that.
     sender, receiver = anyio.create_memory_object_stream[bool](1)
     known = digest_of(path)
+    stopped = anyio.Event()
 
-    def stir(forced: bool) -> None:
+    def request_reload(forced: bool) -> None:
         try:
             sender.send_nowait(forced)
         except anyio.WouldBlock:
             log.debug("a reload is waiting already")
 
     async def watch_files() -> None:
-        from watchfiles import awatch  # late: nothing that a first answer needs
+        from watchfiles import awatch  # late: it is not needed to answer a first request
 
-        async for _ in awatch(*folders_of(path), recursive=False, debounce=100, step=50, rust_timeout=1_000):
-            stir(False)
+        # Folders, not the file: a file that is renamed over is another inode, and a watch stays with the old one.
+        watched = folders_of(path)
+        async for _ in awatch(*watched, recursive=False, debounce=_DEBOUNCE_MS, step=_STEP_MS, stop_event=stopped):
+            request_reload(False)
+
+    async def stop_watching() -> None:
+        # A thread watches, and is not cancelled: without this event it would hold up the end by seconds.
+        try:
+            await anyio.sleep_forever()
+        finally:
+            stopped.set()
 
     async def watch_signal() -> None:
         with anyio.open_signal_receiver(signal.SIGHUP) as signals:
             async for _ in signals:
-                stir(True)
+                request_reload(True)
 
     async with sender, receiver, anyio.create_task_group() as group:
         group.start_soon(watch_files)
+        group.start_soon(stop_watching)
         if hangups:
             group.start_soon(watch_signal)
         async for forced in receiver:

@@ -49,6 +49,7 @@ DEFINITION: dict[str, Any] = {
 def balance(arguments: Mapping[str, Any]) -> CallToolResult:
     """Sum the entries of the account up to a day, or say in words why that cannot be done."""
     account_id = arguments.get("account_id")
+    # The wording of servers that check by themselves: the gateway recognises it and adds what the schema knows.
     if account_id is None:
         return answer("'account_id' was not provided", is_error=True)
     account = _LEDGER.get(str(account_id))
@@ -56,10 +57,12 @@ def balance(arguments: Mapping[str, Any]) -> CallToolResult:
         return answer(f"There is no account '{account_id}'. The accounts are {', '.join(_LEDGER)}.", is_error=True)
     owner, currency, entries = account
     try:
+        # Without a date: the day of the last entry, so that the answer does not depend on today.
         day = date.fromisoformat(str(arguments.get("date", entries[-1][0]))).isoformat()
     except ValueError:
         return answer("'date' must be a date as YYYY-MM-DD", is_error=True)
     booked = [(when, amount) for when, amount, _ in entries if when <= day]
+    # Decimal and text, never float: amounts are shown as they were booked.
     total = sum((Decimal(amount) for _, amount in booked), Decimal("0.00"))
     facts = {
         "account_id": str(account_id),

@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime, time, timedelta
-from typing import Any
+from typing import Any, Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from mcp.server import Server, ServerRequestContext
@@ -19,7 +19,8 @@ from gateway.demo import answer, run
 
 _TEXT = {"type": "string"}
 _DAY = {"type": "string", "format": "date", "pattern": r"^\d{4}-\d{2}-\d{2}$"}
-_MAX_SPAN_DAYS = 62
+# Two months: an answer stays a page of text, and a mistaken year is refused.
+_MAX_SPAN_DAYS: Final = 62
 
 _ACCOUNTS: tuple[dict[str, Any], ...] = (
     {"accountId": "work", "address": "robin@example.com", "displayName": "Robin (work)", "default": True},
@@ -50,6 +51,7 @@ def _list_of(key: str, properties: dict[str, Any]) -> dict[str, Any]:
     return {"type": "object", "properties": {key: {"type": "array", "items": items}}, "required": [key]}
 
 
+# All four hints: an absent destructiveHint or openWorldHint means true, and hosts then ask before each call.
 _READ_ONLY = {"readOnlyHint": True, "destructiveHint": False, "idempotentHint": True, "openWorldHint": False}
 _MESSAGE = {
     "messageId": _TEXT,
@@ -152,6 +154,7 @@ def _day(arguments: Mapping[str, Any], key: str) -> date:
         raise Refusal(f"'{key}' must be a date as YYYY-MM-DD") from None
 
 
+# Events are computed from the routine, so that any day of any year has the same ones.
 @dataclass(slots=True, kw_only=True)
 class Calendar:
     """The state of one running server: what was sent, and a routine that yields events for any day."""
@@ -161,7 +164,7 @@ class Calendar:
     def send_email(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Keep the message as sent and return it with its identifier."""
         to = _required(arguments, "to", list)
-        if not to or not all(isinstance(one, str) and "@" in one for one in to):
+        if not to or not all(isinstance(address, str) and "@" in address for address in to):
             raise Refusal("'to' must list at least one address")
         message = {
             "messageId": f"m-{len(self.sent) + 1}",
@@ -182,6 +185,7 @@ class Calendar:
         name = _required(arguments, "timeZone", str)
         try:
             zone = ZoneInfo(name)
+        # ZoneInfo reads a file of that name: ValueError for a path outwards, OSError for a directory.
         except (ZoneInfoNotFoundError, ValueError, OSError):
             raise Refusal(f"'{name}' is no time zone known here") from None
         first = _day(arguments, "startDate")
@@ -214,10 +218,10 @@ class Calendar:
         account = arguments.get("accountId")
         if account is not None:
             self._account(account)
-        return {"messages": [one for one in self.sent if account in (None, one["accountId"])]}
+        return {"messages": [message for message in self.sent if account in (None, message["accountId"])]}
 
     def _account(self, account: object) -> str:
-        known = [one["accountId"] for one in _ACCOUNTS]
+        known = [known_account["accountId"] for known_account in _ACCOUNTS]
         if not isinstance(account, str) or account not in known:
             raise Refusal(f"unknown accountId; the accounts are {', '.join(known)}")
         return account
@@ -232,7 +236,7 @@ def server() -> Server[Any]:
         "get_calendar_events": calendar.get_calendar_events,
         "list_sent": calendar.list_sent,
     }
-    tools = [Tool.model_validate(one) for one in DEFINITIONS]
+    tools = [Tool.model_validate(definition) for definition in DEFINITIONS]
     schemas = {tool.name: tool.input_schema for tool in tools}
 
     async def list_tools(context: ServerRequestContext[Any], params: PaginatedRequestParams | None) -> ListToolsResult:
@@ -246,6 +250,7 @@ def server() -> Server[Any]:
             result = tool(params.arguments or {})
         except Refusal as error:
             return answer(str(error), is_error=True)
+        # Text and data: hosts of earlier protocol versions show only the text.
         return answer(json.dumps(result, ensure_ascii=False), result)
 
     return Server(

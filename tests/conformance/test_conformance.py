@@ -13,8 +13,10 @@ import anyio
 import pytest
 from conformance.suite import NEXT, STABLE, run_suite
 from support.gateways import ended, running_gateway
-from support.long_way import long_way
 from support.teams import ready, running_team
+
+# Minutes, most of them the suite's own waits.
+pytestmark = pytest.mark.heavy
 
 _HERE = Path(__file__).parent
 _PROGRAM = [sys.executable, str(_HERE / "upstream.py")]
@@ -57,20 +59,6 @@ async def test_only_scenarios_of_the_baseline_fail_and_all_of_them_do(
     known = known_of(version, options)
     assert failed - known == set(), {name: outcome.failures.get(name) for name in failed - known}
     assert known - failed == set(), "these pass now: take them off the baseline"
-
-
-@pytest.mark.parametrize("version", [STABLE, NEXT])
-async def test_the_long_way_through_the_endpoint_fails_where_the_short_one_does(tmp_path: Path, version: str) -> None:
-    upstream = {"type": "http", "prefix": "none", "elicitation": True}
-    async with (
-        upstream_over_http() as url,
-        running_gateway(tmp_path, {"conformance": {**upstream, "url": url}}) as gateway,
-        long_way(gateway.url) as longer,
-    ):
-        await gateway.until_listed("test_simple_text", "test_image_content", "slow_compute")
-        outcome = await run_suite(longer, version=version, options=())
-    failed = {scenario for scenario, passed in outcome.passed.items() if not passed}
-    assert failed == known_of(version, ()), {name: outcome.failures.get(name) for name in failed}
 
 
 @pytest.mark.parametrize("version", [STABLE, NEXT])

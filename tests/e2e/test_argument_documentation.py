@@ -105,30 +105,36 @@ async def test_a_required_argument_is_asked_for_before_anything_is_sent(tmp_path
         assert record.calls() == []
 
 
-@pytest.mark.parametrize(
-    ("said", "why"),
-    [
-        ([{"name": "a", "type": "text"}], "type"),
-        ([{"type": "string"}], "no name"),
-        ([{"name": "a"}, {"name": "a"}], "twice"),
-        (["a"], "no object"),
-        ([{"name": "a", "required": "yes"}], "required"),
-        ([{"name": "a", "typ": "string"}], "unknown key"),
-    ],
-)
-async def test_a_bad_argument_disables_only_that_tools_overlay(tmp_path: Path, said: list[Any], why: str) -> None:
-    config, _ = bank(tmp_path, arguments=said)
-    config["tools"]["other"] = {"arguments": [{"name": "a", "description": "First."}]}
-    async with running_gateway(tmp_path, {"bank": config}) as gateway:
-        tools = await gateway.until_listed(NAME)
-        assert tools[NAME]["inputSchema"] == {"type": "object"}
-        assert tools["bank__other"]["inputSchema"]["properties"]["a"]["description"] == "First."
-        [row] = await warnings(gateway)
-        assert (row["server"], row["tool"], row["code"]) == ("bank", "get_bank_balance", "overlay_rejected")
-        assert why in row["detail"]
+# What is wrong with an argument's documentation -> the documentation.
+WRONG: dict[str, list[Any]] = {
+    "type": [{"name": "a", "type": "text"}],
+    "no name": [{"type": "string"}],
+    "twice": [{"name": "a"}, {"name": "a"}],
+    "no object": ["a"],
+    "required": [{"name": "a", "required": "yes"}],
+    "unknown key": [{"name": "a", "typ": "string"}],
+}
+
+
+async def test_a_bad_argument_disables_only_that_tools_overlay(tmp_path: Path) -> None:
+    servers: dict[str, Any] = {}
+    for number, said in enumerate(WRONG.values()):
+        config, _ = scripted_stdio_server(tmp_path, f"bank{number}", tools=[BARE, tool("other", "a")])
+        overlays = {BARE["name"]: {"arguments": said}, "other": {"arguments": [{"name": "a", "description": "First."}]}}
+        servers[f"bank{number}"] = {**config, "tools": overlays}
+    async with running_gateway(tmp_path, servers) as gateway:
+        tools = await gateway.until_listed(*(f"{alias}__get_bank_balance" for alias in servers))
+        rows = {row["server"]: row for row in await warnings(gateway)}
+        assert len(rows) == len(await warnings(gateway)) == len(WRONG)
         checked = typegate("check", "--config", str(gateway.config))
         assert checked.returncode == 1
-        assert why in checked.stderr
+        for alias, why in zip(servers, WRONG, strict=True):
+            assert tools[f"{alias}__get_bank_balance"]["inputSchema"] == {"type": "object"}
+            assert tools[f"{alias}__other"]["inputSchema"]["properties"]["a"]["description"] == "First."
+            row = rows[alias]
+            assert (row["tool"], row["code"]) == ("get_bank_balance", "overlay_rejected")
+            assert why in row["detail"]
+            assert any(why in line for line in checked.stderr.splitlines() if alias in line), checked.stderr
 
 
 async def test_what_is_said_of_a_tool_that_is_not_there_is_a_warning(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import pytest
 from support.callers import hello, running_host
 from support.gateways import RunningGateway, running_gateway, text_of
 from support.upstreams.running import Recording, demo_config, scripted_stdio_server, tool
@@ -67,57 +66,54 @@ async def test_an_empty_call_is_not_sent_and_its_answer_shows_a_call_that_works(
         assert record.calls() == []
 
 
-@pytest.mark.parametrize(
-    ("name", "sent", "named"),
-    [
-        ("invoke_tool", generic(json.dumps(RIGHT)), "json_text"),
-        ("invoke_tool", generic(json.dumps(json.dumps(RIGHT))), "json_text"),
-        ("invoke_tool", generic(params=RIGHT), "arguments_key"),
-        ("invoke_tool", generic(args=RIGHT), "arguments_key"),
-        ("invoke_tool", generic(**RIGHT), "flat_arguments"),
-        ("invoke_tool", generic(RIGHT, tool=NAME), "typed_name"),
-        ("invoke_tool", {"tool": NAME, "arguments": RIGHT}, "typed_name"),
-        ("invoke_tool", generic(RIGHT, server="Calendar-MCP"), "server_case"),
-        ("invoke_tool", generic({"arguments": RIGHT}), "unwrapped"),
-        ("invoke_tool", {"arguments": generic(RIGHT)}, "unwrapped"),
-        (NAME, {"arguments": RIGHT}, "unwrapped"),
-        (NAME, {"params": RIGHT}, "unwrapped"),
-        (NAME, {**RIGHT, "to": '["a@b"]'}, "json_text"),
-        (NAME, {**RIGHT, "to": "a@b"}, "listed"),
-        (NAME, {"To": ["a@b"], "subject": "s", "body": "b"}, "renamed"),
-    ],
+# The name called, what was sent with it, and the repair that makes it `RIGHT`.
+MEANT: tuple[tuple[str, Any, str], ...] = (
+    ("invoke_tool", generic(json.dumps(RIGHT)), "json_text"),
+    ("invoke_tool", generic(json.dumps(json.dumps(RIGHT))), "json_text"),
+    ("invoke_tool", generic(params=RIGHT), "arguments_key"),
+    ("invoke_tool", generic(args=RIGHT), "arguments_key"),
+    ("invoke_tool", generic(**RIGHT), "flat_arguments"),
+    ("invoke_tool", generic(RIGHT, tool=NAME), "typed_name"),
+    ("invoke_tool", {"tool": NAME, "arguments": RIGHT}, "typed_name"),
+    ("invoke_tool", generic(RIGHT, server="Calendar-MCP"), "server_case"),
+    ("invoke_tool", generic({"arguments": RIGHT}), "unwrapped"),
+    ("invoke_tool", {"arguments": generic(RIGHT)}, "unwrapped"),
+    (NAME, {"arguments": RIGHT}, "unwrapped"),
+    (NAME, {"params": RIGHT}, "unwrapped"),
+    (NAME, {**RIGHT, "to": '["a@b"]'}, "json_text"),
+    (NAME, {**RIGHT, "to": "a@b"}, "listed"),
+    (NAME, {"To": ["a@b"], "subject": "s", "body": "b"}, "renamed"),
 )
-async def test_what_was_surely_meant_is_one_right_call_and_the_repair_is_named(
-    tmp_path: Path, name: str, sent: Any, named: str
-) -> None:
+AMBIGUOUS: tuple[tuple[str, Any], ...] = (
+    ("invoke_tool", generic(RIGHT, params={"to": ["c@d"]})),
+    ("invoke_tool", generic({"to": ["a@b"]}, subject="s", body="b")),
+    (NAME, {"arguments": RIGHT, "params": RIGHT}),
+    (NAME, {**RIGHT, "to": 7}),
+    ("calendar-mcp__count", {"n": "five"}),
+    ("calendar-mcp__count", {"n": 1, "deep": "yes"}),
+)
+
+
+async def test_what_was_surely_meant_is_one_right_call_and_the_repair_is_named(tmp_path: Path) -> None:
     config, record = calendar(tmp_path)
     async with running_gateway(tmp_path, {"calendar-mcp": config}) as gateway:
         await gateway.until_listed(NAME)
-        answer = await gateway.call(name, sent)
-        assert not answer.get("isError"), text_of(answer)
-        assert [one["arguments"] for one in record.calls()] == [RIGHT]
-        assert named in repairs(answer)
+        for number, (name, sent, named) in enumerate(MEANT):
+            answer = await gateway.call(name, sent)
+            assert not answer.get("isError"), text_of(answer)
+            assert [one["arguments"] for one in record.calls()[number:]] == [RIGHT], sent
+            assert named in repairs(answer), sent
 
 
-@pytest.mark.parametrize(
-    ("name", "sent"),
-    [
-        ("invoke_tool", generic(RIGHT, params={"to": ["c@d"]})),
-        ("invoke_tool", generic({"to": ["a@b"]}, subject="s", body="b")),
-        (NAME, {"arguments": RIGHT, "params": RIGHT}),
-        (NAME, {**RIGHT, "to": 7}),
-        ("calendar-mcp__count", {"n": "five"}),
-        ("calendar-mcp__count", {"n": 1, "deep": "yes"}),
-    ],
-)
-async def test_what_could_mean_two_things_is_refused(tmp_path: Path, name: str, sent: Any) -> None:
+async def test_what_could_mean_two_things_is_refused(tmp_path: Path) -> None:
     config, record = calendar(tmp_path)
     async with running_gateway(tmp_path, {"calendar-mcp": config}) as gateway:
         await gateway.until_listed(NAME)
-        answer = await gateway.call(name, sent)
-        assert answer["isError"]
-        assert "Not called" in text_of(answer)
-        assert record.calls() == []
+        for name, sent in AMBIGUOUS:
+            answer = await gateway.call(name, sent)
+            assert answer["isError"], sent
+            assert "Not called" in text_of(answer), sent
+            assert record.calls() == [], sent
 
 
 async def test_values_of_another_type_are_read_where_the_schema_leaves_no_doubt(tmp_path: Path) -> None:
@@ -133,17 +129,15 @@ async def test_values_of_another_type_are_read_where_the_schema_leaves_no_doubt(
         assert len(record.calls()) == 2
 
 
-@pytest.mark.parametrize("arguments", ["text", [1], 7, None, '{"to": 1'])
-async def test_arguments_that_are_no_object_are_answered_and_the_next_request_works(
-    tmp_path: Path, arguments: Any
-) -> None:
+async def test_arguments_that_are_no_object_are_answered_and_the_next_request_works(tmp_path: Path) -> None:
     config, record = calendar(tmp_path)
     async with running_gateway(tmp_path, {"calendar-mcp": config}) as gateway:
         await gateway.until_listed(NAME)
-        answer = await gateway.rpc("tools/call", {"name": NAME, "arguments": arguments})
-        assert "error" in answer or answer["result"]["isError"]
-        assert record.calls() == []
-        assert not (await gateway.call(NAME, RIGHT)).get("isError")
+        for number, arguments in enumerate(("text", [1], 7, None, '{"to": 1')):
+            answer = await gateway.rpc("tools/call", {"name": NAME, "arguments": arguments})
+            assert "error" in answer or answer["result"]["isError"], arguments
+            assert len(record.calls()) == number, arguments
+            assert not (await gateway.call(NAME, RIGHT)).get("isError"), arguments
 
 
 async def test_arguments_as_text_are_read_in_the_handshake_era_too(tmp_path: Path) -> None:

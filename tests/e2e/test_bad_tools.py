@@ -206,7 +206,13 @@ async def test_a_repair_changes_nothing_that_a_tool_accepts(tmp_path: Path) -> N
         assert len(record.calls()) == len(accepted)
 
 
-@pytest.mark.parametrize("client", ["typescript", "sdk1", "sdk2-legacy", "sdk2-auto"])
+CLIENTS = (
+    *(pytest.param(name, marks=pytest.mark.heavy) for name in ("typescript", "sdk1", "sdk2-legacy")),
+    "sdk2-auto",
+)
+
+
+@pytest.mark.parametrize("client", CLIENTS)
 async def test_the_strict_parser_of_a_client_accepts_the_list_whatever_is_in_it(client: str, tmp_path: Path) -> None:
     bad, _ = scripted_stdio_server(tmp_path, "bad", tools=everything_bad(), modern=True)
     junk, _ = scripted_stdio_server(tmp_path, "junk", tools=junk_everywhere(), modern=True)

@@ -91,10 +91,10 @@ async def test_a_sibling_is_named_while_it_is_served(era: str, tmp_path: Path) -
             both = "Does read.\n\nRelated server: b."
             await until_described(visitor, "a__read", both)
             assert (await visitor.listed())["b__find"]["description"] == "Does find.\n\nRelated server: a."
-            async with visitor.changes() as heard:
+            async with visitor.changes() as heard, anyio.create_task_group() as group:
                 await b.stop()
-                # Only now is it known to be gone.
-                await visitor.called("b__find", {})
+                # Only now is it known to be gone; the call itself waits until it is back.
+                group.start_soon(visitor.called, "b__find", {})
                 assert (await heard.next())["method"] == CHANGED
                 assert (await visitor.listed())["a__read"]["description"] == "Does read."
                 await b.start()
@@ -155,9 +155,7 @@ async def test_hints_of_the_configuration_stand_where_the_upstream_has_none(era:
 
 
 @in_both_eras
-async def test_titles_and_descriptions_hold_the_words_of_server_and_tool_where_a_host_searches_them(
-    era: str, tmp_path: Path
-) -> None:
+async def test_titles_and_descriptions_hold_the_words_that_a_host_searches(era: str, tmp_path: Path) -> None:
     wordless = {"name": "getOpen_orders", "inputSchema": {"type": "object"}}
     titled = {**tool("close"), "title": "Close it"}
     telling = {**tool("sum"), "description": "The sum of what the shop on the web has sold."}

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import pytest
 from e2e.test_real_servers import everything_over_http
 from support.clients import installed
 from support.gateways import META, running_gateway
@@ -148,6 +149,7 @@ async def test_the_typescript_client_gets_the_same_answers_and_questions_as_dire
     assert set(reports["gateway"]["capabilities"]) >= {"tools", "prompts", "resources", "completions", "logging"}
 
 
+@pytest.mark.heavy
 async def test_the_inspector_gets_the_same_answers_in_both_eras_as_directly(tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()

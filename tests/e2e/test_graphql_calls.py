@@ -174,7 +174,7 @@ async def test_g13_a_configured_authorization_goes_out_and_follows_no_redirect(t
         assert other.sent() == []
 
 
-async def test_one_endpoint_may_be_several_servers_and_be_passed_through_under_its_own_names(tmp_path: Path) -> None:
+async def test_one_endpoint_may_be_several_servers_with_or_without_prefix(tmp_path: Path) -> None:
     async with graphql_server(tmp_path, FILES) as server:
         servers = {
             "a": server.config(prefix="none"),

@@ -100,7 +100,7 @@ async def test_a_folder_of_links_as_kubernetes_mounts_it_is_followed(tmp_path: P
             await until_tools(gateway, lambda tools: set(tools) == {"hr__second"})
 
 
-async def test_a_changed_schema_file_takes_away_what_is_not_valid_any_more_and_gives_it_back(tmp_path: Path) -> None:
+async def test_a_changed_schema_file_removes_invalid_operations_until_they_fit_again(tmp_path: Path) -> None:
     async with graphql_server(tmp_path, FILES) as server:
         config = {"hr": server.config(**server.schema_file)}
         async with running_gateway(tmp_path, config) as gateway:

@@ -18,6 +18,9 @@ from support.upstreams.graphql_running import graphql_server
 
 from gateway.upstream.graphql.operations import snake_case
 
+# Hundreds of operations over a schema of a megabyte.
+pytestmark = pytest.mark.heavy
+
 
 @pytest.mark.parametrize("source", ["endpoint", "schema.graphql", "schema.json"])
 async def test_every_operation_over_a_real_schema_is_listed_and_answered(tmp_path: Path, source: str) -> None:

@@ -355,7 +355,7 @@ async def test_g14_configuration_describes_arguments_and_the_directive_wins(tmp_
             assert [one["source"] for one in wrappers[0]["arguments"]] == ["upstream", "configuration"]
 
 
-async def test_an_empty_folder_is_told_and_one_that_is_missing_is_taken_as_soon_as_it_is_there(tmp_path: Path) -> None:
+async def test_an_empty_folder_is_reported_and_a_missing_one_is_taken_once_it_exists(tmp_path: Path) -> None:
     async with graphql_server(tmp_path) as server:
         config = {"hr": server.config(), "gone": {**server.config(), "operations": str(tmp_path / "gone")}}
         async with running_gateway(tmp_path, config) as gateway:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from support.gateways import META, answer_of, envelope
-from support.hooked import ERAS, ROUTES, every_way, hooked, said, sample
+from support.hooked import ERAS, ROUTES, hooked, said, sample
 from support.upstreams.running import tool
 
 PROMPTS_AND_RESOURCES: dict[str, Any] = {
@@ -23,103 +23,99 @@ PROMPTS_AND_RESOURCES: dict[str, Any] = {
 }
 
 
-@every_way
-async def test_a_hook_sees_name_and_arguments_and_beside_them_what_is_known_of_the_call(
-    era: str, route: str, tmp_path: Path
-) -> None:
+async def test_a_hook_sees_name_and_arguments_and_beside_them_what_is_known_of_the_call(tmp_path: Path) -> None:
     async with hooked(tmp_path, sample("Recorder"), server={"tags": ["mail", "eu"]}) as up:
-        await up.ask(era, route, "echo", {"name": "bob"}, request_id="r-1")
-        await up.ask(era, route, "echo", {"name": "bob"}, request_id="r-1")
-        first, second = up.seen("before_call")
-        assert (first["name"], first["args"]) == ("echo", {"name": "bob"})
-        known = first["metadata"]
-        assert (known["wrapper"], known["server"], known["tool"]) == ("up__echo", "up", "echo")
-        assert (known["principal"], known["via"], known["request_id"]) == ("local", route, "r-1")
-        assert (known["kind"], known["tags"], known["profile"]) == ("tool", ["mail", "eu"], "default")
-        assert known["session"] == (None if up.session is None else up.session.headers["mcp-session-id"])
-        assert first["metadata"]["call_id"] != second["metadata"]["call_id"]
-        after = up.seen("after_call")
-        assert [one["metadata"]["call_id"] for one in after] == [one["metadata"]["call_id"] for one in (first, second)]
-        assert [call["arguments"] for call in up.recording.calls()] == [{"name": "bob"}] * 2
+        for era, route in up.every_way():
+            await up.ask(era, route, "echo", {"name": "bob"}, request_id="r-1")
+            await up.ask(era, route, "echo", {"name": "bob"}, request_id="r-1")
+            first, second = up.seen("before_call")
+            assert (first["name"], first["args"]) == ("echo", {"name": "bob"})
+            known = first["metadata"]
+            assert (known["wrapper"], known["server"], known["tool"]) == ("up__echo", "up", "echo")
+            assert (known["principal"], known["via"], known["request_id"]) == ("local", route, "r-1")
+            assert (known["kind"], known["tags"], known["profile"]) == ("tool", ["mail", "eu"], "default")
+            assert known["session"] == (None if up.session is None else up.session.headers["mcp-session-id"])
+            assert first["metadata"]["call_id"] != second["metadata"]["call_id"]
+            after = up.seen("after_call")
+            assert [one["metadata"]["call_id"] for one in after] == [
+                one["metadata"]["call_id"] for one in (first, second)
+            ]
+            assert [call["arguments"] for call in up.recording.calls()] == [{"name": "bob"}] * 2
 
 
-@every_way
-async def test_a_call_without_arguments_has_none(era: str, route: str, tmp_path: Path) -> None:
+async def test_a_call_without_arguments_has_none(tmp_path: Path) -> None:
     async with hooked(tmp_path, sample("Recorder")) as up:
-        assert "isError" not in (await up.ask(era, route, "echo"))["result"]
-        assert up.seen("before_call")[0]["args"] == {}
+        for era, route in up.every_way():
+            assert "isError" not in (await up.ask(era, route, "echo"))["result"]
+            assert up.seen("before_call")[0]["args"] == {}
 
 
-@every_way
-async def test_arguments_that_a_hook_rewrites_are_what_the_upstream_gets(era: str, route: str, tmp_path: Path) -> None:
+async def test_arguments_that_a_hook_rewrites_are_what_the_upstream_gets(tmp_path: Path) -> None:
     async with hooked(tmp_path, sample("Setter", config={"set": {"to": "b@example.test"}})) as up:
-        await up.ask(era, route, "send", {"to": "a@example.test", "note": "n"})
-        assert up.recording.calls()[0]["arguments"] == {"to": "b@example.test", "note": "n"}
+        for era, route in up.every_way():
+            await up.ask(era, route, "send", {"to": "a@example.test", "note": "n"})
+            assert up.recording.calls()[0]["arguments"] == {"to": "b@example.test", "note": "n"}
 
 
-@every_way
-async def test_rewritten_arguments_are_checked_against_the_schema_again(era: str, route: str, tmp_path: Path) -> None:
+async def test_rewritten_arguments_are_checked_against_the_schema_again(tmp_path: Path) -> None:
     async with hooked(tmp_path, sample("Setter", config={"set": {"to": 5}})) as up:
-        answer = await up.ask(era, route, "send", {"to": "a@example.test"})
-        assert answer["result"]["isError"] is True
-        assert "arguments were changed by hook setter" in said(answer)
-        assert "Wrong: " in said(answer)
-        assert up.recording.calls() == []
+        for era, route in up.every_way():
+            answer = await up.ask(era, route, "send", {"to": "a@example.test"})
+            assert answer["result"]["isError"] is True
+            assert "arguments were changed by hook setter" in said(answer)
+            assert "Wrong: " in said(answer)
+            assert up.recording.calls() == []
 
 
-@every_way
-async def test_a_block_is_an_error_result_that_says_why_and_the_upstream_is_not_called(
-    era: str, route: str, tmp_path: Path
-) -> None:
+async def test_a_block_is_an_error_result_that_says_why_and_the_upstream_is_not_called(tmp_path: Path) -> None:
     async with hooked(tmp_path, sample("Blocker", config={"code": -32011})) as up:
-        answer = await up.ask(era, route, "echo", {"x": 1})
-        assert answer["result"]["isError"] is True
-        assert "hook 'blocker': not on Sundays\nAsk again on Monday." in said(answer)
-        assert "was not called" in said(answer)
-        assert answer["result"]["_meta"]["typegate/blockedBy"]["code"] == -32011
-        assert up.recording.calls() == []
+        for era, route in up.every_way():
+            answer = await up.ask(era, route, "echo", {"x": 1})
+            assert answer["result"]["isError"] is True
+            assert "hook 'blocker': not on Sundays\nAsk again on Monday." in said(answer)
+            assert "was not called" in said(answer)
+            assert answer["result"]["_meta"]["typegate/blockedBy"]["code"] == -32011
+            assert up.recording.calls() == []
 
 
-@every_way
-async def test_a_block_can_be_a_protocol_error_with_the_code_of_the_hook(era: str, route: str, tmp_path: Path) -> None:
+async def test_a_block_can_be_a_protocol_error_with_the_code_of_the_hook(tmp_path: Path) -> None:
     plain = sample("Blocker", blockAs="error", conditions={"wrappers": ["*__echo"]})
     coded = sample("Blocker", name="coded", blockAs="error", config={"code": -32011}, conditions={"wrappers": ["send"]})
     async with hooked(tmp_path, plain, coded) as up:
-        answer = await up.ask(era, route, "echo", {"x": 1})
-        assert answer["error"]["code"] == -32000
-        assert "not on Sundays" in answer["error"]["message"]
-        assert answer["error"]["data"]["description"] == "Ask again on Monday."
-        answer = await up.ask(era, route, "send", {"to": "x"})
-        assert answer["error"]["code"] == -32011
-        assert up.recording.calls() == []
+        for era, route in up.every_way():
+            answer = await up.ask(era, route, "echo", {"x": 1})
+            assert answer["error"]["code"] == -32000
+            assert "not on Sundays" in answer["error"]["message"]
+            assert answer["error"]["data"]["description"] == "Ask again on Monday."
+            answer = await up.ask(era, route, "send", {"to": "x"})
+            assert answer["error"]["code"] == -32011
+            assert up.recording.calls() == []
 
 
-@every_way
-async def test_a_result_can_be_withheld_and_the_caller_learns_that_the_tool_was_called(
-    era: str, route: str, tmp_path: Path
-) -> None:
+async def test_a_result_can_be_withheld_and_the_caller_learns_that_the_tool_was_called(tmp_path: Path) -> None:
     async with hooked(tmp_path, sample("Blocker", config={"when": "after"})) as up:
-        answer = await up.ask(era, route, "echo", {"secret": "s3cr3t"})
-        assert answer["result"]["isError"] is True
-        assert "result is withheld by hook 'blocker': not on Sundays" in said(answer)
-        assert "was called" in said(answer)
-        assert "s3cr3t" not in json.dumps(answer)
-        assert len(up.recording.calls()) == 1
+        for era, route in up.every_way():
+            answer = await up.ask(era, route, "echo", {"secret": "s3cr3t"})
+            assert answer["result"]["isError"] is True
+            assert "result is withheld by hook 'blocker': not on Sundays" in said(answer)
+            assert "was called" in said(answer)
+            assert "s3cr3t" not in json.dumps(answer)
+            assert len(up.recording.calls()) == 1
 
 
-@every_way
-async def test_after_a_call_a_hook_gets_all_of_the_result(era: str, route: str, tmp_path: Path) -> None:
+async def test_after_a_call_a_hook_gets_all_of_the_result(tmp_path: Path) -> None:
     content = [{"type": "text", "text": "one"}, {"type": "image", "data": "AAAA", "mimeType": "image/png"}]
     result = {"content": content, "structuredContent": {"a": [1, None]}, "isError": True, "_meta": {"v/x": 1}}
     script = {"behaviours": {"echo": {"kind": "result", "with": {"result": result}}}}
     async with hooked(tmp_path, sample("Recorder"), **script) as up:
-        await up.ask(era, route, "echo", {"x": 1})
-        [seen] = up.seen("after_call")
-        assert (seen["name"], seen["items"], seen["error"]) == ("echo", 2, True)
-        assert seen["args"] == {"x": 1}
-        assert seen["result"]["content"] == content
-        assert seen["result"]["structuredContent"] == {"a": [1, None]}
-        assert seen["result"]["_meta"] == {"v/x": 1}
+        for era, route in up.every_way():
+            await up.ask(era, route, "echo", {"x": 1})
+            [seen] = up.seen("after_call")
+            assert (seen["name"], seen["items"], seen["error"]) == ("echo", 2, True)
+            assert seen["args"] == {"x": 1}
+            assert seen["result"]["content"] == content
+            assert seen["result"]["structuredContent"] == {"a": [1, None]}
+            assert seen["result"]["_meta"] == {"v/x": 1}
 
 
 @pytest.mark.parametrize("era", ERAS)
@@ -180,24 +176,22 @@ async def test_hooks_run_by_priority_before_and_in_reverse_after(tmp_path: Path)
         assert [one["hook"] for one in up.seen("after_call")] == ["last", "third", "second", "first"]
 
 
-@every_way
-async def test_the_order_is_repair_defaults_check_hooks_check_upstream_hooks_advice(
-    era: str, route: str, tmp_path: Path
-) -> None:
+async def test_the_order_is_repair_defaults_check_hooks_check_upstream_hooks_advice(tmp_path: Path) -> None:
     tools = [tool("send", "to", note="string", count="integer")]
     server = {"defaults": {"note": "by default"}}
     said_by_upstream = {"content": [{"type": "text", "text": "'to' was not provided"}], "isError": True}
     script = {"behaviours": {"send": {"kind": "result", "with": {"result": said_by_upstream}}}}
     async with hooked(tmp_path, sample("Recorder"), server=server, tools=tools, **script) as up:
-        wrong = await up.ask(era, route, "send", {"count": 1})
-        assert "Missing" in said(wrong)
-        assert up.seen() == [], "a call that is refused reaches no hook"
-        answer = await up.ask(era, route, "send", {"to": "a", "count": "3"})
-        [before] = up.seen("before_call")
-        assert before["args"] == {"to": "a", "count": 3, "note": "by default"}
-        [after] = up.seen("after_call")
-        assert [item["text"] for item in after["result"]["content"]] == ["'to' was not provided"]
-        assert "Added by the gateway" in said(answer)
+        for era, route in up.every_way():
+            wrong = await up.ask(era, route, "send", {"count": 1})
+            assert "Missing" in said(wrong)
+            assert up.seen() == [], "a call that is refused reaches no hook"
+            answer = await up.ask(era, route, "send", {"to": "a", "count": "3"})
+            [before] = up.seen("before_call")
+            assert before["args"] == {"to": "a", "count": 3, "note": "by default"}
+            [after] = up.seen("after_call")
+            assert [item["text"] for item in after["result"]["content"]] == ["'to' was not provided"]
+            assert "Added by the gateway" in said(answer)
 
 
 async def test_conditions_match_wrappers_servers_tags_and_principals_in_both_phases(tmp_path: Path) -> None:
@@ -335,40 +329,34 @@ NAMES: dict[str, Any] = {
 }  # fmt: skip
 
 
-@every_way
 @pytest.mark.parametrize("shape", ["native", "nested", "metadata"])
-async def test_arguments_of_any_name_pass_a_hook_that_does_nothing_in_every_shape(
-    shape: str, era: str, route: str, tmp_path: Path
-) -> None:
+async def test_arguments_of_any_name_pass_a_hook_that_does_nothing_in_every_shape(shape: str, tmp_path: Path) -> None:
     hooks = [sample("Silent", payloadFormat=shape), sample("Same", payloadFormat=shape)]
     async with hooked(tmp_path, *hooks, sample("Recorder", payloadFormat=shape)) as up:
-        # `arguments` alone would be taken for a wrapping of the others on either route.
-        for sent in (NAMES, {"arguments": "text", **NAMES}):
-            assert "isError" not in (await up.ask(era, route, "echo", sent))["result"]
-            assert up.recording.calls()[-1]["arguments"] == sent
-        seen = up.seen("before_call")[0]["args"]
-        assert seen == NAMES if shape == "native" else seen["arguments"] == NAMES
-        if shape == "metadata":
-            assert seen["metadata"]["via"] == route
+        for era, route in up.every_way():
+            # `arguments` alone would be taken for a wrapping of the others on either route.
+            for sent in (NAMES, {"arguments": "text", **NAMES}):
+                assert "isError" not in (await up.ask(era, route, "echo", sent))["result"]
+                assert up.recording.calls()[-1]["arguments"] == sent
+            seen = up.seen("before_call")[0]["args"]
+            assert seen == NAMES if shape == "native" else seen["arguments"] == NAMES
+            if shape == "metadata":
+                assert seen["metadata"]["via"] == route
 
 
-@every_way
-async def test_the_flat_shape_refuses_an_argument_named_metadata_and_passes_all_others(
-    era: str, route: str, tmp_path: Path
-) -> None:
+async def test_the_flat_shape_refuses_an_argument_named_metadata_and_passes_all_others(tmp_path: Path) -> None:
     async with hooked(tmp_path, sample("Same", payloadFormat="flatMetadata")) as up:
-        answer = await up.ask(era, route, "echo", {"metadata": 1})
-        assert "Hook 'same' cannot be given an argument named `metadata`" in said(answer)
-        assert up.recording.calls() == []
-        rest = {key: value for key, value in NAMES.items() if key != "metadata"}
-        await up.ask(era, route, "echo", rest)
-        assert up.recording.calls()[0]["arguments"] == rest
+        for era, route in up.every_way():
+            answer = await up.ask(era, route, "echo", {"metadata": 1})
+            assert "Hook 'same' cannot be given an argument named `metadata`" in said(answer)
+            assert up.recording.calls() == []
+            rest = {key: value for key, value in NAMES.items() if key != "metadata"}
+            await up.ask(era, route, "echo", rest)
+            assert up.recording.calls()[0]["arguments"] == rest
 
 
 @pytest.mark.parametrize("route", ROUTES)
-async def test_a_question_in_mid_call_is_answered_although_a_hook_changes_the_call_each_time(
-    route: str, tmp_path: Path
-) -> None:
+async def test_a_question_in_mid_call_is_answered_although_a_hook_changes_the_call(route: str, tmp_path: Path) -> None:
     script = {"modern": True, "tools": [tool("elicit", message="string")]}
     async with hooked(tmp_path, sample("Nonce"), sample("Recorder"), **script) as up:
         asks = {"_meta": envelope(**{META + "clientCapabilities": {"elicitation": {"form": {}}}})}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import statistics
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from support.callers import call_of
 from support.gateways import answer_of, text_of
 from support.hooked import Hooked, hooked, said, sample
+from support.upstreams.running import tool
 
 BEFORE = {
     "hang": "did not answer within 0.3 s",
@@ -44,56 +46,77 @@ def hostile(deed: str, when: str = "before", **entry: Any) -> dict[str, Any]:
     return sample("Hostile", timeout=0.3, config={"deed": deed, "when": when}, **entry)
 
 
-@pytest.mark.parametrize("deed", BEFORE)
-async def test_a_hook_that_fails_before_a_call_fails_that_call_and_the_upstream_is_not_called(
-    deed: str, tmp_path: Path
-) -> None:
-    async with hooked(tmp_path, hostile(deed)) as up:
-        answer = await up.ask("modern", "wrapper", "echo", {"secret": "s3cr3t"})
-        assert answer["result"]["isError"] is True
-        assert f"Hook 'hostile' {BEFORE[deed]}" in said(answer)
-        assert "The tool was not called." in said(answer)
-        assert "s3cr3t" not in said(answer)
-        assert "s3cr3t" not in up.gateway.logged()
-        assert up.recording.calls() == []
-        assert "isError" not in (await up.ask("modern", "wrapper", "echo", {"spare": True}))["result"]
+def named(deed: str) -> str:
+    """The tool, and the hook on it, of a deed."""
+    return "do-" + deed.replace(" ", "-")  # no name of a scripted behaviour
 
 
-@pytest.mark.parametrize("deed", AFTER)
-async def test_a_hook_that_fails_after_a_call_withholds_the_result(deed: str, tmp_path: Path) -> None:
-    async with hooked(tmp_path, hostile(deed, "after")) as up:
-        answer = await up.ask("modern", "wrapper", "echo", {"secret": "s3cr3t"})
-        assert answer["result"]["isError"] is True
-        assert f"Hook 'hostile' {AFTER[deed]}" in said(answer)
-        assert "The tool was called." in said(answer)
-        assert "s3cr3t" not in json.dumps(answer)
-        assert len(up.recording.calls()) == 1
+def hostile_to_its_tool(deed: str, when: str = "before", **entry: Any) -> dict[str, Any]:
+    """A hook for one tool only: one gateway can have all of them."""
+    return hostile(deed, when, **entry) | {"name": named(deed), "conditions": {"wrappers": [named(deed)]}}
 
 
-@pytest.mark.parametrize(("deed", "when"), [(deed, "before") for deed in BEFORE] + [(deed, "after") for deed in AFTER])
+def tools_of(deeds: Iterable[str]) -> list[dict[str, Any]]:
+    return [tool(named(deed)) for deed in deeds]
+
+
+async def test_a_hook_that_fails_before_a_call_fails_it_without_calling_the_upstream(tmp_path: Path) -> None:
+    async with hooked(tmp_path, *(hostile_to_its_tool(deed) for deed in BEFORE), tools=tools_of(BEFORE)) as up:
+        for deed, words in BEFORE.items():
+            answer = await up.ask("modern", "wrapper", named(deed), {"secret": "s3cr3t"})
+            assert answer["result"]["isError"] is True, deed
+            assert f"Hook '{named(deed)}' {words}" in said(answer)
+            assert "The tool was not called." in said(answer), deed
+            assert "s3cr3t" not in said(answer), deed
+            assert "s3cr3t" not in up.gateway.logged(), deed
+            assert up.recording.calls(named(deed)) == []
+            assert "isError" not in (await up.ask("modern", "wrapper", named(deed), {"spare": True}))["result"], deed
+
+
+async def test_a_hook_that_fails_after_a_call_withholds_the_result(tmp_path: Path) -> None:
+    async with hooked(tmp_path, *(hostile_to_its_tool(deed, "after") for deed in AFTER), tools=tools_of(AFTER)) as up:
+        for deed, words in AFTER.items():
+            answer = await up.ask("modern", "wrapper", named(deed), {"secret": "s3cr3t"})
+            assert answer["result"]["isError"] is True, deed
+            assert f"Hook '{named(deed)}' {words}" in said(answer)
+            assert "The tool was called." in said(answer), deed
+            assert "s3cr3t" not in json.dumps(answer), deed
+            assert len(up.recording.calls(named(deed))) == 1, deed
+
+
+@pytest.mark.parametrize(("when", "deeds"), [("before", tuple(BEFORE)), ("after", tuple(AFTER))])
 async def test_a_failure_that_is_to_be_ignored_changes_nothing_and_is_counted(
-    deed: str, when: str, tmp_path: Path
+    when: str, deeds: tuple[str, ...], tmp_path: Path
 ) -> None:
-    async with hooked(tmp_path, hostile(deed, when, onError="ignore")) as up:
-        answer = await up.ask("modern", "wrapper", "echo", {"x": 1})
-        assert answer["result"]["structuredContent"] == {"x": 1}
-        counts = (await up.hook("hostile"))["counts"]
-        assert (counts["failed"], counts["ignored"]) == (1, 1)
-        assert counts["late"] == (deed in ("hang", "cling"))
+    hooks = [hostile_to_its_tool(deed, when, onError="ignore") for deed in deeds]
+    async with hooked(tmp_path, *hooks, tools=tools_of(deeds)) as up:
+        for deed in deeds:
+            answer = await up.ask("modern", "wrapper", named(deed), {"x": 1})
+            assert answer["result"]["structuredContent"] == {"x": 1}, deed
+            counts = (await up.hook(named(deed)))["counts"]
+            assert (counts["failed"], counts["ignored"]) == (1, 1), deed
+            assert counts["late"] == (deed in ("hang", "cling")), deed
         metrics = (await up.gateway.client.get(f"{up.gateway.origin}/metrics")).text
-        assert 'typegate_hook_events_total{event="ignored",hook="hostile"} 1.0' in metrics
+        for deed in deeds:
+            assert f'typegate_hook_events_total{{event="ignored",hook="{named(deed)}"}} 1.0' in metrics
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("mode", ["transform", "validate", "concurrent", "audit"])
-async def test_what_a_hook_does_to_its_copy_changes_nothing_for_anybody(when: str, mode: str, tmp_path: Path) -> None:
+async def test_what_a_hook_does_to_its_copy_changes_nothing_for_anybody(when: str, tmp_path: Path) -> None:
+    modes = ("transform", "validate", "concurrent", "audit")
+    mutating = [hostile("mutate", when, mode=mode) for mode in modes]
+    hooks = [
+        {**one, "name": mode, "conditions": {"wrappers": [mode]}} for one, mode in zip(mutating, modes, strict=True)
+    ]
     seeing = sample("Recorder", priority=200 if when == "before" else 1)
-    async with hooked(tmp_path, hostile("mutate", when, mode=mode), seeing) as up:
-        answer = await up.ask("modern", "wrapper", "echo", {"x": {"y": [1]}})
-        assert answer["result"]["structuredContent"] == {"x": {"y": [1]}}
-        assert up.recording.calls()[0]["arguments"] == {"x": {"y": [1]}}
-        assert up.seen("before_call")[0]["args"] == {"x": {"y": [1]}}
-        assert up.seen("after_call")[0]["result"]["structuredContent"] == {"x": {"y": [1]}}
+    async with hooked(tmp_path, *hooks, seeing, tools=[tool(mode) for mode in modes]) as up:
+        for number, mode in enumerate(modes):
+            answer = await up.ask("modern", "wrapper", mode, {"x": {"y": [1]}})
+            assert answer["result"]["structuredContent"] == {"x": {"y": [1]}}, mode
+            assert up.recording.calls(mode)[0]["arguments"] == {"x": {"y": [1]}}
+            before, after = up.seen("before_call")[number], up.seen("after_call")[number]
+            assert (before["name"], before["args"]) == (mode, {"x": {"y": [1]}})
+            assert after["result"]["structuredContent"] == {"x": {"y": [1]}}, mode
 
 
 async def test_what_a_hook_keeps_of_its_answer_is_not_what_is_sent(tmp_path: Path) -> None:
@@ -137,7 +160,7 @@ async def test_a_principal_whose_calls_make_a_hook_fail_does_not_shut_it_for_oth
         assert "isError" not in answer["result"]
 
 
-async def test_a_plain_function_that_hangs_is_left_in_its_thread_and_the_gateway_still_ends(tmp_path: Path) -> None:
+async def test_a_hanging_plain_function_stays_in_its_thread_and_the_gateway_still_ends(tmp_path: Path) -> None:
     async with hooked(tmp_path, sample("Blocking", timeout=0.2)) as up:
         answer = await up.ask("modern", "wrapper", "echo", {})
         assert "Hook 'blocking' did not answer within 0.2 s" in said(answer)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import pytest
 from corpus.samples import sample
 from corpus.servers import listings
 from e2e.test_profiles import until_all_ready
@@ -17,6 +18,9 @@ from support.visitors import Visitor, in_both_eras
 
 from registry.dialects.definitions import lower_definition
 from registry.intake.tools import admit_tools
+
+# Thousands of calls; `tests/registry/dialects/test_hosts.py` asks the same of the pure code.
+pytestmark = pytest.mark.heavy
 
 LABEL = "gateway"
 

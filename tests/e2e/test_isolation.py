@@ -86,7 +86,7 @@ async def together(what: Callable[[Lane, int], Awaitable[None]], lanes: Sequence
 
 
 @pytest.mark.parametrize("way", ["directly", "with keys", "without keys"])
-async def test_of_fifty_callers_at_once_each_hears_its_own_progress_logs_and_questions_only(
+async def test_each_of_fifty_callers_receives_only_its_own_progress_logs_and_questions(
     way: str, tmp_path: Path
 ) -> None:
     async with AsyncExitStack() as stack:

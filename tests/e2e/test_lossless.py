@@ -153,8 +153,10 @@ def test_any_result_is_equal_on_both_sides_in_every_era(modern: bool, tmp_path: 
         law()
 
 
-@pytest.mark.parametrize("over_http", [True, False])
-@pytest.mark.parametrize("modern", [True, False])
+@pytest.mark.parametrize(
+    ("modern", "over_http"),
+    [(True, True), (False, False), *(pytest.param(one, not one, marks=pytest.mark.heavy) for one in (True, False))],
+)
 def test_a_large_result_is_equal_on_both_sides_although_nobody_reads_it(
     modern: bool, over_http: bool, tmp_path: Path
 ) -> None:

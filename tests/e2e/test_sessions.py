@@ -70,7 +70,7 @@ async def test_a_stream_can_be_taken_over_while_the_old_one_looks_alive(tmp_path
         await host.until(lambda: [one for one in host.of(UPDATED) if one.via == "again"])
 
 
-async def test_a_stream_that_was_away_too_long_brings_the_newest_and_bad_numbers_harm_nobody(tmp_path: Path) -> None:
+async def test_a_stream_resumed_too_late_has_the_newest_events_and_bad_ids_do_no_harm(tmp_path: Path) -> None:
     server = full_stdio(tmp_path, "s", modern=False)
     async with (
         running_gateway(tmp_path, entries([server])) as gateway,

@@ -59,7 +59,7 @@ async def names_by_tool(gateway: RunningGateway, server: str) -> dict[str, str]:
     return {row["tool"]: row["name"] for row in rows if row["server"] == server}
 
 
-async def test_two_servers_with_the_same_tool_have_a_wrapper_each_and_each_call_reaches_its_own(
+async def test_a_tool_of_two_servers_is_two_wrappers_and_each_call_reaches_its_own(
     tmp_path: Path,
 ) -> None:
     one, at_one = scripted_stdio_server(tmp_path, "a", tools=[tool("list_files", "path")])
@@ -207,7 +207,7 @@ async def test_a_wrong_name_is_answered_with_the_right_one(tmp_path: Path) -> No
         assert record.calls() == []
 
 
-async def test_a_server_with_another_alias_than_before_is_named_to_who_asks_for_the_old_one(tmp_path: Path) -> None:
+async def test_a_call_under_an_old_alias_is_told_the_new_one(tmp_path: Path) -> None:
     config, record = scripted_stdio_server(tmp_path, "s", tools=[tool("send_email", "to")])
     async with running_gateway(tmp_path, {"calendar": config}) as gateway:
         await gateway.until_listed("calendar__send_email")

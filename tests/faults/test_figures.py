@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import pytest
 from faults.observing import MIB, calling, rss_of
 from support.callers import call_of
 from support.gateways import MODERN, RunningGateway, running_gateway, text_of
@@ -89,6 +90,7 @@ async def lane(gateway: RunningGateway, name: str, count: int) -> None:
             assert b'"structuredContent":{"a":"some text"}' in answer, answer
 
 
+@pytest.mark.heavy
 async def test_calls_leave_no_memory_behind(tmp_path: Path) -> None:
     stdio, _ = scripted_stdio_server(tmp_path, "up", tools=builtin_tools("echo"))
     async with (

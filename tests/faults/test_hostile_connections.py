@@ -68,7 +68,7 @@ async def connect(gateway: RunningGateway, chance: random.Random) -> None:
                     await stream.receive()
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.heavy)])
 async def test_whatever_connections_carry_nothing_of_it_stays(tmp_path: Path, seed: int) -> None:
     server, _ = scripted_stdio_server(tmp_path, "s", tools=builtin_tools("echo", "hang", "progress"))
     async with running_gateway(tmp_path, {"s": {**server, "callTimeout": 3}}) as gateway:

@@ -46,6 +46,7 @@ def connect(gateway: RunningGateway, said: bytes) -> socket.socket:
     return caller
 
 
+@pytest.mark.heavy
 async def test_nine_thousand_idle_and_two_hundred_slow_callers_leave_the_others_served(tmp_path: Path) -> None:
     slow = (b"POST /mcp HTTP/1.1\r\nhost: 127.0.0.1\r\nx-slow: ", raw_post(b"{", "content-length: 1000", length=False))
     server, _ = scripted_stdio_server(tmp_path, "up", tools=builtin_tools("echo"))
@@ -139,7 +140,7 @@ async def test_callers_cannot_take_the_descriptors_that_upstreams_need(tmp_path:
         assert "Traceback" not in gateway.logged()
 
 
-async def test_without_any_descriptor_old_work_ends_new_work_is_refused_and_all_comes_back(tmp_path: Path) -> None:
+async def test_without_descriptors_new_work_is_refused_and_everything_recovers(tmp_path: Path) -> None:
     tools = builtin_tools("sleep", "exit", "reset", "echo")
     stdio, record = scripted_stdio_server(tmp_path, "up", tools=tools)
     async with (

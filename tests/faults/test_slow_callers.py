@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import pytest
 from anyio.abc import SocketStream
 from faults.observing import MIB, descriptors_of, eventually, rss_of
 from support.callers import call_of, hello, raw_exchange, raw_post, running_host, status_of
@@ -55,6 +56,7 @@ def never_reading(gateway: RunningGateway, request: bytes) -> socket.socket:
     return caller
 
 
+@pytest.mark.heavy  # half a minute of deadlines that are waited for
 async def test_slow_callers_and_such_as_never_read_are_cut_while_the_others_are_served(tmp_path: Path) -> None:
     body = raw_post(b"", "content-length: 1000", length=False)
     chunked = raw_post(b"", "transfer-encoding: chunked", length=False)
@@ -159,7 +161,7 @@ async def test_a_host_that_never_reads_is_asked_to_wait_and_gets_everything_when
         assert await host.leave() == 0
 
 
-async def test_requests_sent_ahead_are_answered_in_order_within_a_bound_and_leave_with_their_caller(
+async def test_pipelined_requests_are_answered_in_order_and_bounded(
     tmp_path: Path,
 ) -> None:
     def asked(name: str, **arguments: Any) -> bytes:
@@ -196,7 +198,7 @@ async def test_requests_sent_ahead_are_answered_in_order_within_a_bound_and_leav
         assert "Traceback" not in gateway.logged()
 
 
-async def test_at_the_end_a_slow_reader_gets_its_whole_answer_and_who_does_not_read_holds_up_nobody(
+async def test_a_shutdown_waits_for_a_slow_reader_and_not_for_one_that_never_reads(
     tmp_path: Path,
 ) -> None:
     big = raw_post(json.dumps(call_of("up__big", {"bytes": MIB})).encode(), *MODERN_CALL)

@@ -105,41 +105,43 @@ async def test_a_hung_call_ends_at_its_deadline_and_many_are_bounded(tmp_path: P
         assert sum("calls in flight" in text for text in texts) == 15
 
 
-@pytest.mark.parametrize(
-    ("fault", "told"),
-    [
-        ({"kind": "big", "bytes": 50_000_000}, "larger than 16777216 bytes"),
-        ({"kind": "hang"}, "within 1 s"),
-        ({"kind": "slow_bytes"}, "within 1 s"),
-        ({"kind": "half_body"}, "closed the connection"),
-        ({"kind": "deep"}, "not JSON"),
-        ({"kind": "answer", "body": "<html>", "content_type": "text/html"}, "text/html"),
-        ({"kind": "answer", "status": 401}, "the credentials were refused"),
-        ({"kind": "answer", "status": 500}, "HTTP 500"),
-        ({"kind": "answer", "status": 302, "headers": {"location": "http://127.0.0.1:1/"}}, "not followed"),
-        ({"kind": "answer", "body": '{"data": {"__schema": {}}}'}, "of no use"),
-        ({"kind": "answer", "body": '{"data": {"__schema": {"types": [{"kind": "OBJECT"}]}}}'}, "of no use"),
-        ({"kind": "answer", "body": '{"data": {"__schema": null}}'}, "does not tell its schema"),
-        ({"kind": "answer", "body": '{"errors": [{"message": "not allowed"}]}'}, "(not allowed)"),
-    ],
+BROKEN_INTROSPECTIONS: tuple[tuple[dict[str, Any], str], ...] = (
+    ({"kind": "big", "bytes": 50_000_000}, "larger than 16777216 bytes"),
+    ({"kind": "hang"}, "within 1 s"),
+    ({"kind": "slow_bytes"}, "within 1 s"),
+    ({"kind": "half_body"}, "closed the connection"),
+    ({"kind": "deep"}, "not JSON"),
+    ({"kind": "answer", "body": "<html>", "content_type": "text/html"}, "text/html"),
+    ({"kind": "answer", "status": 401}, "the credentials were refused"),
+    ({"kind": "answer", "status": 500}, "HTTP 500"),
+    ({"kind": "answer", "status": 302, "headers": {"location": "http://127.0.0.1:1/"}}, "not followed"),
+    ({"kind": "answer", "body": '{"data": {"__schema": {}}}'}, "of no use"),
+    ({"kind": "answer", "body": '{"data": {"__schema": {"types": [{"kind": "OBJECT"}]}}}'}, "of no use"),
+    ({"kind": "answer", "body": '{"data": {"__schema": null}}'}, "does not tell its schema"),
+    ({"kind": "answer", "body": '{"errors": [{"message": "not allowed"}]}'}, "(not allowed)"),
 )
-async def test_an_introspection_that_goes_wrong_is_told_and_costs_no_other_server(
-    tmp_path: Path, fault: dict[str, Any], told: str
-) -> None:
+
+
+async def test_an_introspection_that_goes_wrong_is_told_and_costs_no_other_server(tmp_path: Path) -> None:
     async with graphql_server(tmp_path, FILES) as server:
-        server.change(fault={**fault, "introspection": True})
-        servers = {"hr": server.config(connectTimeout=1), "file": server.config(**server.schema_file)}
+        servers = {"file": server.config(**server.schema_file)}
         async with running_gateway(tmp_path, servers) as gateway:
             await gateway.until_listed("file__fire")
-            before = rss_of(gateway.process.pid)
-            row = await until_server(gateway, "hr", lambda row: row["lastError"])
-            assert told in row["lastError"], row
-            assert len(row["lastError"]) < 400
-            assert "isError" not in await gateway.call("file__fire")
-            assert rss_of(gateway.process.pid) - before < 64 * MIB
-            server.change(fault=None)
-            await gateway.admin("servers/hr/refresh", "POST")
-            await gateway.until_listed(NAME)
+            for fault, told in BROKEN_INTROSPECTIONS:
+                before = rss_of(gateway.process.pid)
+                server.change(fault={**fault, "introspection": True})
+                # Added anew each time: what was known before would be kept.
+                added = await gateway.admin("servers", "POST", {"name": "hr", **server.config(connectTimeout=1)})
+                assert added.is_success, added.text
+                row = await until_server(gateway, "hr", lambda row: row["lastError"])
+                assert told in row["lastError"], row
+                assert len(row["lastError"]) < 400
+                assert "isError" not in await gateway.call("file__fire")
+                assert rss_of(gateway.process.pid) - before < 64 * MIB
+                server.change(fault=None)
+                await gateway.admin("servers/hr/refresh", "POST")
+                await gateway.until_listed(NAME)
+                assert (await gateway.admin("servers/hr", "DELETE")).is_success
 
 
 async def test_a_server_of_long_ago_is_asked_for_what_it_knows(tmp_path: Path) -> None:
@@ -151,6 +153,7 @@ async def test_a_server_of_long_ago_is_asked_for_what_it_knows(tmp_path: Path) -
         assert len(server.asked()) == 2
 
 
+@pytest.mark.heavy
 async def test_thousands_of_files_are_taken_while_others_are_served(tmp_path: Path) -> None:
     healthy, _ = scripted_stdio_server(tmp_path, "calm", tools=builtin_tools("echo"))
     many = {f"{n:05}.graphql": f"query Number{n}($id: Int!) {{ employee(id: $id) {{ name }} }}" for n in range(2_000)}

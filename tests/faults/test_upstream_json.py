@@ -90,9 +90,7 @@ async def test_what_json_allows_reaches_the_caller_however_odd(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("depth", [DEEP, 400_000])
-async def test_one_endlessly_nested_or_unreadable_definition_costs_no_other_tool_its_place(
-    tmp_path: Path, depth: int
-) -> None:
+async def test_an_endlessly_nested_definition_costs_no_other_tool_its_place(tmp_path: Path, depth: int) -> None:
     schema = (
         '{"type":"object","properties":{"a":' * depth + "{}" + "}}" * depth
         if depth == DEEP

@@ -84,7 +84,7 @@ async def test_among_four_broken_upstreams_the_fifth_answers_as_if_alone(tmp_pat
         await until_server(gateway, "mute", lambda row: "handshake" in (row["lastError"] or ""), within_s=20)
 
 
-async def test_whatever_a_neighbour_does_in_mid_call_costs_a_healthy_upstream_no_tenth_of_a_second(
+async def test_no_broken_upstream_delays_a_healthy_one_by_a_tenth_of_a_second(
     tmp_path: Path,
 ) -> None:
     names = ("notification_storm", "endless_line", "big", "garbage", "wrong_ids", "invalid_utf8", "exit", "deep")

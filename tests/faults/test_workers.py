@@ -12,6 +12,7 @@ from pathlib import Path
 
 import anyio
 import httpx2
+import pytest
 from support.callers import get_stream, handshake
 from support.gateways import RunningGateway, answer_of
 from support.teams import each_worker, ready, running_team, runs, until, worker_of, workers_of
@@ -77,6 +78,7 @@ async def test_a_worker_killed_under_load_costs_its_own_calls_only_and_comes_bac
         assert gateway.logged().count("worker 1 has ended (SIGKILL)") == 1
 
 
+@pytest.mark.heavy
 async def test_workers_that_die_again_and_again_are_started_again_ever_more_slowly(tmp_path: Path) -> None:
     async with running_team(tmp_path, {}) as gateway:
         for _ in range(3):

@@ -145,8 +145,23 @@ async def running_gateway(
     Args:
         through: A command that ends in becoming the one it is given, under other limits.
     """
-    config, state, log = tmp_path / "typegate.json", tmp_path / "state", tmp_path / "gateway.log"
+    config = tmp_path / "typegate.json"
     config.write_text(json.dumps({"mcpServers": dict(servers), "gateway": dict(gateway or {})}))
+    async with serving(config, tmp_path, arguments=arguments, environment=environment, through=through) as running:
+        yield running
+
+
+@asynccontextmanager
+async def serving(
+    config: Path,
+    tmp_path: Path,
+    *,
+    arguments: tuple[str, ...] = (),
+    environment: Mapping[str, str] | None = None,
+    through: tuple[str, ...] = (),
+) -> AsyncIterator[RunningGateway]:
+    """Start `typegate serve` with a configuration file; its state and log are in `tmp_path`."""
+    state, log = tmp_path / "state", tmp_path / "gateway.log"
     command = [*through, sys.executable, "-m", "gateway", "serve", "--config", str(config), "--port", "0"]
     command += ["--state-dir", str(state), *arguments]
     env = {**os.environ, "TYPEGATE_ADMIN_TOKEN": TOKEN, "PYTHONPATH": str(_ROOT), **(environment or {})}
@@ -154,7 +169,7 @@ async def running_gateway(
         said_before = sink.tell()
         process = await anyio.open_process(command, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, env=env)
     try:
-        origin = await _subscriptions(process, log, said_before)
+        origin = await _until_listening(process, log, said_before)
         async with httpx2.AsyncClient() as client:
             yield RunningGateway(process=process, origin=origin, state_dir=state, config=config, client=client, log=log)
     finally:
@@ -174,7 +189,7 @@ async def ended(process: Process, *, asked: bool = False) -> None:
         await process.aclose()
 
 
-async def _subscriptions(process: Process, log: Path, said_before: int) -> str:
+async def _until_listening(process: Process, log: Path, said_before: int) -> str:
     with anyio.move_on_after(15):
         while process.returncode is None:
             for word in _said(log, said_before).split():

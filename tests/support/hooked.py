@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+import os
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +42,16 @@ class Hooked:
             return []
         lines = [json.loads(line) for line in self.path.read_text().splitlines()]
         return [one for one in lines if phase in (None, one["phase"]) and by in (None, one["hook"])]
+
+    def every_way(self) -> Iterator[tuple[str, str]]:
+        """Each era on each route, one after the other; what was recorded before is forgotten."""
+        for era in ERAS:
+            for route in ROUTES:
+                for record in (self.path, self.recording.path):
+                    if record.exists():
+                        # Their writers append, so they go on at the new end.
+                        os.truncate(record, 0)
+                yield era, route
 
     async def until_seen(self, count: int, phase: str | None = None, by: str | None = None) -> list[dict[str, Any]]:
         """Wait for so many lines: another process writes them."""

@@ -1,4 +1,4 @@
-"""The types of upstreams: one file for each, with all that its entry in the configuration may say.
+"""The types of upstreams: one file for each, with the keys of its entry in the configuration.
 
 To add a type: a subclass of `gateway.config.server.ServerConfig` in a file of its own here, its connector (a class
 that `gateway.upstream.connector` describes) where its transport or client lives, and one line in `registration`.

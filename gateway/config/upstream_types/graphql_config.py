@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from gateway.config.sections import WrittenText, fault
+from gateway.config.section import WrittenText, fault
 from gateway.config.server import ServerConfig
 from gateway.config.upstream_types.headers_config import HeadersConfig, check_url
 
@@ -28,22 +28,31 @@ class GraphqlConfig(HeadersConfig):
     endpoint: WrittenText = Field(
         default="",
         repr=False,
-        description="graphql: the URL that operations go to.",
         json_schema_extra={"default": None},
+        description="graphql: URL that operations are sent to.",
     )
     operations: str | None = Field(
-        default=None, description="graphql: the folder of .graphql and .gql files, one operation in each."
+        default=None,
+        description="graphql: folder of .graphql and .gql files with one operation each, relative to this file.",
     )
     schema_file: str | None = Field(
         default=None,
         alias="schema",
-        description="graphql: a file with the schema, as SDL or introspection JSON; without it the endpoint is asked.",
+        description=(
+            "graphql: file with the schema, as SDL or as introspection JSON. By default the endpoint is asked for it."
+        ),
     )
     nullable: Literal["plain", "union"] = Field(
-        default="plain", description="graphql: whether arguments that take null are shown with it; all accept it."
+        default="plain",
+        description=(
+            "graphql: union shows null as a type of arguments that accept it; plain leaves it out. Null is "
+            "accepted either way."
+        ),
     )
-    exclude_mutations: bool = Field(default=False, description="graphql: mutations are neither listed nor sent.")
-    introspection_tools: bool = Field(default=False, description="graphql: adds get_schema and execute_graphql.")
+    exclude_mutations: bool = Field(default=False, description="graphql: whether mutations are left out.")
+    introspection_tools: bool = Field(
+        default=False, description="graphql: whether to add the tools get_schema and execute_graphql."
+    )
 
     @property
     def address(self) -> str:
@@ -61,12 +70,15 @@ class GraphqlConfig(HeadersConfig):
             if entry.get(key) is not None:
                 raise fault(f"is graphql, which has no {key}", "endpoint: the URL that operations go to", key="type")
         check_url(self.endpoint, "endpoint", "https://example.test/graphql")
+        # Without either there is no tool at all.
         if self.operations is None and not self.introspection_tools:
             expected = "a folder of .graphql files, or introspectionTools: true"
             raise fault("is missing", expected, key="operations")
         for key, path in (("operations", self.operations), ("schema", self.schema_file)):
+            # Whether it exists is no question of the file: a folder that appears later is taken then.
             if path is not None and (not path.strip() or "\0" in path):
                 raise fault("is no path", "where it is, relative to this file", key=key)
+        # A GraphQL endpoint has no way to ask: the key would be without effect, and its author would not know.
         if self.elicitation:
             raise fault("is graphql, which asks nobody", "elicitation: false", key="type")
 

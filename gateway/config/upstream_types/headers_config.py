@@ -1,10 +1,10 @@
-"""What upstreams have in common that are reached over HTTP: headers of their own."""
+"""Headers, for all types of upstreams that are reached over HTTP."""
 
 from __future__ import annotations
 
 from pydantic import Field, field_validator
 
-from gateway.config.sections import fault, is_http_url
+from gateway.config.section import fault, is_http_url
 from gateway.config.server import ServerConfig
 
 
@@ -14,7 +14,11 @@ class HeadersConfig(ServerConfig):
     # They hold credentials, of which nothing may be kept on disk: no part of the identity.
     connection = (*ServerConfig.connection, "headers")
 
-    headers: dict[str, str] = Field(default_factory=dict, repr=False)
+    headers: dict[str, str] = Field(
+        default_factory=dict,
+        repr=False,
+        description="http, sse, graphql: HTTP headers sent with every request, such as Authorization.",
+    )
 
     @property
     def authenticated(self) -> bool:
@@ -24,6 +28,7 @@ class HeadersConfig(ServerConfig):
     @field_validator("headers")
     @classmethod
     def _headers_fit_on_a_line(cls, headers: dict[str, str]) -> dict[str, str]:
+        # A line break in a value would add headers of its own to every request.
         for name, value in headers.items():
             if not name or not name.isascii() or any(c.isspace() or c in ':"(),/;<=>?@[\\]{}' for c in name):
                 raise fault("is no header name", "letters, digits and -", key=name)
@@ -33,7 +38,7 @@ class HeadersConfig(ServerConfig):
 
 
 def check_url(url: str, key: str, example: str) -> None:
-    """Raise `fault` for what is no address of a server."""
+    """Raise `fault` unless this is an absolute http or https URL."""
     expected = f"an absolute URL, as {example}"
     if not url:
         raise fault("is missing or empty", expected, key=key)

@@ -7,9 +7,9 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from gateway.config.sections import WrittenText, fault
+from gateway.config.section import WrittenText, fault
 from gateway.config.upstream_types.headers_config import HeadersConfig, check_url
-from gateway.config.upstream_types.stdio_config import both_ways
+from gateway.config.upstream_types.stdio_config import command_and_url
 
 
 class UrlConfig(HeadersConfig):
@@ -18,7 +18,9 @@ class UrlConfig(HeadersConfig):
     # Not the type: http and sse are two ways to the same server, which the connector finds by itself.
     identity = ("url",)
 
-    url: WrittenText = Field(default="", repr=False, json_schema_extra={"default": None})
+    url: WrittenText = Field(
+        default="", repr=False, json_schema_extra={"default": None}, description="http, sse: URL of the MCP endpoint."
+    )
 
     @property
     def address(self) -> str:
@@ -28,12 +30,12 @@ class UrlConfig(HeadersConfig):
     def check_entry(self, entry: Mapping[str, Any]) -> None:
         """See `ServerConfig.check_entry`."""
         if entry.get("command") is not None:
-            raise both_ways() if self.url else fault(f"is {self.type}, which has no command", "stdio", key="type")
+            raise command_and_url() if self.url else fault(f"is {self.type}, which has no command", "stdio", key="type")
         check_url(self.url, "url", "https://example.test/mcp")
 
 
 class HttpConfig(UrlConfig):
-    """A URL that is spoken Streamable HTTP to first."""
+    """An MCP server at a URL; Streamable HTTP is tried first."""
 
     connector = "gateway.upstream.mcp_connectors:HttpConnector"
     inferred_from = "url"

@@ -1,4 +1,4 @@
-"""Which types of upstreams there are, and what follows from it for entries in general."""
+"""The registered types of upstreams, and reading an entry as its type."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, GetJsonSchemaHandler, TypeAdapter
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from gateway.config.sections import fault
+from gateway.config.section import fault
 from gateway.config.server import HostKeys, ServerConfig
 from gateway.config.upstream_types.graphql_config import GraphqlConfig
 from gateway.config.upstream_types.http_config import HttpConfig
@@ -28,7 +28,7 @@ _NAMES: Final = {spelling: name for name, model in _BY_NAME.items() for spelling
 
 
 def _type_of(entry: dict[str, Any]) -> str | None:
-    """The name of an entry's type, stated or inferred; None where something odd is stated."""
+    """The name of an entry's type, stated or inferred; None where the stated one is unknown."""
     stated = entry.get("type")
     if stated is not None:
         return _NAMES.get(stated.casefold()) if isinstance(stated, str) else None
@@ -81,8 +81,8 @@ def read_server(entry: object) -> ServerConfig:
     return _ENTRY.validate_python(entry)
 
 
-def strange_keys(entry: dict[str, Any]) -> list[str]:
-    """The keys of an entry that mean nothing for a server of its type."""
+def unknown_keys(entry: dict[str, Any]) -> list[str]:
+    """The keys of an entry that have no meaning for its type."""
     model = _BY_NAME.get(_type_of(entry) or "", UPSTREAM_TYPES[0])
     known = {*model.keys(), *model.model_fields, *model.tolerated_keys}
     return [key for key in entry if key not in known]

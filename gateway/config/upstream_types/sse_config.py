@@ -8,7 +8,7 @@ from gateway.config.upstream_types.http_config import UrlConfig
 
 
 class SseConfig(UrlConfig):
-    """A URL of which the event stream is opened at once."""
+    """An MCP server at a URL whose event stream is opened at once."""
 
     connector = "gateway.upstream.mcp_connectors:SseConnector"
 

@@ -7,12 +7,12 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from gateway.config.sections import WrittenText, fault
+from gateway.config.section import WrittenText, fault
 from gateway.config.server import ServerConfig
 
 
 class StdioConfig(ServerConfig):
-    """A program to start."""
+    """An MCP server that is started as a child process."""
 
     connector = "gateway.upstream.mcp_connectors:StdioConnector"
     inferred_from = "command"
@@ -22,23 +22,34 @@ class StdioConfig(ServerConfig):
     connection = (*ServerConfig.connection, "env")
 
     type: Literal["stdio"] = "stdio"
-    command: WrittenText = Field(default="", description="The program to start.", json_schema_extra={"default": None})
-    args: list[str] = Field(default_factory=list, repr=False)
-    env: dict[str, str] = Field(default_factory=dict, repr=False)
-    cwd: str | None = None
+    command: WrittenText = Field(
+        default="", json_schema_extra={"default": None}, description="stdio: program to start."
+    )
+    args: list[str] = Field(default_factory=list, repr=False, description="stdio: arguments of the program.")
+    env: dict[str, str] = Field(
+        default_factory=dict,
+        repr=False,
+        description=(
+            "stdio: environment variables of the program, in addition to a few basic ones such as PATH and HOME."
+        ),
+    )
+    cwd: str | None = Field(
+        default=None, description="stdio: working directory of the program; by default the gateway's."
+    )
 
     def check_entry(self, entry: Mapping[str, Any]) -> None:
         """See `ServerConfig.check_entry`."""
         if entry.get("url") is not None:
             if entry.get("command") is not None:
-                raise both_ways()
+                raise command_and_url()
             raise fault("is stdio, which has no url", "http or sse", key="type")
         if not self.command.strip():
             raise fault("is missing or empty", "the program to start, or a url beside it", key="command")
+        # exec would fail on it with an error that names neither the file nor the key.
         if "\0" in self.command or any("\0" in arg for arg in self.args):
             raise fault("holds a NUL character", "text that can be an argument of a program", key="command")
 
 
-def both_ways() -> Exception:
-    """The fault of an entry with a program and an address."""
+def command_and_url() -> Exception:
+    """The error of an entry that has both."""
     return fault("has both command and url", "command for a process, or url for a server on the network")

@@ -154,8 +154,15 @@ HOSTILE: dict[str, dict[str, Any]] = {
 }
 
 
+# The dialects that rewrite most; the others with `-m heavy`.
+STALLING = [
+    name if name in ("mcp", "openai-strict", "gemini") else pytest.param(name, marks=pytest.mark.heavy)
+    for name in DIALECTS
+]
+
+
 @pytest.mark.parametrize("name", HOSTILE)
-@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("dialect", STALLING)
 def test_no_schema_stalls_a_lowering_or_grows_out_of_bounds(dialect: str, name: str) -> None:
     schema = HOSTILE[name]
     assert admitted(schema) is not None

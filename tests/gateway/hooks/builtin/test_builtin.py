@@ -8,6 +8,7 @@ import re
 import stat
 from collections import Counter
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway import wire
-from gateway.hooks import Answer, Block, Call, Metadata, Result
+from gateway.hooks import Answer, Block, Call, Hook, Metadata, Result
+from gateway.hooks.builtin import audit_log
 from gateway.hooks.builtin.audit_log import AuditLog
 from gateway.hooks.builtin.cache import CACHED_KEY, Cache
 from gateway.hooks.builtin.rate_limit import Bucket, RateLimit
 from gateway.hooks.builtin.redact import REDACTED_KEY, WINDOW, Redact
 from gateway.hooks.builtin.size_guard import CUT_KEY, SizeGuard, fitted
+from gateway.hooks.loading import BUILTIN_HOOKS
 
 METADATA = Metadata(
     kind="tool", wrapper="up__t", server="up", tool="t", principal="ann", session="s3ssion", request_id=1,
@@ -363,3 +366,11 @@ async def test_a_log_that_cannot_be_written_is_told_at_the_start(tmp_path: Path)
 def test_a_wrong_setting_is_refused_by_name(hook: Any, config: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=re.escape(words)):
         hook(config)
+
+
+def test_every_hook_of_ours_can_be_named_in_use() -> None:
+    folder = Path(audit_log.__file__).parent
+    assert {path.stem for path in folder.glob("*.py")} - {"__init__"} == set(BUILTIN_HOOKS)
+    for name, place in BUILTIN_HOOKS.items():
+        module, _, kind = place.partition(":")
+        assert issubclass(getattr(import_module(module), kind), Hook), name

@@ -1,4 +1,4 @@
-"""What every section of the file has in common: its keys, its faults, its near misses."""
+"""The base of every section of the file: its keys, validation errors, and suggestions for misspelt keys."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from pydantic_core import PydanticCustomError
 
 
 def fault(what: str, expected: str, *, key: str | None = None) -> PydanticCustomError:
-    """A validation error that carries our three parts; the loader joins them with file and path."""
+    """A validation error with what is wrong, what is expected, and the key; the loader adds file and path."""
     context = {"what": what, "expected": expected, "key": key}
     return PydanticCustomError("typegate", "{what}; expected {expected}", context)
 
 
-def near(word: str, known: list[str]) -> str:
-    """The words to expect instead of `word`: the nearest one first, if any is near."""
+def suggestion(word: str, known: list[str]) -> str:
+    """What to expect instead of `word`: the most similar known word first, if any is similar."""
     folded = {name.casefold().replace("_", ""): name for name in known}
+    # 0.6 is the default of difflib: one or two wrong letters in a usual key.
     close = get_close_matches(word.casefold().replace("_", "").replace("-", ""), folded, n=1)
     listed = ", ".join(sorted(known))
     return f"{folded[close[0]]} (did you mean it?), or another of: {listed}" if close else f"one of: {listed}"
@@ -40,24 +41,26 @@ def is_http_url(url: str) -> bool:
         sound = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
     except ValueError:  # as for a port that is no number
         return False
+    # urlsplit removes some whitespace silently, and a client would then send something else than was checked.
     return sound and not any(c.isspace() for c in url)
 
 
-# At most a day: whatever takes longer is no wait but a mistake in the unit.
+# At most a day: more is milliseconds written where seconds are meant.
 Seconds = Annotated[float, BeforeValidator(not_boolean), Field(gt=0, le=86_400, allow_inf_nan=False)]
 Count = Annotated[int, BeforeValidator(not_boolean)]
-# Text that has to be there: absent it is empty, so that the model's own check can tell what is expected instead.
+# Required text. Absent it is empty, so that the check of the type reports what it expects, instead of pydantic.
 WrittenText = Annotated[str, WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "null"}]})]
 
 
 class Section(BaseModel):
-    """A section of ours: an unknown key is an error with its near miss; a null is an absent key."""
+    """A section of our own: an unknown key is an error with a suggestion, and null means absent."""
 
     model_config = ConfigDict(
         alias_generator=to_camel,
         populate_by_name=True,
         extra="forbid",
         frozen=True,
+        # Values may be credentials, and errors are printed and logged.
         hide_input_in_errors=True,
     )
 
@@ -69,11 +72,12 @@ class Section(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _known_keys_only(cls, data: Any) -> Any:
+        # Before pydantic's own check of extra keys, which knows no suggestion.
         if not isinstance(data, dict):
             return data
         if cls.model_config.get("extra") == "forbid":
             known = {*cls.keys(), *cls.model_fields}
             for key in data:
                 if key not in known:
-                    raise fault("unknown key", near(str(key), cls.keys()), key=str(key))
+                    raise fault("unknown key", suggestion(str(key), cls.keys()), key=str(key))
         return {key: value for key, value in data.items() if value is not None}

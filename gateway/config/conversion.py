@@ -1,4 +1,4 @@
-"""From the file's model to what the core understands: the shape of a server, and profiles."""
+"""Convert the model of the file to the types of the registry: the shape of a server, and profiles."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from registry.views.profile import Profile, Selection
 
 
 def shape_of(config: ServerConfig, prefix: Prefix, notes: Mapping[str, tuple[Note, ...]]) -> ServerShape:
-    """What the file says of one server and its tools, beside how it is reached.
+    """What the file says about one server and its tools, apart from how to reach it.
 
     Args:
         config: The server's entry.
-        prefix: What holds where the entry does not say.
-        notes: What operators have noted about its tools.
+        prefix: The default of the file, for entries without their own.
+        notes: Notes of operators about its tools.
     """
     tools = config.tools
     return ServerShape(
         prefixed=(config.prefix or prefix) != "none",
         plain_nulls=config.plain_nulls,
-        renames={ToolName(tool): one.name for tool, one in tools.items() if one.name},
-        hidden=frozenset(tool for tool, one in tools.items() if one.hidden),
+        renames={ToolName(tool): entry.name for tool, entry in tools.items() if entry.name},
+        hidden=frozenset(tool for tool, entry in tools.items() if entry.hidden),
         allow=tuple(config.allow),
         deny=tuple(config.deny),
         notes=notes,
@@ -34,23 +34,25 @@ def shape_of(config: ServerConfig, prefix: Prefix, notes: Mapping[str, tuple[Not
         tags=tuple(config.tags),
         siblings=tuple(config.siblings),
         supplement=config.supplement,
-        supplements={tool: one.supplement for tool, one in tools.items() if one.supplement},
-        examples={tool: tuple(one.examples) for tool, one in tools.items() if one.examples},
-        annotations={tool: one.annotations for tool, one in tools.items() if one.annotations},
-        search_hints={tool: one.search_hint for tool, one in tools.items() if one.search_hint},
-        always_load=frozenset(tool for tool, one in tools.items() if one.always_load),
-        pinned=frozenset(tool for tool, one in tools.items() if one.pinned),
+        supplements={tool: entry.supplement for tool, entry in tools.items() if entry.supplement},
+        examples={tool: tuple(entry.examples) for tool, entry in tools.items() if entry.examples},
+        annotations={tool: entry.annotations for tool, entry in tools.items() if entry.annotations},
+        search_hints={tool: entry.search_hint for tool, entry in tools.items() if entry.search_hint},
+        always_load=frozenset(tool for tool, entry in tools.items() if entry.always_load),
+        pinned=frozenset(tool for tool, entry in tools.items() if entry.pinned),
         priority=config.priority,
-        priorities={tool: one.priority for tool, one in tools.items() if one.priority is not None},
+        priorities={tool: entry.priority for tool, entry in tools.items() if entry.priority is not None},
         repair=config.repair,
-        repairs={tool: one.repair for tool, one in tools.items() if one.repair is not None},
+        repairs={tool: entry.repair for tool, entry in tools.items() if entry.repair is not None},
         defaults=config.defaults,
-        overrides={tool: _override(one) for tool, one in tools.items() if one.arguments or one.description},
+        # Only tools with documentation: an empty override would cost every listing a merge.
+        overrides={tool: _override(entry) for tool, entry in tools.items() if entry.arguments or entry.description},
     )
 
 
 def profile_of(name: str, config: ProfileConfig, whole: Config) -> Profile:
     """One profile, with its groups resolved."""
+    # None and an empty list differ: no restriction by groups, and nothing selected.
     groups = None
     if config.groups is not None:
         groups = tuple(_selection(whole.gateway.groups[group]) for group in config.groups)
@@ -78,7 +80,8 @@ def _patterns(patterns: list[str] | None) -> tuple[str, ...] | None:
 
 
 def _override(config: ToolConfig) -> ToolOverride:
-    """What the file says of one tool; arguments that make no sense spoil only themselves."""
+    """The overrides of one tool. Invalid arguments disable only their own documentation."""
+    # Not an error of the whole file: one misspelt argument must not keep the gateway from starting.
     try:
         arguments, rejected = parse_arguments(config.arguments), None
     except OverrideRejected as error:
