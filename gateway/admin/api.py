@@ -17,7 +17,7 @@ from starlette.routing import Route
 from gateway import wire
 from gateway.admin import merging, rows
 from gateway.admin.openapi import document
-from gateway.admin.routes import AdminRoute, Combined, Merge, Operation, route, routes_of
+from gateway.admin.routes import AdminRoute, Combined, Merge, route, routes_of
 from gateway.calls.call_stats import CallStats
 from gateway.calls.profile_views import ProfileViews
 from gateway.config.load import refusal
@@ -179,19 +179,20 @@ class AdminApi:
 
     # for operators
 
-    @route(
-        "GET",
-        "/admin/wrappers",
-        merge=Merge.SAME,
-        operation=Operation(
-            summary="Every registered wrapper",
-            returns="`wrappers`: name, server, tool, epoch, digest, status, origin, listed, tokens, reason",
-            query={"server": "Only those of this server", "profile": "As this profile shows them"},
-            errors={404: "There is no such profile"},
-        ),
-    )
+    @route("GET", "/admin/wrappers", merge=Merge.SAME)
     async def wrappers(self, request: Request) -> Response:
-        """List wrappers."""
+        """Every registered wrapper.
+
+        Returns:
+            `wrappers`: name, server, tool, epoch, digest, status, origin, listed, tokens, reason.
+
+        Query:
+            server: Only those of this server.
+            profile: As this profile shows them.
+
+        Errors:
+            404: There is no such profile.
+        """
         profile = request.query_params.get("profile", DEFAULT_PROFILE)
         if profile not in self._views.profiles:
             return JsonDocument({"error": f"there is no profile {excerpt(profile, _NAME_LENGTH)}"}, 404)
@@ -199,32 +200,25 @@ class AdminApi:
         server = request.query_params.get("server")
         return JsonDocument({"wrappers": [row for row in found if server is None or row["server"] == server]})
 
-    @route(
-        "GET",
-        "/admin/servers",
-        merge=Combined(merging.all_servers),
-        operation=Operation(
-            summary="Every upstream", returns="`servers`: state, epoch, last error, capabilities and counts of each"
-        ),
-    )
+    @route("GET", "/admin/servers", merge=Combined(merging.all_servers))
     async def servers(self, request: Request) -> Response:
-        """List upstreams."""
+        """Every upstream.
+
+        Returns:
+            `servers`: state, epoch, last error, capabilities and counts of each.
+        """
         return JsonDocument({"servers": rows.server_rows(self._fleet, self._registry.catalog)})
 
-    @route(
-        "POST",
-        "/admin/servers",
-        merge=Merge.CHANGE,
-        operation=Operation(
-            summary="Add an upstream",
-            returns="Its row",
-            status=201,
-            body=ServerRequest,
-            errors={400: "The name or the configuration is wrong"},
-        ),
-    )
+    @route("POST", "/admin/servers", merge=Merge.CHANGE, status=201, body=ServerRequest)
     async def add_server(self, request: Request) -> Response:
-        """Begin to serve one more upstream."""
+        """Add an upstream.
+
+        Returns:
+            Its row.
+
+        Errors:
+            400: The name or the configuration is wrong.
+        """
         body = await _body(request)
         if not isinstance(body, dict) or not isinstance(body.get("name"), str):
             return _wrong('the body must be an object with "name" and the server\'s configuration')
@@ -240,32 +234,31 @@ class AdminApi:
         log.info("server added", extra={"server": name})
         return JsonDocument(rows.server_row(self._fleet, self._registry.catalog, name), 201)
 
-    @route(
-        "GET",
-        "/admin/servers/{name}",
-        merge=Combined(merging.one_server),
-        operation=Operation(summary="One upstream", returns="Its row", errors={404: "There is no such server"}),
-    )
+    @route("GET", "/admin/servers/{name}", merge=Combined(merging.one_server))
     async def server(self, request: Request) -> Response:
-        """Show one upstream."""
+        """One upstream.
+
+        Returns:
+            Its row.
+
+        Errors:
+            404: There is no such server.
+        """
         name = request.path_params["name"]
         if name not in self._fleet.servers:
             return _no_server(name)
         return JsonDocument(rows.server_row(self._fleet, self._registry.catalog, name))
 
-    @route(
-        "DELETE",
-        "/admin/servers/{name}",
-        merge=Merge.CHANGE,
-        operation=Operation(
-            summary="Remove an upstream; its running calls end first",
-            returns="Nothing",
-            status=204,
-            errors={404: "There is no such server"},
-        ),
-    )
+    @route("DELETE", "/admin/servers/{name}", merge=Merge.CHANGE, status=204)
     async def remove_server(self, request: Request) -> Response:
-        """Stop serving an upstream."""
+        """Remove an upstream; its running calls end first.
+
+        Returns:
+            Nothing.
+
+        Errors:
+            404: There is no such server.
+        """
         name = request.path_params["name"]
         if name not in self._fleet.servers:
             return _no_server(name)
@@ -273,19 +266,16 @@ class AdminApi:
         log.info("server removed", extra={"server": name})
         return Response(status_code=204)
 
-    @route(
-        "POST",
-        "/admin/servers/{name}/refresh",
-        merge=Merge.EVERYWHERE,
-        operation=Operation(
-            summary="List the tools of an upstream again",
-            returns="`refreshing`: its name",
-            status=202,
-            errors={404: "There is no such server"},
-        ),
-    )
+    @route("POST", "/admin/servers/{name}/refresh", merge=Merge.EVERYWHERE, status=202)
     async def refresh(self, request: Request) -> Response:
-        """Have an upstream's tools listed again."""
+        """List the tools of an upstream again.
+
+        Returns:
+            `refreshing`: its name.
+
+        Errors:
+            404: There is no such server.
+        """
         name = request.path_params["name"]
         link = self._fleet.links.get(name)
         if link is None:
@@ -293,105 +283,80 @@ class AdminApi:
         link.refresh()
         return JsonDocument({"refreshing": name}, 202)
 
-    @route(
-        "GET",
-        "/admin/quarantine",
-        merge=Merge.SAME,
-        operation=Operation(
-            summary="What is not shown, was repaired, or is configured in vain",
-            returns="`quarantine`: server, kind, tool, status, code and detail of each",
-        ),
-    )
+    @route("GET", "/admin/quarantine", merge=Merge.SAME)
     async def quarantine(self, request: Request) -> Response:
-        """List what intake refused or repaired."""
+        """What is not shown, was repaired, or is configured in vain.
+
+        Returns:
+            `quarantine`: server, kind, tool, status, code and detail of each.
+        """
         return JsonDocument({"quarantine": rows.quarantine_rows(self._registry.catalog)})
 
-    @route(
-        "GET",
-        "/admin/config",
-        merge=Merge.SAME,
-        operation=Operation(
-            summary="The state of the configuration file",
-            returns="`file`, `loadedAt`, `reloads`, `error`, `warnings` and `search`",
-        ),
-    )
+    @route("GET", "/admin/config", merge=Merge.SAME)
     async def config(self, request: Request) -> Response:
-        """Show the state of the file."""
+        """The state of the configuration file.
+
+        Returns:
+            `file`, `loadedAt`, `reloads`, `error`, `warnings` and `search`.
+        """
         return JsonDocument({**self._reloader.row(), "search": self._tool_vectors.row()})
 
-    @route(
-        "GET",
-        "/admin/profiles",
-        merge=Merge.SAME,
-        operation=Operation(summary="Every profile with its warnings", returns="`profiles`: what each shows"),
-    )
+    @route("GET", "/admin/profiles", merge=Merge.SAME)
     async def profiles(self, request: Request) -> Response:
-        """List profiles."""
+        """Every profile with its warnings.
+
+        Returns:
+            `profiles`: what each shows.
+        """
         return JsonDocument({"profiles": rows.profile_rows(self._views)})
 
-    @route(
-        "GET",
-        "/admin/budget",
-        merge=Merge.SAME,
-        operation=Operation(
-            summary="What each profile's list costs, and why each wrapper is in it or not",
-            returns="`profiles`: tools, bytes and tokens of each",
-        ),
-    )
+    @route("GET", "/admin/budget", merge=Merge.SAME)
     async def budget(self, request: Request) -> Response:
-        """Show what lists cost."""
+        """What each profile's list costs, and why each wrapper is in it or not.
+
+        Returns:
+            `profiles`: tools, bytes and tokens of each.
+        """
         return JsonDocument({"profiles": rows.budget_rows(self._views)})
 
-    @route(
-        "GET",
-        "/admin/failures",
-        merge=Combined(merging.all_failures),
-        flushes=True,
-        operation=Operation(
-            summary="Failures that come again and again, and repaired calls",
-            returns="`failures` by class, and `repaired` by wrapper",
-        ),
-    )
+    @route("GET", "/admin/failures", merge=Combined(merging.all_failures), flushes=True)
     async def failures(self, request: Request) -> Response:
-        """List recurring failures."""
+        """Failures that come again and again, and repaired calls.
+
+        Returns:
+            `failures` by class, and `repaired` by wrapper.
+        """
         return JsonDocument({"failures": self._call_stats.failure_rows(), "repaired": self._call_stats.repair_rows()})
 
-    @route(
-        "GET",
-        "/admin/hooks",
-        merge=Combined(merging.all_hooks),
-        operation=Operation(
-            summary="What runs on which wrapper, in order", returns="`wrappers` with their hooks, and `hooks`"
-        ),
-    )
+    @route("GET", "/admin/hooks", merge=Combined(merging.all_hooks))
     async def hooks(self, request: Request) -> Response:
-        """List hooks."""
+        """What runs on which wrapper, in order.
+
+        Returns:
+            `wrappers` with their hooks, and `hooks`.
+        """
         return JsonDocument({"wrappers": self._hooks.wrapper_rows(), "hooks": self._hooks.rows()})
 
-    @route(
-        "GET",
-        "/admin/notes",
-        merge=Merge.SAME,
-        operation=Operation(summary="The operators' notes about tools", returns="`notes`"),
-    )
+    @route("GET", "/admin/notes", merge=Merge.SAME)
     async def notes(self, request: Request) -> Response:
-        """List notes."""
+        """The operators' notes about tools.
+
+        Returns:
+            `notes`.
+        """
         return JsonDocument({"notes": self._notes.rows()})
 
-    @route(
-        "POST",
-        "/admin/notes",
-        merge=Merge.CHANGE,
-        operation=Operation(
-            summary="Attach a note to a tool as it is now",
-            returns="`id`",
-            status=201,
-            body=NoteRequest,
-            errors={400: "The note is wrong", 404: "There is no such wrapper"},
-        ),
-    )
+    @route("POST", "/admin/notes", merge=Merge.CHANGE, status=201, body=NoteRequest)
     async def add_note(self, request: Request) -> Response:
-        """Attach a note."""
+        """Attach a note to a tool as it is now.
+
+        Returns:
+            `id`.
+
+        Errors:
+            400: The note is wrong.
+            404: There is no such wrapper.
+        """
         try:
             wanted = NoteRequest.model_validate(await _body(request))
         except ValidationError as error:
@@ -405,29 +370,28 @@ class AdminApi:
             return _wrong(str(error))
         return JsonDocument({"id": note_id}, 201)
 
-    @route(
-        "DELETE",
-        "/admin/notes/{id}",
-        merge=Merge.CHANGE,
-        operation=Operation(
-            summary="Take a note away", returns="`removed`: its id", errors={404: "There is no such note"}
-        ),
-    )
+    @route("DELETE", "/admin/notes/{id}", merge=Merge.CHANGE)
     async def remove_note(self, request: Request) -> Response:
-        """Take a note away."""
+        """Take a note away.
+
+        Returns:
+            `removed`: its id.
+
+        Errors:
+            404: There is no such note.
+        """
         note_id = request.path_params["id"]
         if not self._notes.remove(note_id):
             return JsonDocument({"error": f"there is no note {excerpt(note_id, _NAME_LENGTH)}"}, 404)
         return JsonDocument({"removed": note_id})
 
-    @route(
-        "GET",
-        "/admin/openapi.json",
-        merge=Merge.SAME,
-        operation=Operation(summary="This description", returns="An OpenAPI 3.1 document"),
-    )
+    @route("GET", "/admin/openapi.json", merge=Merge.SAME)
     async def openapi(self, request: Request) -> Response:
-        """Describe the API."""
+        """This description.
+
+        Returns:
+            An OpenAPI 3.1 document.
+        """
         return JsonDocument(document(self.routes))
 
 

@@ -6,7 +6,7 @@ Source: OpenAPI Specification 3.1.0.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from gateway import __version__
@@ -35,39 +35,39 @@ def document(routes: Iterable[AdminRoute]) -> dict[str, Any]:
 
 
 def _operation(route: AdminRoute, schemas: dict[str, Any]) -> dict[str, Any]:
-    said = route.operation
+    sections = route.sections
     parameters = [
         {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
         for name in _PARAMETER.findall(route.path)
     ]
-    parameters += [
-        {"name": name, "in": "query", "description": meaning, "schema": {"type": "string"}}
-        for name, meaning in said.query.items()
-    ]
-    answer: dict[str, Any] = {"description": said.returns}
-    if said.status != 204:
+    for name, meaning in _entries(sections.get("Query", [])):
+        parameters.append({"name": name, "in": "query", "description": meaning, "schema": {"type": "string"}})
+    answer: dict[str, Any] = {"description": " ".join(sections["Returns"])}
+    if route.status != 204:
         answer["content"] = {_JSON: {"schema": {"type": "object"}}}
-    errors = {401: "The admin token is missing or wrong", **said.errors}
+    responses = {str(route.status): answer}
+    for status, reason in (("401", "The admin token is missing or wrong."), *_entries(sections.get("Errors", []))):
+        responses[status] = {"description": reason, "content": {_JSON: {"schema": _reference("Error")}}}
     operation: dict[str, Any] = {
         "operationId": route.handler.__name__,
-        "summary": said.summary,
-        "responses": {
-            str(said.status): answer,
-            **{
-                str(status): {
-                    "description": reason,
-                    "content": {_JSON: {"schema": {"$ref": "#/components/schemas/Error"}}},
-                }
-                for status, reason in errors.items()
-            },
-        },
+        "summary": " ".join(sections["Summary"]),
+        "responses": responses,
     }
     if parameters:
         operation["parameters"] = parameters
-    if said.body is not None:
-        schema = said.body.model_json_schema(ref_template="#/components/schemas/{model}")
+    if route.body is not None:
+        schema = route.body.model_json_schema(ref_template="#/components/schemas/{model}")
         schemas.update(schema.pop("$defs", {}))
-        schemas[said.body.__name__] = schema
-        reference = {"$ref": f"#/components/schemas/{said.body.__name__}"}
-        operation["requestBody"] = {"required": True, "content": {_JSON: {"schema": reference}}}
+        schemas[route.body.__name__] = schema
+        operation["requestBody"] = {"required": True, "content": {_JSON: {"schema": _reference(route.body.__name__)}}}
     return operation
+
+
+def _entries(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
+    for line in lines:
+        name, _, meaning = line.partition(": ")
+        yield name, meaning
+
+
+def _reference(name: str) -> dict[str, Any]:
+    return {"$ref": f"#/components/schemas/{name}"}

@@ -6,8 +6,9 @@ All three are given where the handler is written: a route without one of them ca
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from typing import Any, Final, Literal, TypeVar
 
 from pydantic import BaseModel
@@ -19,6 +20,7 @@ Document = dict[str, Any]
 HandlerT = TypeVar("HandlerT", bound=Callable[..., Awaitable[Response]])
 
 _ATTRIBUTE: Final = "__admin_route__"
+_HEADINGS: Final = ("Returns:", "Query:", "Errors:")
 
 
 class Merge(Enum):
@@ -37,27 +39,6 @@ class Combined:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Operation:
-    """What OpenAPI says of a route.
-
-    Attributes:
-        summary: One line.
-        returns: What the answer holds.
-        status: Of an answer that is not an error.
-        query: Query parameters, each with its meaning.
-        body: The model of the request's body; None where there is none.
-        errors: Further statuses, each with its reason.
-    """
-
-    summary: str
-    returns: str
-    status: int = 200
-    query: dict[str, str] = field(default_factory=dict)
-    body: type[BaseModel] | None = None
-    errors: dict[int, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class AdminRoute:
     """One route.
 
@@ -65,39 +46,47 @@ class AdminRoute:
         method: The HTTP method.
         path: The path, with `{name}` for a part that varies.
         merge: How several processes' answers become one.
-        operation: Its documentation.
-        handler: Answers it.
+        status: Of an answer that is not an error.
+        body: The model of the request's body; None where there is none.
         flushes: What other processes have counted is collected first.
+        sections: The docstring of the handler by sections: `Summary`, `Returns`, and the lines of `Query` and `Errors`.
+        handler: Answers it.
     """
 
     method: Method
     path: str
     merge: Merge | Combined
-    operation: Operation
-    handler: Callable[[Request], Awaitable[Response]]
-    flushes: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Declared:
-    method: Method
-    path: str
-    merge: Merge | Combined
-    operation: Operation
+    status: int
+    body: type[BaseModel] | None
     flushes: bool
+    sections: dict[str, list[str]]
+    handler: Callable[[Request], Awaitable[Response]]
 
 
 def route(
-    method: Method, path: str, *, merge: Merge | Combined, operation: Operation, flushes: bool = False
+    method: Method,
+    path: str,
+    *,
+    merge: Merge | Combined,
+    status: int = 200,
+    body: type[BaseModel] | None = None,
+    flushes: bool = False,
 ) -> Callable[[HandlerT], HandlerT]:
-    """Declare a method as the handler of a route."""
+    """Declare a method as the handler of a route; OpenAPI has its docstring.
+
+    Raises:
+        TypeError: The docstring has no summary, or does not say what it returns.
+    """
 
     def declare(handler: HandlerT) -> HandlerT:
-        setattr(
-            handler,
-            _ATTRIBUTE,
-            _Declared(method=method, path=path, merge=merge, operation=operation, flushes=flushes),
-        )
+        sections = _sections(handler.__doc__ or "")
+        if not sections["Summary"] or "Returns" not in sections:
+            raise TypeError(f"{handler.__qualname__} needs a docstring with a summary and what it returns")
+        declared = partial(
+            AdminRoute,
+            method=method, path=path, merge=merge, status=status, body=body, flushes=flushes, sections=sections,
+        )  # fmt: skip
+        setattr(handler, _ATTRIBUTE, declared)
         return handler
 
     return declare
@@ -105,18 +94,18 @@ def route(
 
 def routes_of(api: object) -> tuple[AdminRoute, ...]:
     """Every route that is declared on the class of `api`, in the order of its methods."""
-    found = []
-    for name, member in vars(type(api)).items():
-        declared = getattr(member, _ATTRIBUTE, None)
-        if isinstance(declared, _Declared):
-            found.append(
-                AdminRoute(
-                    method=declared.method,
-                    path=declared.path,
-                    merge=declared.merge,
-                    operation=declared.operation,
-                    handler=getattr(api, name),
-                    flushes=declared.flushes,
-                )
-            )
-    return tuple(found)
+    return tuple(
+        getattr(member, _ATTRIBUTE)(handler=getattr(api, name))
+        for name, member in vars(type(api)).items()
+        if hasattr(member, _ATTRIBUTE)
+    )
+
+
+def _sections(docstring: str) -> dict[str, list[str]]:
+    sections: dict[str, list[str]] = {"Summary": []}
+    name = "Summary"
+    for line in filter(None, map(str.strip, docstring.splitlines())):
+        if line in _HEADINGS:
+            name = line.removesuffix(":")
+        sections.setdefault(name, []).extend([] if line in _HEADINGS else [line])
+    return sections

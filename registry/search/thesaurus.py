@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
+from importlib import resources
 from itertools import chain
 from typing import Final
 
 from registry.search.stemming import stem
-from registry.search.synonyms import GENERAL
 from registry.search.terms import split_words
 
 # Weights of a synonym and of a related word, where the word of the query itself has 1. Below 1, so that a tool with the
@@ -47,7 +47,9 @@ def configured_expansions(synonyms: Mapping[str, Sequence[str]], *, general: boo
 
 
 def _general_groups() -> Iterator[_Group]:
-    for line in GENERAL.splitlines():
+    # A part of the package as its modules are: read with them, and once.
+    table = resources.files("registry.search").joinpath("synonyms.txt").read_text(encoding="utf-8")
+    for line in table.splitlines():
         if not line or line.startswith("#"):
             continue
         left, arrow, right = line.partition(">")

@@ -13,15 +13,27 @@ from support.gateways import running_gateway
 
 from gateway.admin.api import AdminApi
 from gateway.admin.openapi import document
-from gateway.admin.routes import Combined, Merge, Operation, route, routes_of
+from gateway.admin.routes import Combined, Merge, route, routes_of
 
 
 def test_a_route_without_a_merge_rule_or_documentation_cannot_be_declared() -> None:
-    said = Operation(summary="s", returns="r")
+    async def documented(request: Request) -> Response:
+        """Show it.
+
+        Returns:
+            It.
+        """
+        return Response()
+
+    async def bare(request: Request) -> Response:
+        """Show it."""
+        return Response()
+
+    assert route("GET", "/admin/x", merge=Merge.SAME)(documented) is documented
     with pytest.raises(TypeError, match="merge"):
-        route("GET", "/admin/x", operation=said)  # type: ignore[call-arg]
-    with pytest.raises(TypeError, match="operation"):
-        route("GET", "/admin/x", merge=Merge.SAME)  # type: ignore[call-arg]
+        route("GET", "/admin/x")  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"bare needs a docstring"):
+        route("GET", "/admin/x", merge=Merge.SAME)(bare)
 
 
 def test_what_is_declared_on_the_class_is_all_that_is_served_below_admin() -> None:
@@ -57,8 +69,13 @@ def test_the_description_has_every_route_and_every_reference_in_it_leads_somewhe
 
 def test_a_path_finds_its_own_route_and_no_other() -> None:
     class Api:
-        @route("GET", "/admin/a/{name}", merge=Merge.SAME, operation=Operation(summary="s", returns="r"))
+        @route("GET", "/admin/a/{name}", merge=Merge.SAME)
         async def show(self, request: Request) -> Response:
+            """Show it.
+
+            Returns:
+                It.
+            """
             return Response()
 
     api = object.__new__(AdminApi)
