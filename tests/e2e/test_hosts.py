@@ -19,7 +19,7 @@ from support.visitors import Visitor, in_both_eras
 from registry.dialects.definitions import lower_definition
 from registry.intake.tools import admit_tools
 
-# Thousands of calls; `tests/registry/dialects/test_hosts.py` asks the same of the pure code.
+# Thousands of calls; `tests/registry/dialects/test_client_profiles.py` asks the same of the pure code.
 pytestmark = pytest.mark.heavy
 
 LABEL = "gateway"

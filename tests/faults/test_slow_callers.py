@@ -118,6 +118,8 @@ async def test_slow_callers_and_such_as_never_read_are_cut_while_the_others_are_
                     asked_s = anyio.current_time()
                     slowest_s = await healthy_until(lambda: len(ended) == len(slow))
             await eventually(lambda: descriptors_of(pid) <= descriptors + 2)
+            # What they held is given back a moment after the last one was cut.
+            await eventually(lambda: rss_of(pid) - memory[0] < 64 * MIB)
             assert anyio.current_time() - asked_s < 40
         finally:
             for caller in callers:
@@ -130,7 +132,6 @@ async def test_slow_callers_and_such_as_never_read_are_cut_while_the_others_are_
         # Slow is not too slow at once: who still leaves room for others has its time.
         assert min(held) > descriptors + NEVER_READING / 2
         assert max(memory) - memory[0] < 220 * MIB
-        assert memory[-1] - memory[0] < 64 * MIB
         assert "did not read what they were sent" in gateway.logged()
         assert "Traceback" not in gateway.logged()
 

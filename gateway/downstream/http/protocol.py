@@ -185,6 +185,10 @@ class HttpProtocol(asyncio.Protocol):
         if self._responder is not None:
             self._responder.look(now_s)
         if now_s >= self._deadline_s:
+            if unread_bytes and self._responder is None and self._head is None and not self._in_head:
+                # Not idle: it still reads its last answer, for which it has the time that `Connections` gives it.
+                self._deadline_s = now_s + KEEP_ALIVE_S
+                return
             self._deadline_s = math.inf
             self._late()
 

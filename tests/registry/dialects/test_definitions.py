@@ -156,7 +156,7 @@ HOSTILE: dict[str, dict[str, Any]] = {
 
 # The dialects that rewrite most; the others with `-m heavy`.
 STALLING = [
-    name if name in ("mcp", "openai-strict", "gemini") else pytest.param(name, marks=pytest.mark.heavy)
+    name if name in ("anthropic", "openai-strict", "gemini") else pytest.param(name, marks=pytest.mark.heavy)
     for name in DIALECTS
 ]
 
