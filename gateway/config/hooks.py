@@ -21,76 +21,51 @@ _CARRIERS: Final = ("use", "path", "webhook", "cpex")
 class HookConditions(Section):
     """Which calls a hook runs for. All given conditions have to match; an empty list matches nothing."""
 
-    wrappers: list[str] | None = Field(
-        default=None, description="Patterns of wrapper or tool names, prompt names, or resource URIs."
-    )
-    servers: list[str] | None = Field(default=None, description="Patterns of server aliases.")
-    tags: list[str] | None = Field(
-        default=None, description="Patterns of tags; one of the tags of the server has to match."
-    )
-    principals: list[str] | None = Field(default=None, description="Patterns of names of callers.")
+    wrappers: list[str] | None = None
+    """Patterns of wrapper or tool names, prompt names, or resource URIs."""
+    servers: list[str] | None = None
+    """Patterns of server aliases."""
+    tags: list[str] | None = None
+    """Patterns of tags; one of the tags of the server has to match."""
+    principals: list[str] | None = None
+    """Patterns of names of callers."""
 
 
 class HookConfig(Section):
     """One hook. Exactly one of `use`, `path`, `webhook` and `cpex` is given."""
 
-    name: str = Field(description="Name of the hook in logs, errors and /admin/hooks.")
-    use: str | None = Field(
-        default=None,
-        min_length=1,
-        description=(
-            "A bundled hook (redact, size_guard, cache, audit_log, rate_limit), or an entry point of the "
-            "group typegate.hooks."
-        ),
-    )
-    path: str | None = Field(
-        default=None,
-        min_length=1,
-        description="A class to import: package.module:Class, or ./file.py:Class relative to this file.",
-    )
-    webhook: str | None = Field(
-        default=None, repr=False, description="A URL that receives each call as a signed POST request."
-    )
-    cpex: str | None = Field(
-        default=None, min_length=1, description="A configuration file of ContextForge plugins, relative to this file."
-    )
-    mode: Literal["transform", "validate", "audit", "concurrent"] | None = Field(
-        default=None,
-        description=(
-            "What the hook may do: transform, change or block; validate, block; audit, observe afterwards; "
-            "concurrent, block while others run. By default the hook's own."
-        ),
-    )
-    phases: list[HookPhase] | None = Field(
-        default=None, description="When the hook runs; by default in every phase that it implements."
-    )
-    priority: Count = Field(
-        default=100,
-        ge=-1_000_000,
-        le=1_000_000,
-        description="Hooks with a lower priority run earlier before a call, and later after it.",
-    )
-    conditions: HookConditions = Field(
-        default=HookConditions(), description="Which calls the hook runs for; by default all."
-    )
+    name: str
+    """Name of the hook in logs, errors and /admin/hooks."""
+    use: str | None = Field(default=None, min_length=1)
+    """A bundled hook (redact, size_guard, cache, audit_log, rate_limit), or an entry point of the group
+    typegate.hooks."""
+    path: str | None = Field(default=None, min_length=1)
+    """A class to import: package.module:Class, or ./file.py:Class relative to this file."""
+    webhook: str | None = Field(default=None, repr=False)
+    """A URL that receives each call as a signed POST request."""
+    cpex: str | None = Field(default=None, min_length=1)
+    """A configuration file of ContextForge plugins, relative to this file."""
+    mode: Literal["transform", "validate", "audit", "concurrent"] | None = None
+    """What the hook may do: transform, change or block; validate, block; audit, observe afterwards; concurrent,
+    block while others run. By default the hook's own."""
+    phases: list[HookPhase] | None = None
+    """When the hook runs; by default in every phase that it implements."""
+    priority: Count = Field(default=100, ge=-1_000_000, le=1_000_000)
+    """Hooks with a lower priority run earlier before a call, and later after it."""
+    conditions: HookConditions = HookConditions()
+    """Which calls the hook runs for; by default all."""
     # A caller waits for every hook in turn, and most hosts give up after 60 s.
-    timeout: Seconds = Field(default=5.0, description="Seconds that the hook may take in each phase.")
+    timeout: Seconds = 5.0
+    """Seconds that the hook may take in each phase."""
     # Most hooks enforce something: a call that could not be checked is not made.
-    on_error: Literal["fail", "ignore"] = Field(
-        default="fail",
-        description=(
-            "What a failure of the hook does: fail, the call fails; ignore, the call goes on and the failure"
-            " is counted."
-        ),
-    )
-    block_as: Literal["result", "error"] = Field(
-        default="result",
-        description="How a blocked tool call is answered: as a result with isError, or as a JSON-RPC error.",
-    )
-    payload_format: Literal["native", "nested", "metadata", "flatMetadata"] = Field(
-        default="native", description="Shape of the arguments that the hook expects; see the manual of hooks."
-    )
-    config: dict[str, Any] = Field(default_factory=dict, repr=False, description="The hook's own settings.")
+    on_error: Literal["fail", "ignore"] = "fail"
+    """What a failure of the hook does: fail, the call fails; ignore, the call goes on and the failure is counted."""
+    block_as: Literal["result", "error"] = "result"
+    """How a blocked tool call is answered: as a result with isError, or as a JSON-RPC error."""
+    payload_format: Literal["native", "nested", "metadata", "flatMetadata"] = "native"
+    """Shape of the arguments that the hook expects; see the manual of hooks."""
+    config: dict[str, Any] = Field(default_factory=dict, repr=False)
+    """The hook's own settings."""
 
     @field_validator("name")
     @classmethod

@@ -30,54 +30,42 @@ class NamesConfig(Section):
 
     # 48: hosts put a prefix of up to 16 characters before a name, and APIs take 64. At least 24: below, most names
     # would be little but a hash. At most 128: the limit of MCP 2026-07-28.
-    max_length: Count = Field(
-        default=48,
-        ge=24,
-        le=128,
-        description="Longest wrapper name in characters; longer ones are shortened and end in a hash.",
-    )
-    prefix: Prefix = Field(
-        default="always",
-        description="Whether wrapper names begin with the alias of their server. A server may say otherwise.",
-    )
+    max_length: Count = Field(default=48, ge=24, le=128)
+    """Longest wrapper name in characters; longer ones are shortened and end in a hash."""
+    prefix: Prefix = "always"
+    """Whether wrapper names begin with the alias of their server. A server may say otherwise."""
 
 
 class ListenConfig(Section):
     """Where `typegate serve` listens, and which hosts and origins it accepts."""
 
     # Loopback: a gateway that nobody configured must not be open to the network.
-    host: str = Field(
-        default="127.0.0.1",
-        min_length=1,
-        description="Address to listen on. Anything but a loopback address needs an API key, or --insecure.",
-    )
-    port: Count = Field(default=8765, ge=0, le=65_535, description="Port to listen on; 0 takes any free port.")
-    allowed_hosts: list[str] = Field(
-        default_factory=list,
-        description="Values of the Host header to accept in addition to the addresses of this machine.",
-    )
-    allowed_origins: list[str] = Field(
-        default_factory=list,
-        description="Values of the Origin header to accept; browsers send it, other clients do not.",
-    )
+    host: str = Field(default="127.0.0.1", min_length=1)
+    """Address to listen on. Anything but a loopback address needs an API key, or --insecure."""
+    port: Count = Field(default=8765, ge=0, le=65_535)
+    """Port to listen on; 0 takes any free port."""
+    allowed_hosts: list[str] = Field(default_factory=list)
+    """Values of the Host header to accept in addition to the addresses of this machine."""
+    allowed_origins: list[str] = Field(default_factory=list)
+    """Values of the Origin header to accept; browsers send it, other clients do not."""
 
 
 class ApiKey(Section):
     """A key that callers may present."""
 
-    name: str = Field(
-        min_length=1, description="Name of the caller: the principal in logs, quotas and conditions of hooks."
-    )
-    key: SecretStr = Field(min_length=1, description="The key, sent as `Authorization: Bearer KEY`.")
-    scopes: list[str] = Field(default_factory=list, description="What the key may be used for; empty means everything.")
+    name: str = Field(min_length=1)
+    """Name of the caller: the principal in logs, quotas and conditions of hooks."""
+    key: SecretStr = Field(min_length=1)
+    """The key, sent as `Authorization: Bearer KEY`."""
+    scopes: list[str] = Field(default_factory=list)
+    """What the key may be used for; empty means everything."""
 
 
 class AuthConfig(Section):
     """Who may call. Without keys, everyone who can reach the port."""
 
-    api_keys: list[ApiKey] = Field(
-        default_factory=list, description="Keys of callers. Without any, everyone who can reach the port may call."
-    )
+    api_keys: list[ApiKey] = Field(default_factory=list)
+    """Keys of callers. Without any, everyone who can reach the port may call."""
 
     @field_validator("api_keys")
     @classmethod
@@ -93,95 +81,76 @@ class AuthConfig(Section):
 class AdminConfig(Section):
     """Access to the admin API."""
 
-    token: SecretStr | None = Field(
-        default=None,
-        min_length=1,
-        description="Bearer token of the admin API; the environment variable TYPEGATE_ADMIN_TOKEN takes precedence.",
-    )
+    token: SecretStr | None = Field(default=None, min_length=1)
+    """Bearer token of the admin API; the environment variable TYPEGATE_ADMIN_TOKEN takes precedence."""
 
 
 class GroupConfig(Section):
     """A selection of servers and tools by patterns. All given keys have to match; an empty list matches nothing."""
 
-    servers: list[str] | None = Field(default=None, description="Patterns of server aliases.")
-    tags: list[str] | None = Field(
-        default=None, description="Patterns of tags; one of the tags of a server has to match."
-    )
-    tools: list[str] | None = Field(default=None, description="Patterns of wrapper names or tool names.")
+    servers: list[str] | None = None
+    """Patterns of server aliases."""
+    tags: list[str] | None = None
+    """Patterns of tags; one of the tags of a server has to match."""
+    tools: list[str] | None = None
+    """Patterns of wrapper names or tool names."""
 
 
 class ProfileConfig(GroupConfig):
     """A named view of the catalog, at /mcp/NAME."""
 
-    groups: list[str] | None = Field(
-        default=None, description="Names of groups; a tool has to be selected by at least one of them."
-    )
-    disclosure: Literal["auto", "eager", "lazy"] = Field(
-        default="auto",
-        description=(
-            "Which tools are listed: eager, all; auto, all within the budget; lazy, pinned ones only. The "
-            "rest is found by find_tools."
-        ),
-    )
+    groups: list[str] | None = None
+    """Names of groups; a tool has to be selected by at least one of them."""
+    disclosure: Literal["auto", "eager", "lazy"] = "auto"
+    """Which tools are listed: eager, all; auto, all within the budget; lazy, pinned ones only. The rest is found by
+    find_tools."""
     # Hosts that limit a list take about 128 tools of all servers together, and models choose worse beyond a hundred.
     # At least 5: our own tools are always among them.
-    max_tools: Count = Field(
-        default=100, ge=5, description="With auto: most tools in the list, those of the gateway included."
-    )
+    max_tools: Count = Field(default=100, ge=5)
+    """With auto: most tools in the list, those of the gateway included."""
     # A tenth of a context of 200,000 tokens, before the first message.
-    max_tokens: Count = Field(default=20_000, ge=1, description="With auto: most tokens of the list.")
-    dialect: str = Field(
-        default="mcp", description="Host or model API whose rules for schemas and names the list has to satisfy."
-    )
-    supplements: dict[str, str] = Field(
-        default_factory=dict, description="Text appended to the description of a tool, by wrapper name."
-    )
-    guidance: dict[str, str] = Field(
-        default_factory=dict,
-        description="Text appended to the description of every tool of the servers with a tag, by tag.",
-    )
-    instructions: str | None = Field(
-        default=None, description="Instructions for the model, in place of the generated ones."
-    )
-    repair: Repair | None = Field(
-        default=None, description="How far wrong arguments are repaired; overrides what servers and tools say."
-    )
+    max_tokens: Count = Field(default=20_000, ge=1)
+    """With auto: most tokens of the list."""
+    dialect: str = "mcp"
+    """Host or model API whose rules for schemas and names the list has to satisfy."""
+    supplements: dict[str, str] = Field(default_factory=dict)
+    """Text appended to the description of a tool, by wrapper name."""
+    guidance: dict[str, str] = Field(default_factory=dict)
+    """Text appended to the description of every tool of the servers with a tag, by tag."""
+    instructions: str | None = None
+    """Instructions for the model, in place of the generated ones."""
+    repair: Repair | None = None
+    """How far wrong arguments are repaired; overrides what servers and tools say."""
 
 
 class SearchConfig(Section):
     """Settings of `find_tools`."""
 
-    synonyms: dict[str, list[str]] = Field(
-        default_factory=dict, description="Words to search for in addition, by word."
-    )
-    embeddings: bool = Field(
-        default=False, description="Whether find_tools also compares meanings; needs the extra typegate[embeddings]."
-    )
+    synonyms: dict[str, list[str]] = Field(default_factory=dict)
+    """Words to search for in addition, by word."""
+    embeddings: bool = False
+    """Whether find_tools also compares meanings; needs the extra typegate[embeddings]."""
 
 
 class GatewayConfig(Section):
     """Settings of the gateway itself."""
 
-    names: NamesConfig = Field(default=NamesConfig(), description="Length and prefix of wrapper names.")
-    listen: ListenConfig = Field(
-        default=ListenConfig(), description="Where to listen, and which hosts and origins to accept."
-    )
-    auth: AuthConfig = Field(default=AuthConfig(), description="Who may call.")
-    admin: AdminConfig = Field(default=AdminConfig(), description="Who may use the admin API.")
-    profiles: dict[str, ProfileConfig] = Field(
-        default_factory=dict,
-        description="Views of the catalog by name, each served at /mcp/NAME; `default` is served at /mcp.",
-    )
-    groups: dict[str, GroupConfig] = Field(
-        default_factory=dict, description="Selections of servers and tools by name, for use in profiles."
-    )
-    search: SearchConfig = Field(
-        default=SearchConfig(), description="Settings of find_tools, the search for tools that are not listed."
-    )
-    hooks: list[HookConfig] = Field(
-        default_factory=list,
-        description="Code that sees calls before and after they are made, and may change or block them.",
-    )
+    names: NamesConfig = NamesConfig()
+    """Length and prefix of wrapper names."""
+    listen: ListenConfig = ListenConfig()
+    """Where to listen, and which hosts and origins to accept."""
+    auth: AuthConfig = AuthConfig()
+    """Who may call."""
+    admin: AdminConfig = AdminConfig()
+    """Who may use the admin API."""
+    profiles: dict[str, ProfileConfig] = Field(default_factory=dict)
+    """Views of the catalog by name, each served at /mcp/NAME; `default` is served at /mcp."""
+    groups: dict[str, GroupConfig] = Field(default_factory=dict)
+    """Selections of servers and tools by name, for use in profiles."""
+    search: SearchConfig = SearchConfig()
+    """Settings of find_tools, the search for tools that are not listed."""
+    hooks: list[HookConfig] = Field(default_factory=list)
+    """Code that sees calls before and after they are made, and may change or block them."""
 
     @field_validator("hooks")
     @classmethod
@@ -213,16 +182,15 @@ class GatewayConfig(Section):
 class NoteRequest(Section):
     """The body of `POST /admin/notes`: a note about a tool."""
 
-    wrapper: str = Field(min_length=1, description="The tool, by its wrapper name.")
-    text: str = Field(min_length=1, description="Appended to the description of the tool.")
-    failure: bool = Field(
-        default=False,
-        description="Whether the note reports a failure; it is then removed after the next successful call.",
-    )
+    wrapper: str = Field(min_length=1)
+    """The tool, by its wrapper name."""
+    text: str = Field(min_length=1)
+    """Appended to the description of the tool."""
+    failure: bool = False
+    """Whether the note reports a failure; it is then removed after the next successful call."""
     # At most a year: a note that is to stay longer belongs into the configuration.
-    seconds: Annotated[float, BeforeValidator(not_boolean), Field(gt=0, le=31_536_000)] | None = Field(
-        default=None, description="Remove the note after this many seconds."
-    )
+    seconds: Annotated[float, BeforeValidator(not_boolean), Field(gt=0, le=31_536_000)] | None = None
+    """Remove the note after this many seconds."""
 
 
 class ConfigFile(Section):
@@ -230,17 +198,12 @@ class ConfigFile(Section):
 
     model_config = ConfigDict(extra="ignore", title="typegate configuration")
 
-    mcp_servers: dict[str, AnyServerConfig] = Field(
-        default_factory=dict,
-        description="Upstream servers by alias, as Claude Desktop, Claude Code and Cursor write them.",
-    )
-    servers: dict[str, AnyServerConfig] = Field(
-        default_factory=dict,
-        description="The same block under the name that VS Code uses; only one of the two may be given.",
-    )
-    gateway: GatewayConfig = Field(
-        default=GatewayConfig(), description="What is about the gateway and not about one server."
-    )
+    mcp_servers: dict[str, AnyServerConfig] = Field(default_factory=dict)
+    """Upstream servers by alias, as Claude Desktop, Claude Code and Cursor write them."""
+    servers: dict[str, AnyServerConfig] = Field(default_factory=dict)
+    """The same block under the name that VS Code uses; only one of the two may be given."""
+    gateway: GatewayConfig = GatewayConfig()
+    """What is about the gateway and not about one server."""
 
 
 class Config(BaseModel):

@@ -60,6 +60,8 @@ class Section(BaseModel):
         populate_by_name=True,
         extra="forbid",
         frozen=True,
+        # What stands below a key describes it: in the JSON Schema, and so in editors.
+        use_attribute_docstrings=True,
         # Values may be credentials, and errors are printed and logged.
         hide_input_in_errors=True,
     )

@@ -28,43 +28,32 @@ class HostKeys(BaseModel):
 class ToolConfig(Section):
     """Overrides and documentation of one tool, by the name that its upstream gives it."""
 
-    name: str | None = Field(
-        default=None, min_length=1, description="Name of the tool in its wrapper name, in place of the upstream's."
-    )
-    description: str | None = Field(default=None, description="Description in place of the upstream's.")
-    supplement: str | None = Field(default=None, description="Text appended to the description.")
-    hidden: bool = Field(default=False, description="Whether the tool is neither listed nor callable.")
-    pinned: bool = Field(
-        default=False, description="Whether the tool is listed even where a profile leaves others to search."
-    )
-    arguments: list[Any] = Field(
-        default_factory=list, description="Documentation of arguments: objects with name, type, description, required."
-    )
-    examples: list[Any] = Field(
-        default_factory=list, description="Argument objects shown as examples in the description."
-    )
-    priority: int | None = Field(
-        default=None, description="Tools with a higher priority are listed first where a budget is short."
-    )
-    search_hint: str | None = Field(
-        default=None, description="Words by which hosts find the tool (anthropic/searchHint)."
-    )
-    always_load: bool = Field(
-        default=False,
-        description="Whether hosts that load tools on demand load this one at once (anthropic/alwaysLoad).",
-    )
-    annotations: dict[str, Any] = Field(
-        default_factory=dict, description="Annotations to add where the upstream gives none."
-    )
-    repair: Repair | None = Field(
-        default=None, description="How far wrong arguments of this tool are repaired; by default as for its server."
-    )
-    mode: Literal["replace"] | None = Field(
-        default=None,
-        description=(
-            "replace: `arguments` replace the upstream's schema. By default they only fill what it leaves undocumented."
-        ),
-    )
+    name: str | None = Field(default=None, min_length=1)
+    """Name of the tool in its wrapper name, in place of the upstream's."""
+    description: str | None = None
+    """Description in place of the upstream's."""
+    supplement: str | None = None
+    """Text appended to the description."""
+    hidden: bool = False
+    """Whether the tool is neither listed nor callable."""
+    pinned: bool = False
+    """Whether the tool is listed even where a profile leaves others to search."""
+    arguments: list[Any] = Field(default_factory=list)
+    """Documentation of arguments: objects with name, type, description, required."""
+    examples: list[Any] = Field(default_factory=list)
+    """Argument objects shown as examples in the description."""
+    priority: int | None = None
+    """Tools with a higher priority are listed first where a budget is short."""
+    search_hint: str | None = None
+    """Words by which hosts find the tool (anthropic/searchHint)."""
+    always_load: bool = False
+    """Whether hosts that load tools on demand load this one at once (anthropic/alwaysLoad)."""
+    annotations: dict[str, Any] = Field(default_factory=dict)
+    """Annotations to add where the upstream gives none."""
+    repair: Repair | None = None
+    """How far wrong arguments of this tool are repaired; by default as for its server."""
+    mode: Literal["replace"] | None = None
+    """replace: `arguments` replace the upstream's schema. By default they only fill what it leaves undocumented."""
 
 
 class ServerConfig(Section):
@@ -98,65 +87,46 @@ class ServerConfig(Section):
     )
 
     # Values that may hold credentials are kept out of every repr, here and in each type.
-    type: str = Field(
-        default="",
-        description=(
-            "Kind of upstream. By default from the other keys: command → stdio, url → http, endpoint → graphql."
-        ),
-    )
+    type: str = ""
+    """Kind of upstream. By default from the other keys: command → stdio, url → http, endpoint → graphql."""
     # Time for an interpreter or a container to start, and well below the 30 s after which hosts give a server up.
-    connect_timeout: Seconds = Field(default=10.0, description="Seconds to wait for the connection and its handshake.")
+    connect_timeout: Seconds = 10.0
+    """Seconds to wait for the connection and its handshake."""
     # What the TypeScript SDK, and so most hosts, wait for an answer.
-    call_timeout: Seconds = Field(
-        default=60.0, description="Seconds to wait for a result; progress notifications extend it."
-    )
+    call_timeout: Seconds = 60.0
+    """Seconds to wait for a result; progress notifications extend it."""
     # More than a host sends at once, and few enough that one slow server cannot take all sockets.
-    max_concurrency: Count = Field(
-        default=64, ge=1, le=10_000, description="Most calls in flight at once; calls beyond it are refused."
-    )
-    tags: list[str] = Field(default_factory=list, description="Labels for selection by profiles, groups and hooks.")
-    prefix: Prefix | None = Field(
-        default=None, description="none: tools, prompts and resources keep their own names, without the alias."
-    )
-    allow: list[str] = Field(default_factory=lambda: ["*"], description="Patterns of tool names to expose.")
-    deny: list[str] = Field(
-        default_factory=list, description="Patterns of tool names to leave out, even where `allow` matches."
-    )
-    defaults: dict[str, Any] = Field(
-        default_factory=dict, description="Values for parameters that a call leaves out, by parameter name."
-    )
-    supplement: str | None = Field(default=None, description="Text appended to the description of every tool.")
-    siblings: list[str] = Field(
-        default_factory=list,
-        description="Aliases of related servers; while both are served, the descriptions of each name the other.",
-    )
-    display_name: str | None = Field(default=None, description="Name of the server in texts for models and people.")
-    priority: int = Field(
-        default=0, description="Tools of servers with a higher priority are listed first where a budget is short."
-    )
+    max_concurrency: Count = Field(default=64, ge=1, le=10_000)
+    """Most calls in flight at once; calls beyond it are refused."""
+    tags: list[str] = Field(default_factory=list)
+    """Labels for selection by profiles, groups and hooks."""
+    prefix: Prefix | None = None
+    """none: tools, prompts and resources keep their own names, without the alias."""
+    allow: list[str] = Field(default_factory=lambda: ["*"])
+    """Patterns of tool names to expose."""
+    deny: list[str] = Field(default_factory=list)
+    """Patterns of tool names to leave out, even where `allow` matches."""
+    defaults: dict[str, Any] = Field(default_factory=dict)
+    """Values for parameters that a call leaves out, by parameter name."""
+    supplement: str | None = None
+    """Text appended to the description of every tool."""
+    siblings: list[str] = Field(default_factory=list)
+    """Aliases of related servers; while both are served, the descriptions of each name the other."""
+    display_name: str | None = None
+    """Name of the server in texts for models and people."""
+    priority: int = 0
+    """Tools of servers with a higher priority are listed first where a budget is short."""
     # Off: a server that may ask needs a connection of its own for each session.
-    elicitation: bool = Field(
-        default=False,
-        description=(
-            "Whether an upstream of an earlier protocol version may ask the user; each session then has a "
-            "connection of its own."
-        ),
-    )
-    copies: bool = Field(
-        default=False, description="Whether each worker may run its own process of this server (serve --workers)."
-    )
-    repair: Repair = Field(
-        default="safe",
-        description=(
-            "How far wrong arguments are repaired: off, not at all; safe, where only one reading is "
-            "possible; full, also by convention, and in calls that the schema accepts although their "
-            "arguments would go unused."
-        ),
-    )
-    tools: dict[str, ToolConfig] = Field(
-        default_factory=dict,
-        description="Overrides and documentation of single tools, by the upstream's names of them.",
-    )
+    elicitation: bool = False
+    """Whether an upstream of an earlier protocol version may ask the user; each session then has a connection of its
+    own."""
+    copies: bool = False
+    """Whether each worker may run its own process of this server (serve --workers)."""
+    repair: Repair = "safe"
+    """How far wrong arguments are repaired: off, not at all; safe, where only one reading is possible; full, also by
+    convention, and in calls that the schema accepts although their arguments would go unused."""
+    tools: dict[str, ToolConfig] = Field(default_factory=dict)
+    """Overrides and documentation of single tools, by the upstream's names of them."""
 
     @property
     def address(self) -> str | None:

@@ -25,34 +25,19 @@ class GraphqlConfig(HeadersConfig):
     in_place = (*ServerConfig.in_place, "nullable")
 
     type: Literal["graphql"] = "graphql"
-    endpoint: WrittenText = Field(
-        default="",
-        repr=False,
-        json_schema_extra={"default": None},
-        description="graphql: URL that operations are sent to.",
-    )
-    operations: str | None = Field(
-        default=None,
-        description="graphql: folder of .graphql and .gql files with one operation each, relative to this file.",
-    )
-    schema_file: str | None = Field(
-        default=None,
-        alias="schema",
-        description=(
-            "graphql: file with the schema, as SDL or as introspection JSON. By default the endpoint is asked for it."
-        ),
-    )
-    nullable: Literal["plain", "union"] = Field(
-        default="plain",
-        description=(
-            "graphql: union shows null as a type of arguments that accept it; plain leaves it out. Null is "
-            "accepted either way."
-        ),
-    )
-    exclude_mutations: bool = Field(default=False, description="graphql: whether mutations are left out.")
-    introspection_tools: bool = Field(
-        default=False, description="graphql: whether to add the tools get_schema and execute_graphql."
-    )
+    endpoint: WrittenText = Field(default="", repr=False, json_schema_extra={"default": None})
+    """graphql: URL that operations are sent to."""
+    operations: str | None = None
+    """graphql: folder of .graphql and .gql files with one operation each, relative to this file."""
+    schema_file: str | None = Field(default=None, alias="schema")
+    """graphql: file with the schema, as SDL or as introspection JSON. By default the endpoint is asked for it."""
+    nullable: Literal["plain", "union"] = "plain"
+    """graphql: union shows null as a type of arguments that accept it; plain leaves it out. Null is accepted either
+    way."""
+    exclude_mutations: bool = False
+    """graphql: whether mutations are left out."""
+    introspection_tools: bool = False
+    """graphql: whether to add the tools get_schema and execute_graphql."""
 
     @property
     def address(self) -> str:

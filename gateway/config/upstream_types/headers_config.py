@@ -14,11 +14,8 @@ class HeadersConfig(ServerConfig):
     # They hold credentials, of which nothing may be kept on disk: no part of the identity.
     connection = (*ServerConfig.connection, "headers")
 
-    headers: dict[str, str] = Field(
-        default_factory=dict,
-        repr=False,
-        description="http, sse, graphql: HTTP headers sent with every request, such as Authorization.",
-    )
+    headers: dict[str, str] = Field(default_factory=dict, repr=False)
+    """http, sse, graphql: HTTP headers sent with every request, such as Authorization."""
 
     @property
     def authenticated(self) -> bool:

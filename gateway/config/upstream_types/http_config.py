@@ -18,9 +18,8 @@ class UrlConfig(HeadersConfig):
     # Not the type: http and sse are two ways to the same server, which the connector finds by itself.
     identity = ("url",)
 
-    url: WrittenText = Field(
-        default="", repr=False, json_schema_extra={"default": None}, description="http, sse: URL of the MCP endpoint."
-    )
+    url: WrittenText = Field(default="", repr=False, json_schema_extra={"default": None})
+    """http, sse: URL of the MCP endpoint."""
 
     @property
     def address(self) -> str:

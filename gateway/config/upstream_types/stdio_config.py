@@ -22,20 +22,14 @@ class StdioConfig(ServerConfig):
     connection = (*ServerConfig.connection, "env")
 
     type: Literal["stdio"] = "stdio"
-    command: WrittenText = Field(
-        default="", json_schema_extra={"default": None}, description="stdio: program to start."
-    )
-    args: list[str] = Field(default_factory=list, repr=False, description="stdio: arguments of the program.")
-    env: dict[str, str] = Field(
-        default_factory=dict,
-        repr=False,
-        description=(
-            "stdio: environment variables of the program, in addition to a few basic ones such as PATH and HOME."
-        ),
-    )
-    cwd: str | None = Field(
-        default=None, description="stdio: working directory of the program; by default the gateway's."
-    )
+    command: WrittenText = Field(default="", json_schema_extra={"default": None})
+    """stdio: program to start."""
+    args: list[str] = Field(default_factory=list, repr=False)
+    """stdio: arguments of the program."""
+    env: dict[str, str] = Field(default_factory=dict, repr=False)
+    """stdio: environment variables of the program, in addition to a few basic ones such as PATH and HOME."""
+    cwd: str | None = None
+    """stdio: working directory of the program; by default the gateway's."""
 
     def check_entry(self, entry: Mapping[str, Any]) -> None:
         """See `ServerConfig.check_entry`."""
