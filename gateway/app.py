@@ -87,6 +87,7 @@ class Gateway:
             self.registry, state_dir, writes=writes, on_cleared=role.on_cleared if role is not None else _nothing
         )
         self.private = PrivateLinks(group, self._client)
+        # One table for all who look links up; only the fleet writes it.
         links: dict[str, UpstreamLink] = {}
         self.subscriptions = UpstreamSubscriptions(links)
         self.fleet = Fleet(
@@ -225,7 +226,7 @@ async def open_gateway(
         gateway = Gateway(config, state_dir, group, runners=runners, role=role)
         gateway.start()
         try:
-            yield gateway
+            yield gateway  # links connect meanwhile: nobody waits for a slow upstream
         finally:
             group.cancel_scope.cancel()
             gateway.close()

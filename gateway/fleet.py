@@ -273,6 +273,7 @@ class Fleet:
         ports = LinkPorts(on_listing=self._listed, on_lost=self._lost, on_update=on_update)
         link = UpstreamLink(alias, config, connector_of(alias, config, self._client), ports, epoch=epoch)
         self.links[alias] = link
+        # Before it runs: what is still subscribed to must be known to its first connection.
         self._ports.on_started(alias, link)
         self._group.start_soon(link.run)
 
@@ -296,6 +297,7 @@ class Fleet:
         )
         inline = raw.tools is None or len(raw.tools) <= INLINE_TOOLS
         listing = take() if inline else await anyio.to_thread.run_sync(take)
+        # While a thread checked the listing the link may have been replaced: then it says nothing about the new one.
         if self.links.get(alias) is not link:
             return
         self._registry.put(listing)
@@ -313,5 +315,6 @@ class Fleet:
             await anyio.sleep(_SAVE_AFTER_S)
             self._unsaved = anyio.Event()
             saved = dict(self._saved)
+            # Shielded: a snapshot that is being written at the end is written whole.
             with anyio.CancelScope(shield=True):
                 await anyio.to_thread.run_sync(snapshot.save, state_dir, saved)

@@ -107,6 +107,7 @@ class Reloader:
         Raises:
             ConfigError: It cannot be used; nothing has changed.
         """
+        # In a thread: a file that references others, or a large one, must not hold up calls.
         config = await anyio.to_thread.run_sync(partial(loaded, text, path=path))
         self._check(config)
         steps = await self._running.reconfigure(config)

@@ -32,6 +32,7 @@ class ApiKeys:
 
         Source: RFC 6750, section 2.1 "Authorization Request Header Field".
         """
+        # Without keys nobody can be told apart, and `serve` listens on this machine only.
         if not self._by_digest:
             return LOCAL
         scheme, _, token = (authorization or "").partition(" ")

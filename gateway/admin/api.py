@@ -138,6 +138,7 @@ class AdminApi:
 
     def _guarded(self, routes: Sequence[AdminRoute]) -> Endpoint:
         handlers: dict[str, Endpoint] = {each.method: each.handler for each in routes}
+        # Starlette answers HEAD wherever GET is, and asks us for it.
         if "GET" in handlers:
             handlers["HEAD"] = handlers["GET"]
 
@@ -166,6 +167,7 @@ class AdminApi:
         return PlainTextResponse("ready\n")
 
     async def _metrics(self, request: Request) -> Response:
+        # Late: the first answers of a start do not wait for this import.
         from gateway.telemetry.metrics import CONTENT_TYPE, render
 
         text = render(
@@ -224,6 +226,7 @@ class AdminApi:
             return _wrong('the body must be an object with "name" and the server\'s configuration')
         name = body.pop("name")
         try:
+            # Both forms are taken: the entry beside its name, and under a key of its own.
             config = read_server(body.get("config", body))
             file = self._reloader.path
             self._fleet.add(name, config.with_absolute_paths(file.parent if file is not None else Path()))

@@ -23,6 +23,7 @@ from gateway.downstream.http.asgi import Receive, Scope, Send, send_json
 
 OWN: Final = "/own"
 FLUSH: Final = "/shared/flush"
+# Tells the process of a reply, so that counters of a worker that was started again are told from those before.
 PROCESS: Final = "x-typegate-process"
 PASSED_ON: Final = ("content-type", "www-authenticate", "retry-after", "allow")
 # A change is answered once all workers have it, and each of them may take its time.
@@ -53,7 +54,8 @@ class Administration:
         """Answer for all workers."""
         path, method = scope["path"], scope["method"]
         if path == "/readyz" and method == "GET":
-            await _reply(send, await self._ready(scope))
+            # Not through the first worker: while that one is down, the others must say so.
+            await send_reply(send, await self._ready(scope))
             return
         if not path.startswith(("/admin", "/metrics")) or method == "HEAD":
             await self._own(scope, receive, send)
@@ -61,7 +63,7 @@ class Administration:
         body = (await receive()).get("body", b"")
         if self._index != FIRST:
             try:
-                await _reply(send, await self._at_first(scope, body))
+                await send_reply(send, await self._at_first(scope, body))
                 return
             except PeerLost:
                 # Counters that leave the first worker out would go back, and seem to start anew.
@@ -69,7 +71,7 @@ class Administration:
                     text = b'{"error":"the first worker is starting again: try again in a moment"}'
                     await send_json(send, 503, text, [(b"retry-after", b"1")])
                     return
-        await _reply(send, await self._answer(scope, body))
+        await send_reply(send, await self._answer(scope, body))
 
     async def alone(self, scope: Scope, body: bytes) -> Reply:
         """What this worker answers for itself."""
@@ -123,6 +125,7 @@ class Administration:
         reply = await self.alone(scope, b"")
         replies = {self._index: reply, **await self._all(scope)}
         texts = {index: (each.headers.get(PROCESS, ""), each.body.decode()) for index, each in replies.items()}
+        # One at a time: two scrapes at once would count an ended worker twice.
         async with self._counting:
             merged = await anyio.to_thread.run_sync(self._ledger.add, texts)
         return Reply(status=200, headers=reply.headers, body=merged)
@@ -180,8 +183,11 @@ def _headers(scope: Scope) -> dict[str, str]:
     return {name.decode(): value.decode("latin-1") for name, value in scope["headers"] if name in wanted}
 
 
-async def _reply(send: Send, reply: Reply) -> None:
-    head = [(name.encode(), reply.headers[name].encode("latin-1")) for name in PASSED_ON if name in reply.headers]
-    head.append((b"content-length", str(len(reply.body)).encode()))
-    await send({"type": "http.response.start", "status": reply.status, "headers": head})
+async def send_reply(send: Send, reply: Reply, *, names: tuple[str, ...] = PASSED_ON) -> None:
+    """Send a reply with those of its headers that are named."""
+    fields = [(name.encode(), reply.headers[name].encode("latin-1")) for name in names if name in reply.headers]
+    # A 204 has no body, and so no length either (RFC 9110, section 8.6 "Content-Length").
+    if reply.status != 204:
+        fields.append((b"content-length", str(len(reply.body)).encode()))
+    await send({"type": "http.response.start", "status": reply.status, "headers": fields})
     await send({"type": "http.response.body", "body": reply.body})

@@ -16,7 +16,7 @@ import anyio.to_thread
 from gateway import wire
 from gateway.calls.call_stats import CallStats
 from gateway.cluster import call_stats_relay, shared_state
-from gateway.cluster.administration import FLUSH, OWN, PASSED_ON, PROCESS, Administration
+from gateway.cluster.administration import FLUSH, OWN, PASSED_ON, PROCESS, Administration, send_reply
 from gateway.cluster.peers import Reply
 from gateway.cluster.shared_state import SharedState
 from gateway.cluster.team import Team
@@ -125,7 +125,8 @@ class Member:
         path = scope["path"]
         if path.startswith(OWN):
             body = (await receive())["body"]
-            await _send(send, await self.administration.alone({**scope, "path": path[len(OWN) :]}, body))
+            reply = await self.administration.alone({**scope, "path": path[len(OWN) :]}, body)
+            await send_reply(send, reply, names=(*PASSED_ON, PROCESS))
         elif path.startswith("/shared/"):
             await self._share(scope["method"], path, (await receive())["body"], send)
         else:
@@ -146,7 +147,7 @@ class Member:
             return
         else:
             status = 503
-        await _send(send, Reply(status=status, headers={}, body=b""))
+        await send_reply(send, Reply(status=status, headers={}, body=b""))
 
 
 def _text_of(path: Path) -> str | None:
@@ -154,15 +155,3 @@ def _text_of(path: Path) -> str | None:
         return read(path)
     except ConfigError:
         return ""  # what is wrong with it is told by whoever reads it next
-
-
-async def _send(send: Send, reply: Reply) -> None:
-    fields = [
-        (name.encode(), reply.headers[name].encode("latin-1"))
-        for name in (*PASSED_ON, PROCESS)
-        if name in reply.headers
-    ]
-    if reply.status != 204:
-        fields.append((b"content-length", str(len(reply.body)).encode()))
-    await send({"type": "http.response.start", "status": reply.status, "headers": fields})
-    await send({"type": "http.response.body", "body": reply.body})

@@ -9,31 +9,22 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import anyio
 
 from gateway import wire
 from gateway.cluster.peers import PeerLost, Peers
-from gateway.config.model import Config
 from gateway.config.plan import Steps
 from gateway.config.upstream_types.registration import read_server
 from gateway.errors import ConfigError
 from gateway.fleet import Fleet
 from gateway.operator_notes import OperatorNotes
-from gateway.reload import Reloader
+from gateway.reload import Reloadable, Reloader
 
 log = logging.getLogger(__name__)
 
 TARGET: Final = "/shared/state"
-
-
-class Reconfigurable(Protocol):
-    """What runs by a configuration."""
-
-    @property
-    def config(self) -> Config:
-        """What it runs by at present."""
 
 
 class SharedState:
@@ -41,7 +32,7 @@ class SharedState:
 
     def __init__(
         self,
-        running: Reconfigurable,
+        running: Reloadable,
         fleet: Fleet,
         notes: OperatorNotes,
         reloader: Reloader,

@@ -129,6 +129,7 @@ async def serve_on(
         )
         server = _Uvicorn(_uvicorn_config(connections, router))
         async with anyio.create_task_group() as group, AsyncExitStack() as stack:
+            # Before anybody is accepted: every connection has its deadlines from the start.
             group.start_soon(connections.watch)
             group.start_soon(keep_settled, gateway.registry)
             group.start_soon(endpoint.sessions.keep_swept)
@@ -206,6 +207,7 @@ async def _drain_at_signal(
             break
         log.info("shutting down: %d calls in flight", endpoint.in_flight)
         draining.set()
+        # New requests are refused from here on, and streams end properly while calls still run.
         endpoint.draining = True
         gateway.server.close_streams()
         with anyio.move_on_after(DRAIN_S):

@@ -15,7 +15,7 @@ class _Line(logging.Formatter):
         super().__init__("%(asctime)s %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%S%z")
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        line = super().formatMessage(record).replace("\r", "?").replace("\n", "?")
+        line = super().formatMessage(record).replace("\r", "?").replace("\n", "?")  # no message forges a line
         given = ((name, getattr(record, name, None)) for name in FIELDS)
         return " ".join((line, *(f"{name}={value!a}" for name, value in given if value is not None)))
 
@@ -40,6 +40,7 @@ def start(level: int = logging.INFO, *, calls: bool = False, worker: int | None 
         calls: One line for each call too: who called what, which way, how it ended. Never what was in it.
         worker: Which of several processes this is.
     """
+    # Standard error: over stdio, standard output belongs to the protocol.
     handler = logging.StreamHandler()
     handler.setFormatter(_Line())
     if worker is not None:

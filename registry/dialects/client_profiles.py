@@ -28,8 +28,6 @@ class Dialect:
         first: Characters that a shown name may begin with.
         tools_limit: The number of tools that are accepted.
         description_limit: Characters of a tool's description.
-        instructions_limit: Characters of the instructions that are certainly shown.
-        all_pages: Whether every page of a list is read.
         edits: Whether schemas are lowered at all.
         root_refused: Composition that the root of a schema must not have.
         refs: Whether local `$ref`s are supported; otherwise they are inlined.
@@ -53,8 +51,6 @@ class Dialect:
     first: str = "A-Za-z0-9_-"
     tools_limit: int | None = None
     description_limit: int | None = None
-    instructions_limit: int | None = None
-    all_pages: bool = True
     edits: bool = True
     root_refused: frozenset[str] = frozenset()
     refs: bool = True
@@ -142,7 +138,6 @@ DIALECTS: Final[Mapping[str, Dialect]] = {
             name="claude-code",
             shown="mcp__{label}__{tool}",
             description_limit=2_048,
-            instructions_limit=2_048,
         ),
         replace(_ANTHROPIC, name="claude-desktop", shown="mcp__{label}__{tool}", description_limit=2_048),
         replace(_ANY_MODEL, name="cursor", shown="{label}{tool}", name_limit=59),
@@ -152,7 +147,6 @@ DIALECTS: Final[Mapping[str, Dialect]] = {
             shown="mcp__{label}__{tool}",
             name_limit=128,
             characters="A-Za-z0-9_",
-            instructions_limit=250,
             unknown=_BOUNDS | {"default", "format", "pattern", "not", "if", "then", "else"},
             tuples=False,
         ),
@@ -161,15 +155,12 @@ DIALECTS: Final[Mapping[str, Dialect]] = {
             shown="mcp_{label}_{tool}",
             name_limit=63,
             characters="A-Za-z0-9_.:-",
-            all_pages=False,
         ),
         Dialect(
             name="qwen-code",
             shown="mcp__{label}__{tool}",
             name_limit=63,
             characters="A-Za-z0-9_.-",
-            instructions_limit=0,
-            all_pages=False,
         ),
         replace(_ANY_MODEL, name="opencode", shown="{label}_{tool}", closes_root=True),
         _ANTHROPIC,

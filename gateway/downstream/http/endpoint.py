@@ -223,6 +223,7 @@ class McpEndpoint:
         if session is not None:
             session.running[request.id] = responder
         fields = None
+        # In this task and not before it starts: one that is cancelled earlier leaves nothing behind.
         try:
             response = await self._server.answer(request)
             status, pieces = _status_of(request, response), response.pieces

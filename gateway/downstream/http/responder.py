@@ -76,6 +76,7 @@ class Responder:
 
     def run(self, answering: Coroutine[Any, Any, None]) -> None:
         """Answer in a task of its own, which is cancelled when the caller leaves."""
+        # A bare task, owned by this responder: a task group for each request costs more than all checks of a call.
         self._task = self._loop.create_task(answering)
 
     def cancel(self) -> None:
