@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import pytest
 from corpus.cases import catalog_of
 from corpus.servers import commands, listings
 from e2e.processes import RawStdio, raw_stdio
 
 from gateway.calls.error_hints import with_hint
 from gateway.errors import RpcError, relay
+
+pytestmark = pytest.mark.heavy
 
 # None of these calls gets as far as a network: every server looks at the arguments first.
 CALLS: Mapping[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {

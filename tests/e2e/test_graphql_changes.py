@@ -136,6 +136,7 @@ async def test_a_document_that_the_endpoint_refuses_makes_its_schema_be_asked_fo
         assert "isError" not in await gateway.call(NAME, {"id": 1})
 
 
+@pytest.mark.heavy
 async def test_an_endpoint_that_is_down_at_the_start_is_called_once_it_is_up(tmp_path: Path) -> None:
     async with graphql_server(tmp_path, FILES) as server:
         await server.stop()

@@ -18,6 +18,8 @@ from support.hosts import Host
 from support.hosts_connected import HttpHost, http_host
 from support.upstreams.full_running import FullServer, full_http, full_stdio
 
+pytestmark = pytest.mark.heavy
+
 CALLERS = 50
 TASKS = "io.modelcontextprotocol/tasks"
 KEYS = [f"key-of-caller-{number:02}-and-of-nobody-else" for number in range(CALLERS)]

@@ -13,6 +13,8 @@ from support.callers import call_of
 from support.gateways import MODERN, RunningGateway, running_gateway, text_of
 from support.upstreams.running import builtin_tools, scripted_http_server, scripted_stdio_server
 
+pytestmark = pytest.mark.heavy
+
 IN_FLIGHT = 64
 HEAD = {"mcp-protocol-version": MODERN, "mcp-method": "tools/call", "mcp-name": "up__echo"}
 CALLS, LANES = 4_800, 16

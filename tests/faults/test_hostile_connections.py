@@ -13,6 +13,8 @@ from support.callers import call_of
 from support.gateways import MODERN, RunningGateway, glance_again, running_gateway
 from support.upstreams.running import builtin_tools, scripted_stdio_server
 
+pytestmark = pytest.mark.heavy
+
 CALLERS = 12
 CONNECTIONS = 25
 

@@ -25,6 +25,8 @@ from support.upstreams.running import (
     unused_port,
 )
 
+pytestmark = pytest.mark.heavy
+
 ROOT = Path(__file__).parents[2]
 
 

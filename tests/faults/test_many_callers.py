@@ -19,6 +19,8 @@ from support.callers import raw_exchange, raw_post
 from support.gateways import RunningGateway, glance_again, running_gateway, text_of
 from support.upstreams.running import builtin_tools, scripted_http_server, scripted_stdio_server
 
+pytestmark = pytest.mark.heavy
+
 IDLE, SLOW = 9_000, 200
 NEEDED = 10_000
 GET = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n"

@@ -9,9 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import pytest
 from faults.observing import MIB, calling, rss_of, until_server
 from support.gateways import RunningGateway, running_gateway
 from support.upstreams.running import builtin_tools, scripted_http_server, scripted_stdio_server, tool
+
+pytestmark = pytest.mark.heavy
 
 CALLS = 300
 TRIES = 5
