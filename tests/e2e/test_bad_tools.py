@@ -11,6 +11,8 @@ from support.gateways import RunningGateway, running_gateway, text_of
 from support.upstreams.running import scripted_http_server, scripted_stdio_server, tool
 from support.visitors import Visitor, in_both_eras
 
+pytestmark = pytest.mark.heavy
+
 ANYTHING = {"type": "object"}
 TYPED = {"type": "object", "properties": {"x": {"type": "integer"}}}
 BARE_ANY_OF = {"anyOf": [{"required": ["a"]}, {"required": ["b"]}]}

@@ -14,6 +14,8 @@ from e2e.test_real_servers import everything_over_http
 from support.clients import installed
 from support.gateways import META, running_gateway
 
+pytestmark = pytest.mark.heavy
+
 ALIAS = "everything"
 PREFIX = f"{ALIAS}__"
 GO = {"url": "https://example.com/go", "message": "Go there", "elicitationId": "e-1"}

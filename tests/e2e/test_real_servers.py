@@ -16,6 +16,8 @@ from e2e.processes import below, living, raw_stdio, typegate
 from support.clients import installed
 from support.gateways import glance_again, running_gateway
 
+pytestmark = pytest.mark.heavy
+
 # The reference server listens on every interface unless it is held to one.
 _HELD_TO_LOOPBACK = """
 import net from "node:net";

@@ -10,10 +10,13 @@ from typing import Any
 
 import anyio
 import httpx2
+import pytest
 from support.callers import handshake
 from support.gateways import RunningGateway, running_gateway
 from support.teams import each_worker, ready, running_team, until, workers_of
 from support.upstreams.running import scripted_http_server, scripted_stdio_server, tool
+
+pytestmark = pytest.mark.heavy
 
 ECHO = tool("echo", n={"type": "integer"})
 FAIL = {"name": "fail", "inputSchema": {"type": "object"}}

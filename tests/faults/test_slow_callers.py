@@ -19,6 +19,8 @@ from support.callers import call_of, hello, raw_exchange, raw_post, running_host
 from support.gateways import TOKEN, RunningGateway, glance_again, running_gateway
 from support.upstreams.running import builtin_tools, scripted_stdio_server, tool
 
+pytestmark = pytest.mark.heavy
+
 NEVER_READING = 200
 HEAD = b"POST /mcp HTTP/1.1\r\nhost: 127.0.0.1\r\nx-slow: "
 MODERN_CALL = ("mcp-protocol-version: 2026-07-28", "mcp-method: tools/call", "mcp-name: up__big")

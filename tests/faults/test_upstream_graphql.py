@@ -15,6 +15,8 @@ from support.gateways import glance_again, running_gateway, text_of
 from support.upstreams.graphql_running import GET_EMPLOYEE, HR_SDL, PLAIN, graphql_gateway, graphql_server
 from support.upstreams.running import builtin_tools, scripted_stdio_server
 
+pytestmark = pytest.mark.heavy
+
 NAME = "hr__fire"
 FILES = {"a.graphql": "mutation Fire { fire(id: 1) { id } }", "b.graphql": PLAIN}
 FAULTS: dict[str, dict[str, Any]] = {

@@ -18,6 +18,8 @@ from support.gateways import RunningGateway, answer_of
 from support.teams import each_worker, ready, running_team, runs, until, worker_of, workers_of
 from support.upstreams.running import children_of, scripted_http_server, scripted_stdio_server, tool
 
+pytestmark = pytest.mark.heavy
+
 ECHO = tool("echo", n={"type": "integer"})
 HANG = tool("hang")
 SLEEP = tool("sleep", seconds={"type": "number"})
