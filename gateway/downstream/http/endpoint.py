@@ -162,6 +162,9 @@ class McpEndpoint:
         self._carried += counted
         try:
             await carrier.carry(owner, head, body, responder)
+        except Exception:  # boundary: without an end of its response the caller would wait for ever
+            log.exception("a request could not be carried")
+            responder.fail()
         finally:
             self._carried -= counted
 
