@@ -13,6 +13,7 @@ from anyio.abc import TaskGroup
 
 from gateway.access.api_keys import ApiKeys
 from gateway.access.principal import LOCAL
+from gateway.access.quotas import Quotas
 from gateway.access.signing import Signer
 from gateway.calls.call_stats import CallStats
 from gateway.calls.context import Caller
@@ -55,6 +56,7 @@ class Gateway:
     Attributes:
         config: What it runs by at present.
         authenticator: Who may call.
+        quotas: What each caller uses.
     """
 
     def __init__(
@@ -82,6 +84,7 @@ class Gateway:
         self._client = HttpClient()
         self._began_s = anyio.current_time()
         self.authenticator = ApiKeys(config.gateway.auth.api_keys)
+        self.quotas = Quotas(config.gateway.quotas)
         self.registry = Registry(Shape(max_length=names.max_length))
         self.notes = OperatorNotes(
             self.registry, state_dir, writes=writes, on_cleared=role.on_cleared if role is not None else _nothing
@@ -182,6 +185,7 @@ class Gateway:
         self.hooks.replace(runners)
         self.search_tools.replace(search.synonyms)
         self.tool_vectors.replace(enabled=search.embeddings)
+        self.quotas.replace(config.gateway.quotas)
         self.authenticator.replace(config.gateway.auth.api_keys)
         self.server.shared = not self.authenticator.required
         self.announcer.notice_change()
@@ -200,7 +204,7 @@ class Gateway:
         Raises:
             RpcError: The name is nothing of ours.
         """
-        caller = Caller(principal=LOCAL, view=self.views.view())
+        caller = Caller(principal=LOCAL, account=self.quotas.account(LOCAL), view=self.views.view())
         return await self.pipeline.call({"name": name, "arguments": arguments}, caller)
 
 

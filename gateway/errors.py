@@ -16,6 +16,8 @@ MISSING_CLIENT_CAPABILITY: Final = -32021
 UNSUPPORTED_PROTOCOL_VERSION: Final = -32022
 URL_ELICITATION_REQUIRED: Final = -32042
 RESOURCE_NOT_FOUND: Final = -32002
+# Of our own, in the range that JSON-RPC leaves to servers: the caller is over one of its quotas.
+QUOTA_EXCEEDED: Final = -32029
 
 # Of a name that a peer has chosen, in the text of an error: longer than any name that model providers allow for a
 # tool, and no page of somebody else's text.
@@ -64,6 +66,20 @@ class RpcError(GatewayError):
         if self.data is not None:
             error["data"] = self.data
         return error
+
+
+class QuotaExceeded(RpcError):
+    """A caller wants more than it may use at a time, or all callers together do; nothing was run.
+
+    Attributes:
+        retry_after_s: When it makes sense to try again, in whole seconds.
+        own: It is the quota of this caller, and not what all share.
+    """
+
+    def __init__(self, message: str, *, retry_after_s: int = 1, own: bool = True) -> None:
+        super().__init__(QUOTA_EXCEEDED, message, {"retryAfterSeconds": retry_after_s})
+        self.retry_after_s = retry_after_s
+        self.own = own
 
 
 class UpstreamError(GatewayError):

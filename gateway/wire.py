@@ -15,6 +15,15 @@ SPLICED_BYTES: Final = 64 * 1024
 _PARSED_BYTES: Final = 16 * 1024
 
 
+# Measured in CPython 3.11 to 3.13, with the text itself. A string takes four times its length where one character of
+# it is beyond the basic plane; an object or a list takes 64 to 88 bytes before its members.
+BYTES_OF_CHARACTER: Final = 5
+_BYTES_OF_ASCII: Final = 2
+_BYTES_OF_CONTAINER: Final = 88
+_BYTES_OF_MEMBER: Final = 16
+_BYTES_OF_QUOTE: Final = 16
+
+
 Pieces = tuple[bytes | memoryview, ...]
 """One JSON text, cut where that was convenient."""
 
@@ -131,6 +140,17 @@ def has_item(items: Any, kind: str) -> bool:
         except (ValueError, RecursionError):
             items = loads(items.text)
     return isinstance(items, list) and any(isinstance(item, dict) and item.get("type") == kind for item in items)
+
+
+def parsed_bytes(text: bytes) -> int:
+    """Estimate the memory that a JSON text and its values take, from above."""
+    ascii_only = text.isascii() and b"\\u" not in text
+    return (
+        (_BYTES_OF_ASCII if ascii_only else BYTES_OF_CHARACTER) * len(text)
+        + _BYTES_OF_CONTAINER * (text.count(b"{") + text.count(b"["))
+        + _BYTES_OF_MEMBER * text.count(b",")
+        + _BYTES_OF_QUOTE * text.count(b'"')
+    )
 
 
 def dumps(value: Any) -> bytes:

@@ -40,6 +40,7 @@ LEAVES = {
     "gateway.protocol",
     "gateway.config.model",
     "gateway.config.hooks",
+    "gateway.config.quotas",
     "gateway.config.section",
     "gateway.config.server",
     *(f"gateway.config.upstream_types.{path.stem}" for path in (ROOT / "gateway/config/upstream_types").glob("*.py")),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from gateway.access.principal import Principal
@@ -17,6 +18,12 @@ class Authenticator(Protocol):
     @property
     def required(self) -> bool:
         """Whether callers must present credentials at all."""
+
+    def on_change(self, callback: Callable[[], None]) -> None:
+        """Have this called whenever callers may have lost their credentials."""
+
+    def knows(self, principal: Principal) -> bool:
+        """Whether a caller who was admitted would still be admitted: its key is not revoked, its token not expired."""
 
     def principal(self, authorization: str | None) -> Principal | None:
         """Who an Authorization header speaks for; None when it proves nothing."""

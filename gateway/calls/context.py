@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gateway.access.principal import Principal
+from gateway.access.principal import LOCAL, Principal
+from gateway.access.quotas import Account, account_of_its_own
 from gateway.protocol import LOG_LEVELS, MODERN_VERSIONS
 from gateway.upstream.request_callbacks import Ask, HostSession, OnParams, RequestCallbacks
 from registry.views.view import View
@@ -18,6 +19,7 @@ class Caller:
 
     Attributes:
         principal: Who it is.
+        account: What it uses at present.
         view: What it may see and call; the same for the whole call.
         version: The protocol version that it speaks.
         owner: Equal for requests that may see each other's log messages.
@@ -35,6 +37,7 @@ class Caller:
     """
 
     principal: Principal
+    account: Account = field(default_factory=account_of_its_own)
     view: View
     version: str = MODERN_VERSIONS[-1]
     owner: object = field(default_factory=object)  # unlike any other: nobody shares log messages by default
@@ -54,6 +57,11 @@ class Caller:
     def modern(self) -> bool:
         """Whether it speaks 2026-07-28 or later; otherwise a version with a handshake."""
         return self.version in MODERN_VERSIONS
+
+    @property
+    def share(self) -> str:
+        """Whose share of an upstream's places it takes; empty where callers cannot be told apart."""
+        return "" if self.principal is LOCAL else self.principal.name
 
     def request_callbacks(self) -> RequestCallbacks:
         """The way of one request back to this caller."""

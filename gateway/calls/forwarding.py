@@ -98,6 +98,7 @@ class Forwarder:
                 capabilities=_capabilities(caller),
                 log_level=caller.log_level,
                 trace=caller.trace,
+                principal=caller.share,
                 callbacks=callbacks,
             )
             try:
@@ -136,7 +137,7 @@ class Forwarder:
         if not link.config.elicitation or caller.session_id is None or caller.host is None:
             return link
         # Questions arrive on a connection, so a session that can be asked has one of its own.
-        own = await self._private.get(caller.session_id, server, link.config, caller.host)
+        own = await self._private.get(caller.session_id, server, link.config, caller.host, caller.account)
         return own or link  # None where the upstream speaks a modern version, which asks in its results
 
     def _binding(self, server: str, method: str, params: dict[str, Any], caller: Caller) -> tuple[str, ...]:

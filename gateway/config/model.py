@@ -17,6 +17,7 @@ from pydantic import (
 )
 
 from gateway.config.hooks import HookConfig
+from gateway.config.quotas import QuotasConfig
 from gateway.config.section import Count, Section, fault, not_boolean, suggestion
 from gateway.config.server import Prefix, Repair, ServerConfig
 from gateway.config.upstream_types.registration import AnyServerConfig
@@ -143,6 +144,8 @@ class GatewayConfig(Section):
     """Who may call."""
     admin: AdminConfig = AdminConfig()
     """Who may use the admin API."""
+    quotas: QuotasConfig = QuotasConfig()
+    """What one caller may use at a time."""
     profiles: dict[str, ProfileConfig] = Field(default_factory=dict)
     """Views of the catalog by name, each served at /mcp/NAME; `default` is served at /mcp."""
     groups: dict[str, GroupConfig] = Field(default_factory=dict)

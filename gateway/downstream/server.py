@@ -12,6 +12,7 @@ import anyio
 
 from gateway import wire
 from gateway.access.principal import Principal
+from gateway.access.quotas import Account
 from gateway.calls.context import Caller
 from gateway.calls.pipeline import CallPipeline
 from gateway.calls.profile_views import ProfileViews
@@ -22,7 +23,15 @@ from gateway.downstream.instructions import instructions
 from gateway.downstream.lists import LIST_METHODS, SERVER_INFO, ListResults
 from gateway.downstream.sessions import Emit, Session
 from gateway.downstream.subscriptions import Subscriptions
-from gateway.errors import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, RpcError, error_result
+from gateway.errors import (
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    METHOD_NOT_FOUND,
+    QuotaExceeded,
+    RpcError,
+    error_result,
+)
 from gateway.jsonrpc import RequestId
 from gateway.protocol import (
     CAPABILITIES_KEY,
@@ -59,6 +68,7 @@ class McpRequest:
         trace: The caller's trace context, as HTTP headers.
         peer: The address of the caller.
         profile: The profile that it addresses.
+        account: What its caller uses at present.
     """
 
     id: RequestId
@@ -66,6 +76,7 @@ class McpRequest:
     params: dict[str, Any]
     modern: bool
     principal: Principal
+    account: Account
     emit: Emit
     session: Session | None = None
     trace: Mapping[str, str] = field(default_factory=dict)
@@ -75,11 +86,16 @@ class McpRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class McpResponse:
-    """The response as JSON, its error code if it is an error, and the session that `initialize` has opened."""
+    """The response as JSON, its error code if it is an error, and the session that `initialize` has opened.
+
+    Attributes:
+        refused: Nothing was run, since a quota would be exceeded.
+    """
 
     pieces: wire.Pieces
     error_code: int | None = None
     session: Session | None = None
+    refused: QuotaExceeded | None = None
 
     @property
     def body(self) -> bytes:
@@ -141,6 +157,11 @@ class McpServer:
 
     async def answer(self, request: McpRequest) -> McpResponse:
         """Answer any request; every failure becomes an error object."""
+        account, method = request.account, request.method
+        try:
+            account.begin(method)
+        except QuotaExceeded as error:
+            return error_response(request.id, error)
         try:
             if request.method == "initialize" and not request.modern:
                 return self._initialize(request)
@@ -152,6 +173,8 @@ class McpServer:
         except Exception:  # boundary: no caller sees our internals
             log.exception("a request failed unexpectedly")
             return error_response(request.id, RpcError(INTERNAL_ERROR, "Internal error"))
+        finally:
+            account.end(method)
 
     def abandoned(self, request: McpRequest) -> McpResponse:
         """The response to a request that the end of the process interrupts."""
@@ -247,7 +270,12 @@ class McpServer:
             "instructions": instructions(self._view(request)),
         }
         session = Session(
-            request.principal, version=version, params=params, profile=request.profile, prefix=self._session_prefix
+            request.principal,
+            version=version,
+            params=params,
+            account=request.account,
+            profile=request.profile,
+            prefix=self._session_prefix,
         )
         session.on_end.append(partial(self._private_links.drop, session.id))
         return _response(request.id, (wire.dumps(result),), session)
@@ -284,6 +312,7 @@ class McpServer:
         if session is not None:
             return Caller(
                 principal=request.principal,
+                account=request.account,
                 view=view,
                 version=session.version,
                 request_id=request.id,
@@ -302,6 +331,7 @@ class McpServer:
         capabilities, level = meta.get(CAPABILITIES_KEY), meta.get(LOG_LEVEL_KEY)
         return Caller(
             principal=request.principal,
+            account=request.account,
             view=view,
             version=meta[VERSION_KEY] if request.modern else HANDSHAKE_VERSIONS[-1],
             request_id=request.id,
@@ -339,7 +369,8 @@ def error_response(request_id: RequestId | None, error: RpcError) -> McpResponse
     except wire.MalformedJson:
         body = wire.dumps({"code": error.code, "message": error.message})
     head = b'{"jsonrpc":"2.0","id":' + wire.dumps(request_id) + b',"error":'
-    return McpResponse(pieces=(head, body, b"}"), error_code=error.code)
+    refused = error if isinstance(error, QuotaExceeded) else None
+    return McpResponse(pieces=(head, body, b"}"), error_code=error.code, refused=refused)
 
 
 def _response(request_id: RequestId, result: wire.Pieces, session: Session | None = None) -> McpResponse:

@@ -8,25 +8,28 @@ from __future__ import annotations
 import itertools
 import secrets
 import time
-from collections import deque
-from collections.abc import Callable, Iterable
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, Final, Protocol
 
 import anyio
-from cachetools import TTLCache
 
+from gateway import wire
 from gateway.access.principal import Principal
+from gateway.access.quotas import Account
 from gateway.downstream.changes import ChangeAnnouncer
-from gateway.errors import INTERNAL_ERROR, RpcError
+from gateway.errors import INTERNAL_ERROR, INVALID_PARAMS, QuotaExceeded, RpcError
 from gateway.upstream.request_callbacks import HostSession
 from registry.catalog.catalog import ListKind
 from registry.views.profile import DEFAULT_PROFILE
 
 MAX_SESSIONS: Final = 10_000
-"""As many as connections that are served at once; an idle session takes about 4 KiB."""
+"""All callers together: as many as connections that are served at once; an idle session takes about 4 KiB."""
 IDLE_S: Final = 1800.0
 """Hosts seldom end their sessions; one that was away for longer initializes again."""
+MAX_INTRODUCTION_BYTES: Final = 16 * 1024
+"""Capabilities and name of a host, which are kept for as long as its session: ten times the most that hosts send."""
 MAX_REPLAYED: Final = 256
 """Messages kept for a stream that comes back: changes of lists and logs, of which older ones are of no use."""
 # Requests to a host that wait for a person: no host shows more.
@@ -52,6 +55,8 @@ class Session:
         id: Unguessable; where several processes serve, its prefix says which of them has the session.
         version: The protocol version that was negotiated.
         profile: The profile that it addresses.
+        account: What its caller uses at present.
+        used_s: When its caller last used it, by the clock of the table.
         found: Tools that its own searches have found, which its list has in addition.
         log_level: The last `logging/setLevel`; before the first one everything is sent.
         running: The requests in flight, by id.
@@ -65,14 +70,37 @@ class Session:
         *,
         version: str,
         params: dict[str, Any],
+        account: Account,
         profile: str = DEFAULT_PROFILE,
         prefix: str = "",
     ) -> None:
+        """Open a session; it has to be ended.
+
+        Args:
+            principal: Who opens it.
+            version: The protocol version that was negotiated.
+            params: Those of `initialize`, of which capabilities and name are kept.
+            account: What the caller uses at present.
+            profile: The profile that it addresses.
+            prefix: What its id begins with.
+
+        Raises:
+            RpcError: Capabilities and name are too large, or the caller may keep no more.
+        """
         capabilities, client_info = params.get("capabilities"), params.get("clientInfo")
+        introduction = wire.dumps([capabilities, client_info])
+        if len(introduction) > MAX_INTRODUCTION_BYTES:
+            raise RpcError(
+                INVALID_PARAMS, f"capabilities and clientInfo may take {MAX_INTRODUCTION_BYTES} bytes together"
+            )
+        held_bytes = wire.parsed_bytes(introduction)
+        account.hold(held_bytes)
         self.id = prefix + secrets.token_hex(16)
         self.principal = principal
         self.version = version
         self.profile = profile
+        self.account = account
+        self.used_s = 0.0
         self.found: frozenset[str] = frozenset()
         self.capabilities: dict[str, Any] = capabilities if isinstance(capabilities, dict) else {}
         self.host = HostSession(
@@ -85,7 +113,8 @@ class Session:
         self.log_level = "debug"
         self.running: dict[str | int | float, Running] = {}
         self.subscribed: dict[str, Callable[[], None]] = {}
-        self.on_end: list[Callable[[], None]] = []
+        self.on_end: list[Callable[[], None]] = [partial(account.release, held_bytes)]
+        self._ended = False
         self._ids = itertools.count(1)
         self._requests: dict[int, _ClientRequest] = {}
         self._numbers = itertools.count(1)
@@ -100,6 +129,11 @@ class Session:
     def streaming(self) -> bool:
         """Whether its stream is open."""
         return self._emit is not None
+
+    @property
+    def in_use(self) -> bool:
+        """Whether it streams or runs something."""
+        return self.streaming or bool(self.running)
 
     def open_stream(self, emit: EmitNumbered, hang_up: Callable[[], None], after: int | None = None) -> None:
         """Send what was missed, then what comes: since the message of this number, or since the last stream.
@@ -183,7 +217,10 @@ class Session:
             running.cancel()
 
     def end(self) -> None:
-        """Cancel and end everything that belongs to it."""
+        """Cancel and end everything that belongs to it; only the first time has an effect."""
+        if self._ended:
+            return
+        self._ended = True
         for running in list(self.running.values()):
             running.cancel()
         for unsubscribe in list(self.subscribed.values()):
@@ -213,41 +250,48 @@ class _ClientRequest:
         )
 
 
-class _Table(TTLCache[str, Session]):
-    def popitem(self) -> tuple[str, Session]:
-        key, session = super().popitem()
-        session.end()
-        return key, session
-
-    def expire(self, time: float | None = None) -> list[tuple[str, Session]]:
-        expired = super().expire(time)
-        for _, session in expired or ():
-            session.end()
-        return expired
-
-
 class SessionTable:
-    """All sessions. The least recently used one makes room for a new one."""
+    """All sessions. Where a caller has as many as it may, its own that was idle longest makes room for a new one."""
 
     def __init__(self, announcer: ChangeAnnouncer, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._announcer = announcer
-        self._sessions = _Table(MAX_SESSIONS, IDLE_S, timer=clock)
+        self._clock = clock
+        self._sessions: dict[str, Session] = {}
+        # By principal; the one that was used least recently stands first.
+        self._owned: dict[str, OrderedDict[str, Session]] = {}
 
     def __len__(self) -> int:
         return len(self._sessions)
 
     def put(self, session: Session) -> None:
-        """Keep a new session, and notify it of changes."""
+        """Keep a new session, and notify it of changes.
+
+        Raises:
+            QuotaExceeded: There is no room, and none of the caller's own sessions is idle.
+        """
+        account = session.account
+        owned: Mapping[str, Session] = self._owned.get(account.name, {})
+        if len(owned) >= account.limits.sessions:
+            self._end_idle(owned, f"{account.name} has {len(owned)} sessions in use, which is its quota. End some.")
+        elif len(self._sessions) >= MAX_SESSIONS:
+            # Whoever has most gives way, so that many callers together keep nobody out.
+            most = max(self._owned.values(), key=len)
+            self._end_idle(most if len(most) > len(owned) else owned, "too many sessions are in use", own=False)
         session.on_end.append(self._announcer.subscribe(session.announce, session.profile))
+        session.used_s = self._clock()
         self._sessions[session.id] = session
+        self._owned.setdefault(account.name, OrderedDict())[session.id] = session
+        account.sessions += 1
 
     def get(self, session_id: str, principal: Principal, profile: str = DEFAULT_PROFILE) -> Session | None:
         """The session, if it is this caller's and of this profile; for anyone else it does not exist."""
         session = self._sessions.get(session_id)
         if session is None or session.principal != principal or session.profile != profile:
             return None
-        # Setting it again starts its idle time anew.
-        self._sessions[session_id] = session
+        if self._clock() - session.used_s > IDLE_S and not session.in_use:
+            self.close(session)
+            return None
+        self._use(session)
         return session
 
     async def keep_swept(self) -> None:
@@ -258,12 +302,37 @@ class SessionTable:
 
     def sweep(self) -> None:
         """End what has been idle for too long."""
+        now_s = self._clock()
         for session in list(self._sessions.values()):
-            if session.running or session.streaming:
-                self._sessions[session.id] = session
-        self._sessions.expire()
+            if session.in_use:
+                self._use(session)
+            elif now_s - session.used_s > IDLE_S:
+                self.close(session)
 
     def close(self, session: Session) -> None:
         """End a session; its id is unknown from now on."""
-        self._sessions.pop(session.id, None)
+        if self._sessions.pop(session.id, None) is not None:
+            name = session.account.name
+            owned = self._owned[name]
+            del owned[session.id]
+            session.account.sessions -= 1
+            if not owned:
+                del self._owned[name]
         session.end()
+
+    def close_unless(self, is_known: Callable[[Principal], bool]) -> None:
+        """End the sessions of callers who are not known any more."""
+        for session in list(self._sessions.values()):
+            if not is_known(session.principal):
+                self.close(session)
+
+    def _use(self, session: Session) -> None:
+        session.used_s = self._clock()
+        self._owned[session.account.name].move_to_end(session.id)
+
+    def _end_idle(self, owned: Mapping[str, Session], words: str, *, own: bool = True) -> None:
+        for session in owned.values():
+            if not session.in_use:
+                self.close(session)
+                return
+        raise QuotaExceeded(f"No session was opened: {words}", own=own)

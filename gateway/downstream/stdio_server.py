@@ -14,6 +14,7 @@ from anyio.abc import TaskGroup
 
 from gateway import wire
 from gateway.access.principal import LOCAL
+from gateway.access.quotas import Account
 from gateway.downstream.server import McpRequest, McpServer, error_response
 from gateway.downstream.sessions import Session
 from gateway.downstream.standard_streams import MAX_WAITING, StandardStreams, stop_at_signal
@@ -33,8 +34,9 @@ _POLL_S: Final = 0.02
 class StdioServer:
     """One connection over standard input and output; in the handshake era it is one session."""
 
-    def __init__(self, server: McpServer, profile: str = DEFAULT_PROFILE) -> None:
+    def __init__(self, server: McpServer, account: Account, profile: str = DEFAULT_PROFILE) -> None:
         self._server = server
+        self._account = account
         self._profile = profile
         self._running: dict[Any, anyio.CancelScope] = {}
         self._session: Session | None = None
@@ -98,6 +100,7 @@ class StdioServer:
             params=params,
             modern=modern,
             principal=LOCAL,
+            account=self._account,
             emit=self._emit,
             session=None if modern else self._session,
             peer="stdio",

@@ -19,10 +19,16 @@ from gateway.errors import INTERNAL_ERROR, INVALID_PARAMS, RESOURCE_NOT_FOUND, R
 from gateway.protocol import SERVER_INFO_KEY, SUBSCRIPTION_KEY
 from registry.catalog.catalog import ListKind
 
-MAX_STREAMS: Final = 1024
-"""Open `subscriptions/listen` requests of all callers: one for each host window is plenty, each holds a connection."""
+MAX_STREAMS: Final = 4_096
+"""Open `subscriptions/listen` requests of all callers: one for each host window, half of the connections served."""
 MAX_SUBSCRIBED: Final = 1024
 """Resources, and tasks, that one request or one session may subscribe to; each costs its upstream a subscription."""
+MAX_SUBSCRIBED_CHARS: Final = 128 * 1024
+"""Length of all URIs and ids of one request together: a thousand usual ones."""
+MAX_URI_CHARS: Final = 8 * 1024
+"""Length of one URI; no server or browser in wide use takes longer ones."""
+# What a subscription takes beside its URI: an entry here and one at the upstream.
+_SUBSCRIPTION_BYTES: Final = 1024
 _LISTS: Final[tuple[ListKind, ...]] = ("tools", "prompts", "resources")
 
 
@@ -65,6 +71,8 @@ class Subscriptions:
             raise RpcError(INTERNAL_ERROR, "Too many subscriptions are open")
         uris = _text_list(wanted, "resourceSubscriptions")
         task_ids = _text_list(wanted, "taskIds")
+        if sum(map(len, uris)) + sum(map(len, task_ids)) > MAX_SUBSCRIBED_CHARS:
+            raise RpcError(INVALID_PARAMS, f"A subscription may name {MAX_SUBSCRIBED_CHARS} characters of URIs and ids")
         kinds = [kind for kind in _LISTS if wanted.get(f"{kind}ListChanged") is True and self._offers(kind, profile)]
         meta = {SUBSCRIPTION_KEY: request_id}
 
@@ -120,11 +128,20 @@ class Subscriptions:
         def updated(params: dict[str, Any]) -> None:
             session.notify({"jsonrpc": "2.0", "method": "notifications/resources/updated", "params": params})
 
-        endings = await self._watch(uri, session.profile, updated)
+        # For as long as the session has it.
+        held_bytes = _SUBSCRIPTION_BYTES + wire.BYTES_OF_CHARACTER * len(uri)
+        session.account.hold(held_bytes)
+        try:
+            endings = await self._watch(uri, session.profile, updated)
+        except BaseException:
+            session.account.release(held_bytes)
+            raise
         if not endings:
+            session.account.release(held_bytes)
             raise RpcError(RESOURCE_NOT_FOUND, "Resource not found", {"uri": uri})
 
         def end() -> None:
+            session.account.release(held_bytes)
             for ending in endings:
                 ending()
 
@@ -186,4 +203,6 @@ def _uri(params: dict[str, Any]) -> str:
     uri = params.get("uri")
     if not isinstance(uri, str):
         raise RpcError(INVALID_PARAMS, "params.uri must be a string")
+    if len(uri) > MAX_URI_CHARS:
+        raise RpcError(INVALID_PARAMS, f"params.uri may have {MAX_URI_CHARS} characters")
     return uri

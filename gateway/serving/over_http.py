@@ -103,7 +103,11 @@ async def serve_on(
     role = team.role if team is not None else None
     async with open_gateway(config, state_dir=state_dir, role=role) as gateway:
         endpoint = McpEndpoint(
-            gateway.server, gateway.views, gateway.authenticator, carrier=team.peers if team is not None else None
+            gateway.server,
+            gateway.views,
+            gateway.authenticator,
+            gateway.quotas,
+            carrier=team.peers if team is not None else None,
         )
         reloader = Reloader(gateway, check=check, text=team.assignment.text if team is not None else None)
         admin = AdminApi(
@@ -121,7 +125,7 @@ async def serve_on(
         )
         member = _member(team, gateway, reloader, endpoint, admin) if team is not None else None
         app: AsgiApp = member.administration if member is not None else admin.app()
-        connections = Connections(most=most)
+        connections = Connections(most=most, nobody=gateway.quotas.nobody)
         router = PathRouter(
             _host_check(config, host),
             endpoint,

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import anyio
 
+from gateway.access.principal import LOCAL
 from gateway.app import open_gateway
 from gateway.config.model import Config
 from gateway.downstream.stdio_server import StdioServer
@@ -19,6 +20,6 @@ async def serve_stdio(config: Config, *, state_dir: Path | None, profile: str = 
     async with open_gateway(config, state_dir=state_dir) as gateway, anyio.create_task_group() as group:
         reloader = Reloader(gateway, check=lambda config: None)
         group.start_soon(partial(reloader.run, hangups=False))
-        await StdioServer(gateway.server, profile).run()
+        await StdioServer(gateway.server, gateway.quotas.account(LOCAL), profile).run()
         group.cancel_scope.cancel()
     return 0

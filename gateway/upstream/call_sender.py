@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from gateway.config.server import ServerConfig
 from gateway.errors import (
@@ -26,6 +26,9 @@ from gateway.upstream.breaker import Breaker
 from gateway.upstream.deadline import Deadline
 from gateway.upstream.link_states import Ready
 from gateway.upstream.session import UpstreamCall, UpstreamSession
+
+# What one of several callers may take of an upstream's places: so many slow calls leave room for everybody else's.
+_SHARE: Final = 0.75
 
 
 class ReadyLink(Protocol):
@@ -58,6 +61,7 @@ class CallSender:
         self._link = link
         self._chance = chance
         self._breaker = Breaker()
+        self._of_principal: dict[str, int] = {}
         self.in_flight = 0
 
     def close_breaker(self) -> None:
@@ -73,6 +77,13 @@ class CallSender:
                 f"server '{link.server}' already has {self.in_flight} calls in flight. "
                 "Nothing was sent; try again when some have ended."
             )
+        if call.principal:
+            own = self._of_principal.get(call.principal, 0)
+            if own >= max(1, int(link.config.max_concurrency * _SHARE)):
+                raise self._unavailable(
+                    f"{own} of your calls are in flight at server '{link.server}', and the other places are kept for "
+                    "other callers. Nothing was sent; try again when some have ended."
+                )
         if not self._breaker.admits(now_s):
             raise self._unavailable(
                 f"server '{link.server}' has failed {self._breaker.failures} times in a row "
@@ -81,10 +92,14 @@ class CallSender:
         self._breaker = self._breaker.probing(now_s)
         # Nothing is awaited between the check and this.
         self.in_flight += 1
+        if call.principal:
+            self._of_principal[call.principal] = own + 1
         try:
             return await self._attempts(call)
         finally:
             self.in_flight -= 1
+            if call.principal and (left := self._of_principal.pop(call.principal) - 1):
+                self._of_principal[call.principal] = left
 
     async def _attempts(self, call: UpstreamCall) -> Any:
         link = self._link

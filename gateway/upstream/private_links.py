@@ -8,8 +8,9 @@ from typing import Final
 import anyio
 from anyio.abc import TaskGroup
 
+from gateway.access.quotas import Account
 from gateway.config.server import ServerConfig
-from gateway.errors import GatewayError, UpstreamUnavailable
+from gateway.errors import GatewayError, QuotaExceeded, UpstreamUnavailable
 from gateway.upstream.connector import connector_of
 from gateway.upstream.link import LinkPorts, UpstreamLink
 from gateway.upstream.request_callbacks import HostSession
@@ -28,21 +29,24 @@ class PrivateLinks:
         self._group = group
         self._client = client
         self._links: dict[tuple[str, str], UpstreamLink] = {}
+        self._accounts: dict[tuple[str, str], Account] = {}
         self._handshake_refused: set[str] = set()
 
     def __len__(self) -> int:
         return len(self._links)
 
-    async def get(self, session_id: str, alias: str, config: ServerConfig, host: HostSession) -> UpstreamLink | None:
+    async def get(
+        self, session_id: str, alias: str, config: ServerConfig, host: HostSession, account: Account
+    ) -> UpstreamLink | None:
         """The session's own link, connected or trying to; None where the upstream has no handshake.
 
         Raises:
-            UpstreamUnavailable: There are too many, or it does not come up in time.
+            UpstreamUnavailable: There are too many, all in all or of this caller, or it does not come up in time.
         """
         # Known from another session: without an attempt, so that no call waits for it.
         if alias in self._handshake_refused:
             return None
-        link = self._links.get((session_id, alias)) or self._open(session_id, alias, config, host)
+        link = self._links.get((session_id, alias)) or self._open(session_id, alias, config, host, account)
         with anyio.move_on_after(link.patience_s):
             await link.tried.wait()
         if not link.tried.is_set():
@@ -68,7 +72,7 @@ class PrivateLinks:
     def drop(self, session_id: str) -> None:
         """End every connection of a session."""
         for key in [key for key in self._links if key[0] == session_id]:
-            self._links.pop(key).close()
+            self._pop(key).close()
 
     def drop_server(self, alias: str, *, forget: bool = True) -> None:
         """End every connection to an upstream, each when its calls are done.
@@ -78,18 +82,30 @@ class PrivateLinks:
             forget: What it refused is tried again: it may be configured in another way.
         """
         for key in [key for key in self._links if key[1] == alias]:
-            self._group.start_soon(self._links.pop(key).close_when_idle)
+            self._group.start_soon(self._pop(key).close_when_idle)
         if forget:
             self._handshake_refused.discard(alias)
 
-    def _open(self, session_id: str, alias: str, config: ServerConfig, host: HostSession) -> UpstreamLink:
+    def _pop(self, key: tuple[str, str]) -> UpstreamLink:
+        link, account = self._links.pop(key), self._accounts.pop(key)
+        account.private_connections -= 1
+        return link
+
+    def _open(
+        self, session_id: str, alias: str, config: ServerConfig, host: HostSession, account: Account
+    ) -> UpstreamLink:
         if len(self._links) >= MAX_PRIVATE:
             raise UpstreamUnavailable(
                 alias, f"Not called: server '{alias}' wants a connection for each session, and {MAX_PRIVATE} are open."
             )
+        try:
+            account.open_private_connection()
+        except QuotaExceeded as error:
+            raise UpstreamUnavailable(alias, error.message) from None
         connector = connector_of(alias, config, self._client, host=host)
         # Nobody takes its reports: the shared link lists and watches the same upstream.
         link = UpstreamLink(alias, config, connector, LinkPorts(), lists=False)
         self._links[session_id, alias] = link
+        self._accounts[session_id, alias] = account
         self._group.start_soon(link.run)
         return link

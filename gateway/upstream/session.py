@@ -59,6 +59,7 @@ class UpstreamCall:
         log_level: What the caller wants to read; None for nothing.
         trace: HTTP headers of the caller's trace context.
         callbacks: The request's way back to its caller while it runs.
+        principal: The name of the caller where callers are told apart, so that none takes all places; else empty.
     """
 
     method: str
@@ -69,6 +70,7 @@ class UpstreamCall:
     log_level: str | None = None
     trace: Mapping[str, str] = field(default_factory=dict)
     callbacks: RequestCallbacks = field(default_factory=RequestCallbacks)
+    principal: str = ""
 
 
 class UpstreamSession(Protocol):

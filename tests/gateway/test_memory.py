@@ -7,6 +7,7 @@ import anyio
 from support.gateways import glance_again
 
 from gateway.access.principal import LOCAL
+from gateway.access.quotas import account_of_its_own
 from gateway.discovery import listing_of
 from gateway.downstream.sessions import Session
 from gateway.memory import keep_settled
@@ -29,7 +30,7 @@ async def test_sessions_that_were_there_at_a_change_are_gone_after_a_later_one()
         before = registry.catalog.servers.get(SERVER)
         registry.put(listing_of(raw, server=SERVER, epoch=number, transport="http", before=before))
 
-    session = Session(LOCAL, version="2025-11-25", params={})
+    session = Session(LOCAL, version="2025-11-25", params={}, account=account_of_its_own())
     seen = weakref.ref(session)
     with anyio.fail_after(20):
         async with anyio.create_task_group() as group:

@@ -14,6 +14,7 @@ from typing import Final, Protocol
 
 import anyio
 
+from gateway.access.quotas import Account
 from gateway.memory import give_back
 
 log = logging.getLogger(__name__)
@@ -57,9 +58,15 @@ class Connections:
     Args:
         most: How many are served at once. A few more are read and answered with 503, others without being read.
         stalled_s: How long a caller may take nothing of what it is sent.
+        nobody: On whose account unfinished requests are held while it is not known who sends them; None where
+            everybody who connects is trusted.
+
+    Attributes:
+        nobody: The same.
     """
 
-    def __init__(self, *, most: int, stalled_s: float = STALLED_S) -> None:
+    def __init__(self, *, most: int, stalled_s: float = STALLED_S, nobody: Account | None = None) -> None:
+        self.nobody = nobody
         self._most = most
         # Those that are read to be refused: enough to say 503 properly, few enough to cost nothing.
         self._most_read = most + most // 20

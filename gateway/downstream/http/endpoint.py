@@ -8,14 +8,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 from urllib.parse import unquote
 
 from gateway import wire
 from gateway.access.authenticator import Authenticator
 from gateway.access.principal import Principal
+from gateway.access.quotas import Account, Quotas
 from gateway.calls.profile_views import ProfileViews
-from gateway.downstream.http.request import MAX_REQUEST_BYTES, RequestHead, RequestRefused, check_post
+from gateway.downstream.http.request import MAX_REQUEST_BYTES, RequestHead, RequestRefused, check_post, over_quota
 from gateway.downstream.http.responder import Responder
 from gateway.downstream.server import McpRequest, McpResponse, McpServer, error_response
 from gateway.downstream.sessions import Running, Session, SessionTable
@@ -27,6 +29,7 @@ from gateway.errors import (
     MISSING_CLIENT_CAPABILITY,
     PARSE_ERROR,
     UNSUPPORTED_PROTOCOL_VERSION,
+    QuotaExceeded,
     RpcError,
 )
 from gateway.jsonrpc import InvalidMessage, RequestId, RpcNotification, RpcResponse, classify
@@ -36,6 +39,11 @@ from registry.views.profile import DEFAULT_PROFILE
 log = logging.getLogger(__name__)
 
 _CANCELLED: Final = -32800
+MAX_PARSED_BYTES: Final = 96 * 1024 * 1024
+"""What one request may take once it is parsed: rows of a table come to half of it in the largest body that is taken,
+nested empty lists to twice."""
+# Bodies up to here are not counted: requests in flight are bounded in number, and such a one takes 180 KiB at most.
+_UNCOUNTED_BYTES: Final = 4 * 1024
 # Longer ids of events are no numbers of ours.
 _MAX_EVENT_ID_DIGITS: Final = 15
 _HANDSHAKE: Final = frozenset({None, *(version.encode() for version in HANDSHAKE_VERSIONS)})
@@ -63,6 +71,7 @@ class Carrier(Protocol):
 class _Admitted(NamedTuple):
     """What the head of a request says of its caller."""
 
+    account: Account
     principal: Principal
     profile: str
     modern: bool
@@ -79,7 +88,13 @@ class McpEndpoint:
     max_body_bytes = MAX_REQUEST_BYTES
 
     def __init__(
-        self, server: McpServer, views: ProfileViews, authenticator: Authenticator, *, carrier: Carrier | None = None
+        self,
+        server: McpServer,
+        views: ProfileViews,
+        authenticator: Authenticator,
+        quotas: Quotas,
+        *,
+        carrier: Carrier | None = None,
     ) -> None:
         """Serve these views.
 
@@ -87,14 +102,19 @@ class McpEndpoint:
             server: Answers MCP requests.
             views: The profiles.
             authenticator: Knows who may call.
+            quotas: What each caller may use.
             carrier: Knows the sessions of other processes; None where there is no other process.
         """
         self._server = server
         self._views = views
         self._carrier = carrier
-        self._running: set[Running] = set()
+        # Whose requests run, subscriptions apart from others: a caller may lose its credentials meanwhile.
+        self._running: dict[Running, Principal] = {}
+        self._listening: dict[Running, Principal] = {}
         self._carried = 0
+        self._quotas = quotas
         self.authenticator = authenticator
+        authenticator.on_change(self._end_unknown)
         self.sessions = SessionTable(server.announcer)
         self.draining = False
 
@@ -107,6 +127,14 @@ class McpEndpoint:
         """Cut off what is still in flight; each caller gets an answer that says so."""
         for running in list(self._running):
             running.cancel()
+
+    def _end_unknown(self) -> None:
+        """End all that belongs to callers whose credentials are not valid any more."""
+        knows = self.authenticator.knows
+        self.sessions.close_unless(knows)
+        for running, principal in [*self._running.items(), *self._listening.items()]:
+            if not knows(principal):
+                running.cancel()
 
     # the head
 
@@ -134,7 +162,7 @@ class McpEndpoint:
             raise RequestRefused(405, "this version has POST only", [(b"allow", b"POST")])
         elif head.method not in (b"GET", b"DELETE"):
             raise RequestRefused(405, "refused", [(b"allow", b"GET, POST, DELETE")])
-        return _Admitted(principal, profile, modern)
+        return _Admitted(self._quotas.account(principal), principal, profile, modern)
 
     # the whole request
 
@@ -152,7 +180,7 @@ class McpEndpoint:
         if head.method == b"POST":
             self._post(head, admitted, body, responder, peer)
         elif head.method == b"GET":
-            self._open_stream(head, self._session(head, admitted), responder)
+            self._open_stream(head, self._session(head, admitted), admitted.account, responder)
         else:
             self.sessions.close(self._session(head, admitted))
             responder.respond(204)
@@ -169,6 +197,25 @@ class McpEndpoint:
             self._carried -= counted
 
     def _post(self, head: RequestHead, admitted: _Admitted, body: bytes, responder: Responder, peer: str) -> None:
+        if len(body) <= _UNCOUNTED_BYTES:
+            self._take(head, admitted, body, responder, peer)
+            return
+        size_bytes = wire.parsed_bytes(body)
+        if size_bytes > MAX_PARSED_BYTES:
+            raise RequestRefused(413, "the body holds too many values to be taken as one request")
+        try:
+            admitted.account.hold(size_bytes)
+        except QuotaExceeded as error:
+            raise over_quota(error) from None
+        release = partial(admitted.account.release, size_bytes)
+        try:
+            self._take(head, admitted, body, responder, peer)
+        except BaseException:
+            release()
+            raise
+        responder.when_done(release)
+
+    def _take(self, head: RequestHead, admitted: _Admitted, body: bytes, responder: Responder, peer: str) -> None:
         try:
             message = classify(wire.loads(body))
         except wire.MalformedJson as error:
@@ -177,7 +224,7 @@ class McpEndpoint:
         except InvalidMessage as error:
             _send_error(responder, error.request_id, error)
             return
-        principal, profile, modern = admitted
+        account, principal, profile, modern = admitted
         if isinstance(message, RpcResponse):
             if modern:
                 _send_error(responder, None, RpcError(INVALID_REQUEST, "No request of ours is waiting"))
@@ -210,6 +257,7 @@ class McpEndpoint:
             params=params,
             modern=modern,
             principal=principal,
+            account=account,
             emit=responder.emit,
             session=session,
             trace=head.trace,
@@ -221,25 +269,33 @@ class McpEndpoint:
     async def _run(self, request: McpRequest, responder: Responder) -> None:
         """Have a request answered; it is known as running until it has its response."""
         session = request.session
-        if request.method != "subscriptions/listen":
-            self._running.add(responder)
+        known = self._listening if request.method == "subscriptions/listen" else self._running
+        known[responder] = request.principal
         if session is not None:
             session.running[request.id] = responder
         fields = None
         # In this task and not before it starts: one that is cancelled earlier leaves nothing behind.
         try:
             response = await self._server.answer(request)
+            if (opened := response.session) is not None:
+                try:
+                    self.sessions.put(opened)
+                except QuotaExceeded as error:
+                    opened.end()
+                    response = error_response(request.id, error)
+                else:
+                    fields = [(b"mcp-session-id", opened.id.encode())]
+            if response.refused is not None and not responder.streaming:
+                responder.refuse(over_quota(response.refused, body=response.body))
+                return
             status, pieces = _status_of(request, response), response.pieces
-            if response.session is not None:
-                self.sessions.put(response.session)
-                fields = [(b"mcp-session-id", response.session.id.encode())]
         except asyncio.CancelledError:
             if responder.disconnected:
                 return
             # Cancelled by a notification, by its own session or by our end: the POST still wants its response.
             status, pieces = 200, self._cut_off(request, streaming=responder.streaming)
         finally:
-            self._running.discard(responder)
+            del known[responder]
             if session is not None:
                 session.running.pop(request.id, None)
         responder.finish(status, pieces, fields)
@@ -250,7 +306,7 @@ class McpEndpoint:
             return self._server.abandoned(request).pieces
         return () if streaming else error_response(request.id, RpcError(_CANCELLED, "Request cancelled")).pieces
 
-    def _open_stream(self, head: RequestHead, session: Session, responder: Responder) -> None:
+    def _open_stream(self, head: RequestHead, session: Session, account: Account, responder: Responder) -> None:
         accept = head.text(b"accept")
         if "text/event-stream" not in accept and "*/*" not in accept:
             raise RequestRefused(406, "Accept must contain text/event-stream")
@@ -258,10 +314,15 @@ class McpEndpoint:
         if session.streaming and not last:
             raise RequestRefused(409, "this session already has a stream")
         after = int(last) if last.isdecimal() and len(last) <= _MAX_EVENT_ID_DIGITS else None
-        responder.run(self._stream(session, after, responder))
+        responder.run(self._stream(session, after, account, responder))
 
-    async def _stream(self, session: Session, after: int | None, responder: Responder) -> None:
+    async def _stream(self, session: Session, after: int | None, account: Account, responder: Responder) -> None:
         """Carry what a session hears beside its requests, until it ends, another stream takes over, or we close."""
+        try:
+            account.open_stream()
+        except QuotaExceeded as error:
+            responder.refuse(over_quota(error))
+            return
         emit = responder.emit
         responder.ping()  # the head goes out before there is anything to tell
         session.open_stream(emit, responder.cancel, after)
@@ -271,6 +332,7 @@ class McpEndpoint:
             pass  # its caller has left, or is to leave: either way the stream ends here
         finally:
             session.close_stream(emit)
+            account.streams -= 1
         responder.end()
 
     async def _notified(self, session: Session, message: RpcNotification, responder: Responder) -> None:

@@ -19,9 +19,11 @@ from typing import Any, Final, Protocol, cast
 
 import httptools
 
+from gateway.access.quotas import Account
 from gateway.downstream.http.connections import Connections
-from gateway.downstream.http.request import DISCARDED_BYTES, RequestHead, RequestRefused
+from gateway.downstream.http.request import DISCARDED_BYTES, RequestHead, RequestRefused, over_quota
 from gateway.downstream.http.responder import Responder
+from gateway.errors import QuotaExceeded
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +48,17 @@ _FULL: Final = (
 _UPGRADE_FIELDS: Final = frozenset({b"upgrade", b"http2-settings"})
 
 
+class Admission(Protocol):
+    """What a handler knows of a request whose head it has accepted.
+
+    Attributes:
+        account: On which the request is held while it arrives; None where its sender is trusted.
+    """
+
+    @property
+    def account(self) -> Account | None: ...
+
+
 class Handler(Protocol):
     """What answers the requests of one part of the address space.
 
@@ -56,7 +69,7 @@ class Handler(Protocol):
     @property
     def max_body_bytes(self) -> int: ...
 
-    def admit(self, head: RequestHead) -> Any:
+    def admit(self, head: RequestHead) -> Admission | None:
         """Judge a request by its head, before its body is read; what this returns is handed to `answer`.
 
         Raises:
@@ -118,7 +131,7 @@ class HttpProtocol(asyncio.Protocol):
         self._fields: list[tuple[bytes, bytes]] = []
         self._head: RequestHead | None = None
         self._handler: Handler | None = None
-        self._admitted: Any = None
+        self._admitted: Admission | None = None
         self._body: list[bytes] = []
         self._body_bytes = 0
         self._discarding = False
@@ -127,6 +140,9 @@ class HttpProtocol(asyncio.Protocol):
         self._responder: Responder | None = None
         self._waiting: deque[tuple[RequestHead, bytes] | RequestRefused] = deque()
         self._waiting_bytes = 0
+        # What of all this is held on whose account; only what did not arrive as a whole ever is.
+        self._held_bytes = 0
+        self._account: Account | None = None
         self.is_cut = False
         self.taken_s = self._loop.time()
         self.transport: asyncio.Transport = cast(asyncio.Transport, None)
@@ -153,6 +169,7 @@ class HttpProtocol(asyncio.Protocol):
         self._closing = True
         self._writable.set()
         self._waiting.clear()
+        self._hold(None, 0)
         if self._responder is not None:
             self._responder.disconnect()
             self._responder = None
@@ -233,6 +250,30 @@ class HttpProtocol(asyncio.Protocol):
             self._fed_bytes += len(data)
             if self._fed_bytes > MAX_HEAD_BYTES:
                 self._refuse_head()
+        unfinished_bytes = self._body_bytes + self._waiting_bytes
+        if self._in_head:
+            unfinished_bytes += max(self._head_bytes, self._fed_bytes)
+        if unfinished_bytes or self._held_bytes:
+            admitted = self._admitted
+            try:
+                self._hold(self._connections.nobody if admitted is None else admitted.account, unfinished_bytes)
+            except QuotaExceeded as error:
+                if self._handler is None or self._responder is None:
+                    self._refuse(over_quota(error, close=True))
+                else:
+                    # The rest of the body is read and thrown away, so that its sender gets to read the refusal.
+                    self._handler = self._admitted = None
+                    self._body, self._body_bytes, self._discarding = [], 0, True
+                    self._responder.refuse(over_quota(error))
+
+    def _hold(self, account: Account | None, size_bytes: int) -> None:
+        """Put what has arrived of unfinished requests on an account."""
+        if self._account is not None:
+            self._account.release(self._held_bytes)
+        self._account, self._held_bytes = None, 0
+        if account is not None and size_bytes:
+            account.hold(size_bytes)
+            self._account, self._held_bytes = account, size_bytes
 
     def on_message_begin(self) -> None:
         if self._closing:
@@ -306,6 +347,9 @@ class HttpProtocol(asyncio.Protocol):
             return
         body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
         self._body = []
+        self._body_bytes = 0
+        if self._held_bytes:
+            self._hold(None, 0)  # from here on whoever answers counts it
         handler, self._handler = self._handler, None
         if handler is not None and self._responder is not None:
             self._answer(handler, head, body, self._responder)

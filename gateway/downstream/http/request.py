@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from gateway import wire
-from gateway.errors import INVALID_REQUEST
+from gateway.errors import INVALID_REQUEST, QuotaExceeded
 
 Fields = list[tuple[bytes, bytes]]
 
@@ -51,6 +51,12 @@ class RequestRefused(Exception):
             error = {"code": INVALID_REQUEST, "message": message}
             body = wire.dumps({"jsonrpc": "2.0", "id": None, "error": error})
         self.body = body
+
+
+def over_quota(error: QuotaExceeded, *, body: bytes | None = None, close: bool = False) -> RequestRefused:
+    """The refusal of a request that a quota forbids (RFC 6585, section 4 "429 Too Many Requests")."""
+    retry = [(b"retry-after", b"%d" % error.retry_after_s)]
+    return RequestRefused(429 if error.own else 503, error.message, retry, body=body, close=close)
 
 
 class RequestHead:

@@ -79,6 +79,13 @@ class Responder:
         # A bare task, owned by this responder: a task group for each request costs more than all checks of a call.
         self._task = self._loop.create_task(answering)
 
+    def when_done(self, callback: Callable[[], object]) -> None:
+        """Have this called once the task that answers has ended; at once where there is none."""
+        if self._task is None:
+            callback()
+        else:
+            self._task.add_done_callback(lambda task: callback())
+
     def cancel(self) -> None:
         """Cancel the task that answers; it decides what a caller who is still there reads."""
         if self._task is not None:

@@ -11,11 +11,14 @@ from support.gateways import META, envelope, glance_again, messages_of, running_
 from support.upstreams.running import builtin_tools, rescript, scripted_http_server, scripted_stdio_server, tool
 
 from gateway.access.principal import LOCAL, Principal
+from gateway.access.quotas import Account, Quotas
 from gateway.calls.profile_views import ProfileViews
+from gateway.config.quotas import QuotaLimits, QuotasConfig
 from gateway.downstream import sessions
 from gateway.downstream.changes import ChangeAnnouncer
 from gateway.downstream.lists import SERVER_INFO
 from gateway.downstream.sessions import Session, SessionTable
+from gateway.errors import QuotaExceeded
 from registry.catalog.listing import ServerListing
 from registry.catalog.names import ServerName
 from registry.catalog.shape import Shape
@@ -24,6 +27,7 @@ from registry.catalog.store import Registry
 CHANGED = "notifications/tools/list_changed"
 SUBSCRIPTION = META + "subscriptionId"
 SERVER = META + "serverInfo"
+QUOTAS = Quotas(QuotasConfig())
 
 
 async def test_a_change_is_announced_to_the_stream_of_a_session(tmp_path: Path) -> None:
@@ -166,27 +170,44 @@ def a_table(registry: Registry | None = None) -> tuple[SessionTable, ChangeAnnou
     return SessionTable(announcer), announcer
 
 
-async def test_the_least_recently_used_session_makes_room_and_is_ended() -> None:
+async def test_the_session_that_was_idle_longest_makes_room_and_no_session_in_use_does() -> None:
     table, _ = a_table()
-    first, second = opened(table, LOCAL), opened(table, LOCAL)
-    running = anyio.CancelScope()
-    second.running[1] = running
-    hung_up: list[str] = []
-    first.open_stream(lambda message, number: None, lambda: hung_up.append("first"))
-    second.open_stream(lambda message, number: None, lambda: hung_up.append("second"))
-    for _ in range(sessions.MAX_SESSIONS - 2):
-        opened(table, LOCAL)
-    assert table.get(first.id, LOCAL) is first
-    opened(table, LOCAL)
-    assert len(table) == sessions.MAX_SESSIONS
-    assert table.get(second.id, LOCAL) is None
-    assert table.get(first.id, LOCAL) is first
-    assert running.cancel_called
-    assert hung_up == ["second"]
+    ann = Principal(name="ann")
+    account = Quotas(QuotasConfig(default=QuotaLimits(sessions=4))).account(ann)
+    running, streaming, used, idle = (opened(table, ann, account) for _ in range(4))
+    running.running[1] = anyio.CancelScope()
+    streaming.open_stream(lambda message, number: None, lambda: None)
+    assert table.get(used.id, ann) is used
+    neighbours = [opened(table, LOCAL) for _ in range(10)]
+    ended: list[Session] = []
+    for session in (running, streaming, used, idle, *neighbours):
+        session.on_end.append(lambda one=session: ended.append(one))
+    fifth = opened(table, ann, account)
+    opened(table, ann, account)
+    assert ended == [idle, used]
+    fifth.running[1] = anyio.CancelScope()
+    opened(table, ann, account).running[1] = anyio.CancelScope()
+    with pytest.raises(QuotaExceeded, match="ann has 4 sessions in use"):
+        opened(table, ann, account)
+    assert account.sessions == 4
+    assert not set(ended) & {running, streaming, *neighbours}
 
 
-def opened(table: SessionTable, principal: Principal) -> Session:
-    session = Session(principal, version="2025-11-25", params={})
+async def test_where_the_table_is_full_whoever_has_most_sessions_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "MAX_SESSIONS", 10)
+    table, _ = a_table()
+    many, few, new = (Principal(name=name) for name in ("many", "few", "new"))
+    owned = [opened(table, many) for _ in range(8)]
+    kept = [opened(table, few) for _ in range(2)]
+    first = opened(table, new)
+    assert len(table) == 10
+    assert table.get(owned[0].id, many) is None
+    assert [table.get(one.id, one.principal) for one in (*owned[1:], *kept, first)] == [*owned[1:], *kept, first]
+
+
+def opened(table: SessionTable, principal: Principal, account: Account | None = None) -> Session:
+    account = account or QUOTAS.account(principal)
+    session = Session(principal, version="2025-11-25", params={}, account=account)
     table.put(session)
     return session
 

@@ -1,0 +1,201 @@
+"""What each principal uses at present, within its limits: one that wants more is refused, and nobody else feels it."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from typing import Final
+
+from gateway.access.principal import LOCAL, Principal
+from gateway.config.quotas import QuotaLimits, QuotasConfig
+from gateway.errors import QuotaExceeded
+
+MAX_HELD_BYTES: Final = 192 * 1024 * 1024
+"""What the requests of all callers may take while they arrive and run. Twice the share of one principal, and with what
+their processing adds still below 300 MB."""
+_MAX_ACCOUNTS: Final = 10_000
+"""Accounts that are kept before those of principals who use nothing are dropped: a few MiB."""
+MIB: Final = 1024 * 1024
+
+# Nobody can be told from anybody else: these only keep all callers together within what one machine bears.
+_LIMITS_OF_LOCAL: Final = {
+    "in_flight": None,
+    "sessions": 10_000,
+    "streams": 4_096,
+    "private_connections": 128,
+    "held_mebibytes": MAX_HELD_BYTES // MIB,
+}
+# Callers who have not said who they are hold unfinished heads only, which come in one or two packets.
+_LIMITS_OF_NOBODY: Final = QuotaLimits(held_mebibytes=32)
+# Whoever lists, pings or negotiates is answered from memory; these cost an upstream something.
+_COUNTED: Final = frozenset({"tools/call", "prompts/get", "resources/read", "completion/complete"})
+_LISTEN: Final = "subscriptions/listen"
+_MINUTE_S: Final = 60.0
+
+
+class Account:
+    """What one principal uses.
+
+    Attributes:
+        name: The name of the principal.
+        limits: What it may use.
+        in_flight: Its requests that run.
+        sessions: Its sessions of the handshake era.
+        streams: Its streams of notifications.
+        private_connections: Its connections to upstreams that belong to one session.
+        held_bytes: Memory that its requests take.
+    """
+
+    __slots__ = (
+        "_full_s", "_quotas", "held_bytes", "in_flight", "limits", "name", "private_connections", "sessions", "streams",
+    )  # fmt: skip
+
+    def __init__(self, name: str, limits: QuotaLimits, quotas: Quotas) -> None:
+        self.name = name
+        self.limits = limits
+        self._quotas = quotas
+        self.in_flight = self.sessions = self.streams = self.private_connections = self.held_bytes = 0
+        # When the quota of calls will be whole again, if nothing more is called.
+        self._full_s = 0.0
+
+    @property
+    def unused(self) -> bool:
+        """Whether nothing is lost when the account is forgotten."""
+        used = self.in_flight or self.sessions or self.streams or self.private_connections or self.held_bytes
+        return not used and self._full_s <= self._quotas.clock()
+
+    def begin(self, method: str) -> None:
+        """Count a request that is about to run; `end` has to follow.
+
+        Raises:
+            QuotaExceeded: The principal has too much of this kind already.
+        """
+        limits = self.limits
+        if method == _LISTEN:
+            self.open_stream()
+            return
+        if limits.in_flight is not None and self.in_flight >= limits.in_flight:
+            raise QuotaExceeded(
+                f"Not run: {self.name} has {self.in_flight} requests in flight, which is its quota. "
+                "Try again when some have ended."
+            )
+        if limits.calls_per_minute is not None and method in _COUNTED:
+            self._count_call(limits.calls_per_minute)
+        self.in_flight += 1
+
+    def end(self, method: str) -> None:
+        """Count a request as ended."""
+        if method == _LISTEN:
+            self.streams -= 1
+        else:
+            self.in_flight -= 1
+
+    def open_stream(self) -> None:
+        """Count a stream of notifications; whoever closes it subtracts it from `streams`.
+
+        Raises:
+            QuotaExceeded: The principal has too many.
+        """
+        if self.streams >= self.limits.streams:
+            raise QuotaExceeded(f"{self.name} has {self.streams} streams open, which is its quota. Close some first.")
+        self.streams += 1
+
+    def open_private_connection(self) -> None:
+        """Count a connection that belongs to one session; whoever closes it subtracts it from `private_connections`.
+
+        Raises:
+            QuotaExceeded: The principal has too many.
+        """
+        if self.private_connections >= self.limits.private_connections:
+            raise QuotaExceeded(
+                f"Not called: {self.name} has {self.private_connections} connections to servers that belong to one "
+                "session each, which is its quota. End sessions that are not needed."
+            )
+        self.private_connections += 1
+
+    def hold(self, size_bytes: int) -> None:
+        """Reserve memory; `release` has to follow.
+
+        Raises:
+            QuotaExceeded: The principal, or all principals together, would hold too much.
+        """
+        quotas = self._quotas
+        if self.held_bytes + size_bytes > self.limits.held_mebibytes * MIB:
+            raise QuotaExceeded(
+                f"Not run: the requests of {self.name} that are in flight would take more than "
+                f"{self.limits.held_mebibytes} MiB of memory, which is its quota. Send fewer or smaller ones at a time."
+            )
+        if quotas.held_bytes + size_bytes > MAX_HELD_BYTES:
+            raise QuotaExceeded("Not run: the gateway is busy with large requests. Try again soon.", own=False)
+        self.held_bytes += size_bytes
+        quotas.held_bytes += size_bytes
+
+    def release(self, size_bytes: int) -> None:
+        """Give reserved memory back."""
+        self.held_bytes -= size_bytes
+        self._quotas.held_bytes -= size_bytes
+
+    def _count_call(self, per_minute: int) -> None:
+        # A bucket that holds a minute's calls and is filled steadily, as one number: the time at which it is full.
+        now_s = self._quotas.clock()
+        full_s = max(self._full_s, now_s) + _MINUTE_S / per_minute
+        if full_s - now_s > _MINUTE_S:
+            wait_s = max(1, math.ceil(full_s - now_s - _MINUTE_S))
+            raise QuotaExceeded(
+                f"Not run: {self.name} has made {per_minute} calls within a minute, which is its quota. "
+                f"Try again in {wait_s} s.",
+                retry_after_s=wait_s,
+            )
+        self._full_s = full_s
+
+
+def account_of_its_own() -> Account:
+    """An account with usual limits that shares nothing with others."""
+    return Quotas(QuotasConfig()).account(LOCAL)
+
+
+class Quotas:
+    """The accounts of all principals.
+
+    Attributes:
+        clock: Seconds that only grow.
+        held_bytes: Memory that all requests take.
+        nobody: The account of callers who have not said yet who they are.
+    """
+
+    def __init__(self, config: QuotasConfig, *, clock: Callable[[], float] = time.monotonic) -> None:
+        """Apply these limits.
+
+        Args:
+            config: The limits.
+            clock: Seconds that only grow.
+        """
+        self._config = config
+        self._accounts: dict[str, Account] = {}
+        self.clock = clock
+        self.held_bytes = 0
+        self.nobody = Account("a caller without credentials", _LIMITS_OF_NOBODY, self)
+
+    def replace(self, config: QuotasConfig) -> None:
+        """Apply other limits at once; who is over them keeps what runs."""
+        self._config = config
+        for name, account in self._accounts.items():
+            account.limits = self._limits(name)
+
+    def account(self, principal: Principal) -> Account:
+        """The account of a principal."""
+        account = self._accounts.get(principal.name)
+        if account is None:
+            if len(self._accounts) >= _MAX_ACCOUNTS:
+                self._accounts = {name: each for name, each in self._accounts.items() if not each.unused}
+            account = Account(principal.name, self._limits(principal.name), self)
+            self._accounts[principal.name] = account
+        return account
+
+    def _limits(self, name: str) -> QuotaLimits:
+        given = self._config.default
+        if name != LOCAL.name:
+            return given or QuotaLimits()
+        stated = {key: getattr(given, key) for key in given.model_fields_set} if given is not None else {}
+        return QuotaLimits.model_validate({**_LIMITS_OF_LOCAL, **stated})
