@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import warnings
 from pathlib import Path
 from typing import Any, Final
 
@@ -144,10 +145,13 @@ def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _yaml(text: str, file: str) -> Any:
     from ruamel.yaml import YAML  # late: files in JSON need not wait for it
     from ruamel.yaml.constructor import DuplicateKeyError
-    from ruamel.yaml.error import MarkedYAMLError, YAMLError
+    from ruamel.yaml.error import MarkedYAMLError, ReusedAnchorWarning, YAMLError
 
     try:
-        return YAML(typ="safe", pure=True).load(text)
+        with warnings.catch_warnings():
+            # YAML allows an anchor to be set anew, and the warning would show operators our own code.
+            warnings.simplefilter("ignore", ReusedAnchorWarning)
+            return YAML(typ="safe", pure=True).load(text)
     except DuplicateKeyError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else "?"
         what = f"line {line}: {str(error.problem).split(' with value')[0]}"

@@ -47,7 +47,8 @@ class HostCheck:
             raise RequestRefused(421, "Host", body=b'{"error":"this Host is not served here"}')
         if pair[1] is not None and not self._origin_allowed(head.text(b"origin").lower()):
             raise RequestRefused(403, "Origin", body=b'{"error":"this Origin is not allowed"}')
-        if len(self._accepted) < _MAX_REMEMBERED:
+        # Without a host it depends on the version, too.
+        if hosts and len(self._accepted) < _MAX_REMEMBERED:
             self._accepted.add(pair)
 
     def _host_allowed(self, host: str) -> bool:

@@ -40,6 +40,8 @@ KEEP_ALIVE_S: Final = 5.0
 # Nobody sends more requests ahead of the first answer but to see what happens.
 _MAX_PIPELINED: Final = 64
 _MAX_PIPELINED_BYTES: Final = 1024 * 1024
+# A request line without a version is one of HTTP/0.9 to the parser, and what stands in its place part of the target.
+_VERSIONS: Final = frozenset({"1.0", "1.1"})
 _NO_LINGER: Final = struct.pack("ii", 1, 0)
 _FULL: Final = (
     b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: text/plain\r\ncontent-length: 20\r\n"
@@ -304,6 +306,10 @@ class HttpProtocol(asyncio.Protocol):
             return
         parser = self._parser
         method = parser.get_method()
+        version = parser.get_http_version()
+        if version not in _VERSIONS:
+            self._refuse(RequestRefused(505, "HTTP/1.1 is served here", close=True))
+            return
         if parser.should_upgrade():
             if method == b"CONNECT":
                 self._refuse(RequestRefused(501, "CONNECT is not served", close=True))
@@ -313,9 +319,13 @@ class HttpProtocol(asyncio.Protocol):
             method,
             self._target,
             self._fields,
-            version=parser.get_http_version(),
+            version=version,
             keep_alive=parser.should_keep_alive(),
         )
+        # The parser takes lists that end in `chunked`, which a proxy before us may read in another way.
+        if head.text(b"transfer-encoding", "chunked").lower() != "chunked":
+            self._refuse(RequestRefused(501, "the only transfer coding that is taken is chunked", close=True))
+            return
         self._body = []
         self._body_bytes = 0
         self._deadline_s = self._loop.time() + BODY_S

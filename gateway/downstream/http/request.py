@@ -84,7 +84,8 @@ class RequestHead:
             if scheme.lower() in (b"http", b"https") and rest:
                 authority, slash, path = rest.partition(b"/")
                 path = slash + path or b"/"
-                fields = [(b"host", authority), *(field for field in fields if field[0] != b"host")]
+                # A Host that is missing or repeated stays so, and is refused for that.
+                fields = [(b"host", authority) if field[0] == b"host" else field for field in fields]
         self.path, _, self.query = path.partition(b"?")
         self.fields = fields
         self.version = version

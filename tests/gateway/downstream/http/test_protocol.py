@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -13,6 +13,7 @@ import pytest
 
 from gateway.downstream.http.asgi import AsgiHandler, Receive, Scope, Send
 from gateway.downstream.http.connections import Connections
+from gateway.downstream.http.host_check import HostCheck
 from gateway.downstream.http.protocol import (
     BODY_S,
     HEAD_S,
@@ -37,8 +38,10 @@ class Site:
     cancelled: asyncio.Event = field(default_factory=asyncio.Event)
     go_on: asyncio.Event = field(default_factory=asyncio.Event)
     protocols: list[HttpProtocol] = field(default_factory=list)
+    check: Callable[[RequestHead], None] = lambda head: None
 
     def route(self, head: RequestHead) -> Handler:
+        self.check(head)
         return self
 
     def admit(self, head: RequestHead) -> None:
@@ -364,6 +367,47 @@ async def test_the_authority_of_an_absolute_target_counts_as_the_host(target: st
         await client.send(GET.replace(b"/a", target.encode()))
         assert (await client.response())[0] == 200
     assert site.seen[0][0].raw(b"host") == host
+
+
+@pytest.mark.parametrize("hosts", [b"", b"host: x\r\nhost: x\r\n"], ids=["none", "two"])
+@pytest.mark.parametrize("target", [b"/a", b"http://x/a"])
+async def test_a_request_without_exactly_one_host_is_refused_also_after_one_of_http_1_0(
+    hosts: bytes, target: bytes
+) -> None:
+    site = Site()
+    check = HostCheck(None, frozenset())
+    site.check = check.check
+    async with served(site) as client:
+        await client.send(b"GET /a HTTP/1.0\r\n\r\n")
+        assert b"200 OK" in await client.rest()
+    async with served(site) as client:
+        await client.send(b"GET %b HTTP/1.1\r\n%b\r\n" % (target, hosts))
+        assert (await client.response())[0] == 400
+    assert len(site.seen) == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "status"),
+    [(b"GET /a", 505), (b"POST /aHTTP/1.1", 505), (b"GET /a HTTP/2.0", 505), (b"GET /a HTTP/1.2", 400)],
+)
+@pytest.mark.parametrize("wish", [b"", b"connection: upgrade\r\nupgrade: x\r\n"])
+async def test_a_version_that_is_not_served_is_refused(line: bytes, status: int, wish: bytes) -> None:
+    site = Site()
+    async with served(site) as client:
+        await client.send(b"%b\r\nhost: x\r\n%b\r\n" % (line, wish))
+        assert (await client.response())[0] == status
+        assert await client.rest() == b""
+    assert site.seen == []
+
+
+@pytest.mark.parametrize("coding", [b",chunked", b"chunked, chunked", b"gzip, chunked", b"identity, chunked"])
+async def test_a_transfer_coding_that_a_proxy_may_read_otherwise_is_refused(coding: bytes) -> None:
+    site = Site()
+    async with served(site) as client:
+        await client.send(b"POST /a HTTP/1.1\r\nhost: x\r\ntransfer-encoding: %b\r\n\r\n" % coding)
+        assert (await client.response())[0] in (400, 501)
+        assert await client.rest() == b""
+    assert site.seen == []
 
 
 async def test_an_application_gets_the_whole_body_and_hears_when_its_caller_has_left() -> None:
