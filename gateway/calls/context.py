@@ -30,6 +30,7 @@ class Caller:
         log_level: The least severe level of log messages that it wants; None for no messages.
         on_progress: Takes progress params, if the caller asked for progress.
         on_log: Takes the params of log messages.
+        on_pause: Is told when an upstream wants it to come back for the answer; None where it could not.
         ask: Sends it a request of the upstream's; None where it cannot be asked.
         found: Takes the names of tools that a search found; None where lists must not depend on earlier requests.
         trace: Its trace context, as HTTP headers.
@@ -48,6 +49,7 @@ class Caller:
     log_level: str | None = None
     on_progress: OnParams | None = None
     on_log: OnParams | None = None
+    on_pause: Callable[[int], None] | None = None
     ask: Ask | None = None
     found: Callable[[list[str]], None] | None = None
     trace: Mapping[str, str] = field(default_factory=dict)
@@ -69,6 +71,7 @@ class Caller:
             self.owner,
             on_progress=self.on_progress,
             on_log=self._log if self.on_log is not None and self.log_level is not None else None,
+            on_pause=self.on_pause,
             ask=self.ask,
         )
 

@@ -65,6 +65,7 @@ class McpRequest:
         modern: It carries the `_meta` envelope of 2026-07-28.
         session: Of the handshake era; None in the modern one, and for `initialize`.
         emit: Sends a message to the caller before the response.
+        pause: Has the caller come back for the response after some milliseconds; None where it cannot.
         trace: The caller's trace context, as HTTP headers.
         peer: The address of the caller.
         profile: The profile that it addresses.
@@ -78,6 +79,7 @@ class McpRequest:
     principal: Principal
     account: Account
     emit: Emit
+    pause: Callable[[int], None] | None = None
     session: Session | None = None
     trace: Mapping[str, str] = field(default_factory=dict)
     peer: str = ""
@@ -323,6 +325,7 @@ class McpServer:
                 log_level=session.log_level,
                 on_progress=on_progress,
                 on_log=on_log,
+                on_pause=request.pause,
                 ask=partial(session.ask, request.emit),
                 found=partial(_extend_list, session, request.emit),
                 trace=request.trace,

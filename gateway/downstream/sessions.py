@@ -19,6 +19,7 @@ from gateway import wire
 from gateway.access.principal import Principal
 from gateway.access.quotas import Account
 from gateway.downstream.changes import ChangeAnnouncer
+from gateway.downstream.http.resumption import RESUMABLE_SINCE, ResumableAnswers
 from gateway.errors import INTERNAL_ERROR, INVALID_PARAMS, QuotaExceeded, RpcError
 from gateway.upstream.request_callbacks import HostSession
 from registry.catalog.catalog import ListKind
@@ -61,6 +62,7 @@ class Session:
         log_level: The last `logging/setLevel`; before the first one everything is sent.
         running: The requests in flight, by id.
         subscribed: By URI, what ends the subscription to each resource.
+        answers: To its requests, where they have become streams that its caller can resume.
         on_end: Called when the session ends.
     """
 
@@ -114,6 +116,7 @@ class Session:
         self.running: dict[str | int | float, Running] = {}
         self.subscribed: dict[str, Callable[[], None]] = {}
         self.on_end: list[Callable[[], None]] = [partial(account.release, held_bytes)]
+        self.answers = ResumableAnswers()
         self._ended = False
         self._ids = itertools.count(1)
         self._requests: dict[int, _ClientRequest] = {}
@@ -129,6 +132,11 @@ class Session:
     def streaming(self) -> bool:
         """Whether its stream is open."""
         return self._emit is not None
+
+    @property
+    def resumable(self) -> bool:
+        """Whether its caller knows how to come back for an answer."""
+        return self.version >= RESUMABLE_SINCE
 
     @property
     def in_use(self) -> bool:
@@ -223,6 +231,7 @@ class Session:
         self._ended = True
         for running in list(self.running.values()):
             running.cancel()
+        self.answers.close()
         for unsubscribe in list(self.subscribed.values()):
             unsubscribe()
         for callback in self.on_end:

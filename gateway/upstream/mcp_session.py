@@ -147,6 +147,7 @@ class McpSession:
                 on_progress=callbacks.progressed,
                 on_message=lambda message, reply: self._inbound.receive(message, reply, callbacks),
                 headers=headers,
+                on_pause=callbacks.on_pause,
             )
         finally:
             self._inbound.end(callbacks)

@@ -43,6 +43,7 @@ class RequestCallbacks:
         on_progress: Takes the params of progress notifications; None where the caller wants none.
         on_log: Takes the params of log messages; None where the caller wants none.
         ask: Puts a question to the caller; None where it cannot be asked.
+        on_pause: Is told when the upstream wants the caller to come back for the answer after some milliseconds.
         deadline: Ends the request when nothing arrives for it for too long; None before it is sent.
         refused: The methods of questions that were refused while the request was in flight.
         asking: Of the questions that are being asked on its behalf.
@@ -50,7 +51,7 @@ class RequestCallbacks:
     """
 
     # Every call has one.
-    __slots__ = ("ask", "asking", "deadline", "ended", "on_log", "on_progress", "owner", "refused")
+    __slots__ = ("ask", "asking", "deadline", "ended", "on_log", "on_pause", "on_progress", "owner", "refused")
 
     def __init__(
         self,
@@ -58,11 +59,13 @@ class RequestCallbacks:
         *,
         on_progress: OnParams | None = None,
         on_log: OnParams | None = None,
+        on_pause: Callable[[int], None] | None = None,
         ask: Ask | None = None,
     ) -> None:
         self.owner = owner
         self.on_progress = on_progress
         self.on_log = on_log
+        self.on_pause = on_pause
         self.ask = ask
         self.refused: list[str] = []
         self.asking: list[anyio.CancelScope] = []

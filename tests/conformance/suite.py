@@ -21,6 +21,7 @@ class Outcome:
 
     passed: dict[str, bool]
     failures: dict[str, list[str]]  # scenario -> one line for each failed check
+    statuses: dict[str, dict[str, str]]  # scenario -> id of a check -> how it ended
     output: str
 
 
@@ -29,8 +30,9 @@ def _program(version: str) -> list[str]:
     return [str(node22()), str(modules / "@modelcontextprotocol/conformance/dist/index.js")]
 
 
-def _read(results: Path) -> tuple[dict[str, bool], dict[str, list[str]]]:
+def _read(results: Path) -> tuple[dict[str, bool], dict[str, list[str]], dict[str, dict[str, str]]]:
     passed: dict[str, bool] = {}
+    statuses: dict[str, dict[str, str]] = {}
     failures: dict[str, list[str]] = {}
     for file in sorted(results.glob("**/checks.json")):
         # The directory is server-<scenario>-<year>-<month>-<day>T<…>Z
@@ -38,10 +40,11 @@ def _read(results: Path) -> tuple[dict[str, bool], dict[str, list[str]]]:
         checks = json.loads(file.read_text(encoding="utf-8"))
         wrong = [f"{one['id']}: {one.get('errorMessage')}" for one in checks if one["status"] == "FAILURE"]
         good = any(one["status"] in ("SUCCESS", "WARNING") for one in checks)
+        statuses[scenario] = {one["id"]: one["status"] for one in checks}
         passed[scenario] = good and not wrong
         if wrong:
             failures[scenario] = wrong
-    return passed, failures
+    return passed, failures, statuses
 
 
 async def run_suite(
@@ -67,8 +70,8 @@ async def run_suite(
         command = [*program, "server", "--url", url, "--output-dir", results, *options]
         with anyio.fail_after(deadline_s):
             done = await anyio.run_process(command, check=False, cwd=results)
-        passed, failures = _read(Path(results))
+        passed, failures, statuses = _read(Path(results))
     output = (done.stdout + done.stderr).decode(errors="replace")
     if not passed:
         raise AssertionError(f"the suite made no check: {output[-4000:]}")
-    return Outcome(passed=passed, failures=failures, output=output)
+    return Outcome(passed=passed, failures=failures, statuses=statuses, output=output)

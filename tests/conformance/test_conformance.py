@@ -81,3 +81,19 @@ async def test_what_is_on_the_baseline_fails_without_the_gateway_too(version: st
         outcome = await run_suite(url, version=version, options=options)
     failed = {scenario for scenario, passed in outcome.passed.items() if not passed}
     assert known_of(version, options) - failed == set(), f"they fail only behind the gateway; directly: {failed}"
+
+
+@pytest.mark.parametrize("through_gateway", [False, True], ids=["directly", "through the gateway"])
+async def test_a_stream_that_the_server_closes_in_mid_call_is_resumed(tmp_path: Path, through_gateway: bool) -> None:
+    options = ("--scenario", "server-sse-polling", "--spec-version", "2025-11-25")
+    async with upstream_over_http() as url:
+        if through_gateway:
+            upstream = {"type": "http", "url": url, "prefix": "none", "elicitation": True}
+            async with running_gateway(tmp_path, {"conformance": upstream}) as gateway:
+                await gateway.until_listed("test_reconnection")
+                outcome = await run_suite(gateway.url, version=NEXT, options=options)
+        else:
+            outcome = await run_suite(url, version=NEXT, options=options)
+    checks = outcome.statuses["server-sse-polling"]
+    wanted = {"server-sse-priming-event", "server-sse-retry-field", "server-sse-disconnect-resume"}
+    assert {name: checks.get(name) for name in wanted} == dict.fromkeys(wanted, "SUCCESS"), outcome.output

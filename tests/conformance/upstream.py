@@ -13,6 +13,7 @@ from typing import Any
 
 import anyio
 import mcp_types as types
+from event_store import KeptEvents
 from material import (
     CONTENT,
     DEFAULTS,
@@ -112,10 +113,21 @@ def asks(label: str, schema: Answer, message: str | None = None) -> Callable[[Co
 
 
 _COMPLETED = "Elicitation completed"
+
+
+async def reconnection(context: Context, arguments: Answer) -> Answer:
+    """End the stream of the answer before the answer, where the client knows how to come back for it."""
+    if context.close_sse_stream is not None:
+        await context.close_sse_stream()
+    await anyio.sleep(0.3)
+    return {"content": [text("Reconnected.")]}
+
+
 DOES: dict[str, Callable[[Context, Answer], Awaitable[Answer]]] = {
     "test_tool_with_logging": with_logging,
     "test_logging_tool": with_logging,
     "test_tool_with_progress": with_progress,
+    "test_reconnection": reconnection,
     "test_sampling": sampling,
     "test_elicitation": asks("User response", needs("username", "email")),
     "test_elicitation_sep1034_defaults": asks(_COMPLETED, {"type": "object", "properties": DEFAULTS}, "Check these"),
@@ -285,7 +297,8 @@ def over_http(built: Server[Any], port: int) -> None:
 
     listening = socket.create_server(("127.0.0.1", port))
     print(listening.getsockname()[1], flush=True)
-    config = uvicorn.Config(built.streamable_http_app(), log_level="warning", timeout_graceful_shutdown=1)
+    app = built.streamable_http_app(event_store=KeptEvents(), retry_interval=200)
+    config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1)
     uvicorn.Server(config).run(sockets=[listening])
 
 

@@ -84,7 +84,7 @@ class Stream:
         """The next message; the end of the stream fails the test."""
         with anyio.fail_after(within_s):
             async for line in self._lines:
-                if line.startswith("data: "):
+                if line.startswith("data: ") and line != "data: ":
                     message: dict[str, Any] = json.loads(line[6:])
                     return message
         raise AssertionError("the stream ended")
@@ -92,7 +92,9 @@ class Stream:
     async def rest(self, within_s: float = 15) -> list[dict[str, Any]]:
         """Everything until the stream's end."""
         with anyio.fail_after(within_s):
-            return [json.loads(line[6:]) async for line in self._lines if line.startswith("data: ")]
+            return [
+                json.loads(line[6:]) async for line in self._lines if line.startswith("data: ") and line != "data: "
+            ]
 
 
 @asynccontextmanager

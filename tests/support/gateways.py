@@ -121,8 +121,8 @@ def answer_of(response: httpx2.Response) -> dict[str, Any]:
 
 
 def messages_of(text: str) -> list[dict[str, Any]]:
-    """All messages of an event stream."""
-    return [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: ")]
+    """All messages of an event stream; an event without data only has an id."""
+    return [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: ") and line != "data: "]
 
 
 def text_of(result: Mapping[str, Any]) -> str:

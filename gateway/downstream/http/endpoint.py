@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 from urllib.parse import unquote
@@ -19,6 +19,7 @@ from gateway.access.quotas import Account, Quotas
 from gateway.calls.profile_views import ProfileViews
 from gateway.downstream.http.request import MAX_REQUEST_BYTES, RequestHead, RequestRefused, check_post, over_quota
 from gateway.downstream.http.responder import Responder
+from gateway.downstream.http.resumption import ResumableAnswer
 from gateway.downstream.server import McpRequest, McpResponse, McpServer, error_response
 from gateway.downstream.sessions import Running, Session, SessionTable
 from gateway.errors import (
@@ -251,6 +252,9 @@ class McpEndpoint:
             modern = True
         elif method != "initialize":
             session = self._session(head, admitted)
+        answer = None
+        if session is not None and session.resumable:
+            answer = ResumableAnswer(session.answers, account, request_id, responder)
         request = McpRequest(
             id=request_id,
             method=method,
@@ -258,21 +262,23 @@ class McpEndpoint:
             modern=modern,
             principal=principal,
             account=account,
-            emit=responder.emit,
+            emit=responder.emit if answer is None else answer.emit,
+            pause=None if answer is None else answer.pause,
             session=session,
             trace=head.trace,
             peer=peer,
             profile=profile,
         )
-        responder.run(self._run(request, responder))
+        responder.run(self._run(request, responder, answer))
 
-    async def _run(self, request: McpRequest, responder: Responder) -> None:
+    async def _run(self, request: McpRequest, responder: Responder, answer: ResumableAnswer | None) -> None:
         """Have a request answered; it is known as running until it has its response."""
         session = request.session
+        running: Running = responder if answer is None else answer
         known = self._listening if request.method == "subscriptions/listen" else self._running
-        known[responder] = request.principal
+        known[running] = request.principal
         if session is not None:
-            session.running[request.id] = responder
+            session.running[request.id] = running
         fields = None
         # In this task and not before it starts: one that is cancelled earlier leaves nothing behind.
         try:
@@ -290,15 +296,18 @@ class McpEndpoint:
                 return
             status, pieces = _status_of(request, response), response.pieces
         except asyncio.CancelledError:
-            if responder.disconnected:
+            if responder.disconnected and not (answer is not None and answer.resumable):
                 return
             # Cancelled by a notification, by its own session or by our end: the POST still wants its response.
             status, pieces = 200, self._cut_off(request, streaming=responder.streaming)
         finally:
-            del known[responder]
+            del known[running]
             if session is not None:
                 session.running.pop(request.id, None)
-        responder.finish(status, pieces, fields)
+        if answer is not None and answer.resumable:
+            answer.finish(pieces)
+        else:
+            responder.finish(status, pieces, fields)
 
     def _cut_off(self, request: McpRequest, *, streaming: bool) -> wire.Pieces:
         """What answers a request that was cancelled; nothing where its stream just ends."""
@@ -311,18 +320,32 @@ class McpEndpoint:
         if "text/event-stream" not in accept and "*/*" not in accept:
             raise RequestRefused(406, "Accept must contain text/event-stream")
         last = head.text(b"last-event-id")
+        if session.answers.names(last):
+            found = session.answers.find(last)
+            if found is None:
+                raise RequestRefused(400, "Last-Event-ID names no answer that is still kept")
+            responder.run(self._counted(account, responder, found[0].resume(responder, found[1])))
+            return
         if session.streaming and not last:
             raise RequestRefused(409, "this session already has a stream")
         after = int(last) if last.isdecimal() and len(last) <= _MAX_EVENT_ID_DIGITS else None
-        responder.run(self._stream(session, after, account, responder))
+        responder.run(self._counted(account, responder, self._stream(session, after, responder)))
 
-    async def _stream(self, session: Session, after: int | None, account: Account, responder: Responder) -> None:
-        """Carry what a session hears beside its requests, until it ends, another stream takes over, or we close."""
+    async def _counted(self, account: Account, responder: Responder, stream: Coroutine[Any, Any, None]) -> None:
+        """Count a stream for as long as it is open, or refuse it."""
         try:
             account.open_stream()
         except QuotaExceeded as error:
+            stream.close()
             responder.refuse(over_quota(error))
             return
+        try:
+            await stream
+        finally:
+            account.streams -= 1
+
+    async def _stream(self, session: Session, after: int | None, responder: Responder) -> None:
+        """Carry what a session hears beside its requests, until it ends, another stream takes over, or we close."""
         emit = responder.emit
         responder.ping()  # the head goes out before there is anything to tell
         session.open_stream(emit, responder.cancel, after)
@@ -332,7 +355,6 @@ class McpEndpoint:
             pass  # its caller has left, or is to leave: either way the stream ends here
         finally:
             session.close_stream(emit)
-            account.streams -= 1
         responder.end()
 
     async def _notified(self, session: Session, message: RpcNotification, responder: Responder) -> None:

@@ -19,6 +19,8 @@ log = logging.getLogger(__name__)
 
 MAX_UNSENT_BYTES: Final = 8 * 1024 * 1024
 """What one event stream may leave unread before its request is cancelled: two of the largest results."""
+RESUMABLE_S: Final = 2.0
+"""After this silence a response that can be resumed becomes a stream: its caller gets an id to come back with."""
 PING_S: Final = 15.0
 """After this silence a stream shows that it lives; common proxies give up after 30 or 60 s."""
 # Larger bodies are handed over in pieces: to copy them into one string costs more than a second system call.
@@ -52,11 +54,12 @@ class Responder:
         disconnected: The caller has left.
         keep_alive: The connection stays open after the response.
         on_disconnect: Called when the caller leaves before the end; None cancels the task.
+        on_stream: Called when the response becomes an event stream, before its first event.
         pings: A response that stays silent becomes a stream and is kept alive.
     """
 
     __slots__ = ("_bare", "_chunked", "_connection", "_head_only", "_loop", "_silent_since_s", "_started", "_streaming",
-                 "_task", "disconnected", "ended", "keep_alive", "on_disconnect", "pings")  # fmt: skip
+                 "_task", "disconnected", "ended", "keep_alive", "on_disconnect", "on_stream", "pings")  # fmt: skip
 
     def __init__(self, connection: Connection, head: RequestHead, loop: asyncio.AbstractEventLoop) -> None:
         self._connection = connection
@@ -72,7 +75,13 @@ class Responder:
         self.disconnected = False
         # None and not `self.cancel`: a bound method would make each request a reference cycle.
         self.on_disconnect: Callable[[], object] | None = None
+        self.on_stream: Callable[[], None] | None = None
         self.pings = True
+
+    @property
+    def task(self) -> asyncio.Task[None] | None:
+        """The task that answers, until the response has ended."""
+        return self._task
 
     def run(self, answering: Coroutine[Any, Any, None]) -> None:
         """Answer in a task of its own, which is cancelled when the caller leaves."""
@@ -96,10 +105,11 @@ class Responder:
         self.disconnected = True
         if self.ended:
             return
-        if self.on_disconnect is None:
+        on_disconnect, self.on_disconnect, self.on_stream = self.on_disconnect, None, None
+        if on_disconnect is None:
             self.cancel()
         else:
-            self.on_disconnect()
+            on_disconnect()
 
     # a whole response
 
@@ -144,11 +154,11 @@ class Responder:
 
         Who leaves too much unread is cut off: to wait would hold up the upstream, and with it others.
         """
-        self._stream(sse.event(wire.dumps(message), number))
+        self.stream(sse.event(wire.dumps(message), number))
 
     def ping(self) -> None:
         """Begin the stream, or show that it lives."""
-        self._stream(sse.PING)
+        self.stream(sse.PING)
 
     def look(self, now_s: float) -> None:
         """Ping if nothing was sent for long."""
@@ -156,7 +166,7 @@ class Responder:
             return
         if self._silent_since_s == 0.0:
             self._silent_since_s = now_s  # the first look: to ask the clock for each request would cost more
-        elif now_s - self._silent_since_s >= PING_S:
+        elif now_s - self._silent_since_s >= (PING_S if self._streaming or self.on_stream is None else RESUMABLE_S):
             self.ping()
 
     def finish(self, status: int, pieces: wire.Pieces, fields: Fields | None = None) -> None:
@@ -168,12 +178,21 @@ class Responder:
             self.write(sse.event(pieces))
         self.end()
 
-    def _stream(self, frame: bytes) -> None:
+    def begin_stream(self) -> None:
+        """Become an event stream, unless it is one already."""
+        if self._streaming or self.ended or self.disconnected:
+            return
+        self._streaming = True
+        self._begin(200, sse.HEADERS)
+        if self.on_stream is not None:
+            self.on_stream()
+
+    def stream(self, frame: bytes) -> None:
+        """Send an event as it goes on the wire."""
         if self.ended or self.disconnected:
             return
         if not self._streaming:
-            self._streaming = True
-            self._begin(200, sse.HEADERS)
+            self.begin_stream()
         self._silent_since_s = self._loop.time()
         self.write(frame)
         if self._connection.transport.get_write_buffer_size() > MAX_UNSENT_BYTES:
@@ -225,7 +244,7 @@ class Responder:
             return
         self.ended = True
         # Nothing of the request may outlive its response: a result can be large, and the connection stays.
-        self._task = None
+        self._task = self.on_stream = self.on_disconnect = None
         if not self.keep_alive:
             self._connection.transport.close()
         self._connection.response_ended()

@@ -17,12 +17,20 @@ HEADERS: Final = (
 )
 
 
-def event(data: bytes | Iterable[bytes | memoryview], number: int | None = None) -> bytes:
+def event(
+    data: bytes | Iterable[bytes | memoryview], event_id: int | str | None = None, *, retry_ms: int | None = None
+) -> bytes:
     """One event that carries a JSON text, which has no line break of its own.
 
     Args:
         data: The text, in one piece or several.
-        number: The id of the event, for `Last-Event-ID`.
+        event_id: The id of the event, for `Last-Event-ID`.
+        retry_ms: How long the reader is to wait before it connects again.
     """
-    head = b"event: message\ndata: " if number is None else b"event: message\nid: %d\ndata: " % number
+    head = b"event: message\n"
+    if event_id is not None:
+        head += b"id: %b\n" % str(event_id).encode()
+    if retry_ms is not None:
+        head += b"retry: %d\n" % retry_ms
+    head += b"data: "
     return head + data + b"\n\n" if isinstance(data, bytes) else b"".join((head, *data, b"\n\n"))

@@ -7,10 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from gateway.errors import ConnectionLost
 from gateway.lines import LineSplitter
 from gateway.upstream.transport.bounds import MAX_MESSAGE_BYTES
+
+# Milliseconds: eleven days at most; longer numbers are nonsense.
+_MAX_RETRY_DIGITS: Final = 9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,16 +32,34 @@ class EventParser:
     Args:
         skip_large: Leave out what is over the bound, where a stream carries the answers of others too.
         on_skipped: Is given the two ends of data that were left out.
+        last_id: The last id of a stream that this one goes on from.
+        retry_ms: What that stream said of it.
+
+    Attributes:
+        retry_ms: How long the server wants a client to wait before it connects again; None where it did not say.
     """
 
-    def __init__(self, *, skip_large: bool = False, on_skipped: Callable[[bytes], None] = lambda ends: None) -> None:
+    def __init__(
+        self,
+        *,
+        skip_large: bool = False,
+        on_skipped: Callable[[bytes], None] = lambda ends: None,
+        last_id: str | None = None,
+        retry_ms: int | None = None,
+    ) -> None:
         self._lines = LineSplitter(MAX_MESSAGE_BYTES, lambda ends: on_skipped(ends.removeprefix(b"data:")))
         self._skip_large = skip_large
         self._dropping = False
         self._data: list[bytes] = []
         self._data_bytes = 0
         self._event = ""
-        self._id: str | None = None
+        self._id: str | None = last_id
+        self.retry_ms: int | None = retry_ms
+
+    @property
+    def last_id(self) -> str | None:
+        """The id that a client names to go on after what it has read; None where the server gave none."""
+        return self._id or None
 
     def feed(self, chunk: bytes) -> Iterator[ServerSentEvent]:
         """Events that end within this chunk.
@@ -77,6 +99,8 @@ class EventParser:
             self._event = value.decode("utf-8", "replace")
         elif name == b"id":
             self._id = value.decode("utf-8", "replace")
+        elif name == b"retry" and value.isdigit() and len(value) <= _MAX_RETRY_DIGITS:
+            self.retry_ms = int(value)
         return None
 
 

@@ -9,6 +9,7 @@ from gateway.errors import INTERNAL_ERROR, METHOD_NOT_FOUND, RpcError
 
 OnProgress = Callable[[dict[str, Any]], None]
 Reply = Callable[[dict[str, Any]], None]
+OnPause = Callable[[int], None]
 OnMessage = Callable[[dict[str, Any], Reply], None]
 """Takes a notification or a request of the peer's; a request is answered, in time, through the reply."""
 
@@ -31,6 +32,7 @@ class Transport(Protocol):
         on_progress: OnProgress | None = None,
         on_message: OnMessage | None = None,
         headers: dict[str, str] | None = None,
+        on_pause: OnPause | None = None,
     ) -> Any:
         """Send a request and return its result; the progress token is set by the transport.
 
@@ -40,6 +42,8 @@ class Transport(Protocol):
             on_progress: Takes the params of progress notifications.
             on_message: Takes what arrives on the request's own stream, where it has one.
             headers: For this request, where there are such things.
+            on_pause: Is told when the server has closed the stream of the answer before the answer, to have it opened
+                again, and after how many milliseconds.
 
         Raises:
             RpcError: The upstream answered with an error.

@@ -16,6 +16,7 @@ from gateway.upstream.transport.bounds import MAX_MESSAGE_BYTES
 from gateway.upstream.transport.invalid_json import answered_id, repaired_response
 from gateway.upstream.transport.jsonrpc import (
     OnMessage,
+    OnPause,
     OnProgress,
     cancellation,
     notification,
@@ -60,6 +61,7 @@ class StreamTransport:
         on_progress: OnProgress | None = None,
         on_message: OnMessage | None = None,
         headers: dict[str, str] | None = None,
+        on_pause: OnPause | None = None,
     ) -> Any:
         """See `Transport.request`; messages are not marked with their request, and there are no headers.
 

@@ -21,6 +21,7 @@ from gateway.upstream.transport.http_client import HttpClient, Response, header_
 from gateway.upstream.transport.invalid_json import repaired_response
 from gateway.upstream.transport.jsonrpc import (
     OnMessage,
+    OnPause,
     OnProgress,
     cancellation,
     notification,
@@ -37,6 +38,13 @@ _MAX_BACKGROUND: Final = 64
 _NOTIFY_S: Final = 10.0
 # DELETE is a courtesy; the end of the gateway does not wait longer for it.
 _END_S: Final = 1.0
+# The stream of one answer is opened again this often: a server that pauses every second has an hour. The deadline of
+# the call ends it sooner.
+_MAX_RESUMED: Final = 3_600
+# Where a server does not say how long to wait, and the least that it may ask for.
+_RETRY_MS: Final = 1_000
+_MIN_RETRY_MS: Final = 50
+_ENDED_EARLY: Final = "the stream of the answer ended before the answer"
 # The specification requires 404; these are the messages of servers that use another status.
 _FORGOTTEN: Final = (
     "session not found",
@@ -87,6 +95,7 @@ class StreamableHttpTransport:
         on_progress: OnProgress | None = None,
         on_message: OnMessage | None = None,
         headers: dict[str, str] | None = None,
+        on_pause: OnPause | None = None,
     ) -> Any:
         """See `Transport.request`."""
         request_id = next(self._ids)
@@ -99,7 +108,9 @@ class StreamableHttpTransport:
             response = await self._client.exchange("POST", self._url, self._head_lines(headers), body)
             # Without a context manager: a generator's frame would cost every call something.
             try:
-                message = await self._answer(response, request_id, method, on_progress, on_message or self._on_message)
+                message = await self._answer(
+                    response, request_id, method, on_progress, on_message or self._on_message, on_pause
+                )
                 finished = True
                 if method == "initialize":
                     self.session_id = response.headers.get("mcp-session-id")
@@ -178,12 +189,13 @@ class StreamableHttpTransport:
         method: str,
         on_progress: OnProgress | None,
         on_message: OnMessage,
+        on_pause: OnPause | None,
     ) -> dict[str, Any]:
         if response.status == 404 and self.session_id is not None:
             raise SessionForgotten("the upstream has forgotten the session")
         kind = response.content_type
         if kind == "text/event-stream" and response.status == 200:
-            async for message in self._messages(response, method):
+            async for message in self._resumed_messages(response, method, on_pause):
                 if "method" not in message:
                     if message.get("id") == request_id:
                         return message
@@ -195,7 +207,7 @@ class StreamableHttpTransport:
                         on_progress(params)
                 elif isinstance(message["method"], str):
                     on_message(message, self._post_later)
-            raise ConnectionLost("the stream of the answer ended before the answer", sent=True)
+            raise ConnectionLost(_ENDED_EARLY, sent=True)
         body = await response.read()
         parsed: Any = None
         # Some servers send JSON under another type; a brace is enough to try.
@@ -221,8 +233,46 @@ class StreamableHttpTransport:
             raise HttpStatusError(response.status, _reason_phrase(response.status))
         raise ConnectionLost("the answer is neither JSON nor an event stream", sent=True)
 
-    async def _messages(self, response: Response, method: str = "") -> AsyncIterator[dict[str, Any]]:
+    async def _resumed_messages(
+        self, response: Response, method: str, on_pause: OnPause | None
+    ) -> AsyncIterator[dict[str, Any]]:
+        """The messages of one request, over as many connections as the server or the network makes of its stream.
+
+        Source: MCP 2025-11-25, "Transports", "Resumability and Redelivery" and "Sending Messages to the Server".
+        """
         parser = EventParser()
+        try:
+            async for message in self._messages(response, method, parser):
+                yield message
+        except ConnectionLost:
+            if parser.last_id is None:
+                raise
+        for _ in range(_MAX_RESUMED):
+            # Without an id there is nothing to go on from.
+            if parser.last_id is None or self.session_id is None:
+                return
+            retry_ms = _RETRY_MS if parser.retry_ms is None else max(parser.retry_ms, _MIN_RETRY_MS)
+            if on_pause is not None:
+                on_pause(retry_ms)
+            await anyio.sleep(retry_ms / 1000)
+            head = {**self._head(), "accept": "text/event-stream", "last-event-id": parser.last_id}
+            head.pop("content-type", None)
+            # What was cut in the middle is sent again as a whole.
+            parser = EventParser(last_id=parser.last_id, retry_ms=parser.retry_ms)
+            try:
+                async with self._client.send("GET", self._url, head) as resumed:
+                    if resumed.status != 200 or resumed.content_type != "text/event-stream":
+                        raise ConnectionLost(f"{_ENDED_EARLY}, and cannot be opened again", sent=True)
+                    async for message in self._messages(resumed, method, parser):
+                        yield message
+            except ConnectionLost as lost:
+                # The request itself was sent long ago, whatever became of this attempt.
+                raise ConnectionLost(str(lost), sent=True) from None
+
+    async def _messages(
+        self, response: Response, method: str = "", parser: EventParser | None = None
+    ) -> AsyncIterator[dict[str, Any]]:
+        parser = parser or EventParser()
         async for chunk in response.chunks():
             for event in parser.feed(chunk):
                 if event.event != "message" or not event.data:
