@@ -223,7 +223,8 @@ class HttpClient:
         while idle:
             connection = idle.pop()
             # The newest first: the older ones are the likeliest to be closed by their server.
-            if connection.alive and asyncio.get_running_loop().time() - connection.idle_since_s < IDLE_S:
+            fresh = asyncio.get_running_loop().time() - connection.idle_since_s < IDLE_S
+            if fresh and connection.alive and connection.is_quiet:
                 connection.reset()
                 return connection
             connection.abort()
