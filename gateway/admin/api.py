@@ -30,6 +30,7 @@ from gateway.fleet import Fleet
 from gateway.hooks.active import ActiveHooks
 from gateway.operator_notes import NoteRefused, OperatorNotes
 from gateway.reload import Reloader
+from gateway.secrets import SECRETS
 from gateway.upstream.private_links import PrivateLinks
 from registry.catalog.store import Registry
 from registry.schema.display_text import excerpt
@@ -49,8 +50,9 @@ class JsonDocument(JSONResponse):
     """JSON that holds whatever upstreams listed, names that are not valid Unicode too."""
 
     def render(self, content: Any) -> bytes:
-        """Serialise as everywhere here."""
-        return wire.dumps(content)
+        """Serialise as everywhere here; texts in it may be those of upstreams, so secrets are removed."""
+        text = wire.dumps(content)
+        return wire.dumps(SECRETS.scrub_value(content)) if SECRETS.holds_secret(text) else text
 
 
 class ServerRequest(BaseModel):
@@ -85,6 +87,7 @@ class AdminApi:
         reloader: Reloader,
         draining: Callable[[], bool],
     ) -> None:
+        SECRETS.hide([token])
         self._token = token.encode()
         self._registry = registry
         self._fleet = fleet

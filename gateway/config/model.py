@@ -218,6 +218,8 @@ class Config(BaseModel):
     gateway: GatewayConfig = GatewayConfig()
     warnings: list[str] = Field(default_factory=list)
     path: Path | None = None
+    # What placeholders stand for, which the model alone does not show.
+    secrets: frozenset[str] = Field(default=frozenset(), repr=False)
 
 
 def json_schema() -> dict[str, Any]:

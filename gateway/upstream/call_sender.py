@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
+from gateway import wire
 from gateway.config.server import ServerConfig
 from gateway.errors import (
     HEADER_MISMATCH,
@@ -22,6 +23,7 @@ from gateway.errors import (
     UpstreamTimeout,
     UpstreamUnavailable,
 )
+from gateway.secrets import SECRETS
 from gateway.upstream.breaker import Breaker
 from gateway.upstream.deadline import Deadline
 from gateway.upstream.link_states import Ready
@@ -96,6 +98,9 @@ class CallSender:
             self._of_principal[call.principal] = own + 1
         try:
             return await self._attempts(call)
+        except GatewayError as error:
+            SECRETS.scrub_error(error)
+            raise
         finally:
             self.in_flight -= 1
             if call.principal and (left := self._of_principal.pop(call.principal) - 1):
@@ -150,6 +155,9 @@ class CallSender:
             else:
                 self._breaker = self._breaker.succeeded()
                 connection.served = True
+                # Of results only failures are looked into: a server repeats in them what it was sent.
+                if type(result) is dict and result.get("isError"):
+                    return self._without_secrets(result)
                 return result
         raise AssertionError("unreachable")
 
@@ -167,6 +175,12 @@ class CallSender:
                 f"Server '{server}' gave no answer within {limit_s:g} s and the call was given up; "
                 "it may still have taken effect there.",
             ) from None
+
+    def _without_secrets(self, result: dict[str, Any]) -> dict[str, Any]:
+        try:
+            return {name: SECRETS.scrub_value(member) for name, member in wire.whole(result).items()}
+        except wire.MalformedJson as error:
+            raise UpstreamProtocolError.unreadable(self._link.server, error) from None
 
     def _lost(self, error: ConnectionLost, *, repeated: bool = False) -> GatewayError:
         server = self._link.server

@@ -13,6 +13,7 @@ import anyio
 
 from gateway.config.server import ServerConfig
 from gateway.errors import ConnectionLost, GatewayError, RpcError, SessionForgotten, UpstreamUnavailable, innermost
+from gateway.secrets import SECRETS
 from gateway.upstream.backoff import delay_s
 from gateway.upstream.call_sender import CallSender
 from gateway.upstream.connector import Connector
@@ -21,6 +22,7 @@ from gateway.upstream.reachability import accepts_connections
 from gateway.upstream.session import ALL_KINDS, RawListing, SessionPorts, UpstreamCall, UpstreamSession
 from gateway.upstream.watch_list import WatchedKind, WatchList
 from registry.catalog.catalog import ListKind
+from registry.schema.display_text import excerpt
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +43,8 @@ WAIT_FAILING_S: Final = 2.0
 _BURST_S: Final = 0.05
 # How often the end of the calls in flight is looked for; a signal would cost every call something.
 _DRAIN_POLL_S: Final = 0.05
+# An error of an upstream may hold pages; this much of it says why, in ADM and in texts for models.
+_MAX_REASON_CHARS: Final = 1_000
 # How often a port that refused is tried while the link waits: a server that comes back is noticed at once by
 # people's measure, and costs two attempts a second.
 _PROBE_PORT_S: Final = 0.4
@@ -106,7 +110,7 @@ class UpstreamLink:
         self.watch_list = WatchList()
         self.state: LinkState = Connecting()
         self.epoch = epoch
-        self.last_error: str | None = None
+        self._last_error: str | None = None
         self.tried = anyio.Event()
         self.handshake_refused = False
         self._connector = connector
@@ -125,6 +129,15 @@ class UpstreamLink:
     def session(self) -> UpstreamSession | None:
         """The present session, while there is one."""
         return self.state.session
+
+    @property
+    def last_error(self) -> str | None:
+        """Why there is no connection, or no new listing: one line, without secrets. None while all is well."""
+        return self._last_error
+
+    @last_error.setter
+    def last_error(self, reason: str | None) -> None:
+        self._last_error = None if reason is None else excerpt(SECRETS.scrub(reason), _MAX_REASON_CHARS)
 
     @property
     def in_flight(self) -> int:

@@ -19,6 +19,7 @@ from gateway.protocol import (
     envelope,
     header_value,
 )
+from gateway.secrets import SECRETS
 from gateway.upstream.inbound_messages import InboundMessages
 from gateway.upstream.session import ALL_KINDS, RawListing, UpstreamCall
 from gateway.upstream.transport.jsonrpc import Transport
@@ -66,6 +67,8 @@ class McpSession:
             result: What the server answered to `initialize` or `server/discover`, unchecked.
             server_info: Its name and version, unchecked.
         """
+        # Models and administrators read what is in it.
+        result, server_info = SECRETS.scrub_value(result), SECRETS.scrub_value(server_info)
         capabilities, instructions = result.get("capabilities"), result.get("instructions")
         self.server = server
         self.protocol_version = version
