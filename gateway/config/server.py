@@ -144,6 +144,11 @@ class ServerConfig(Section):
         """Whether credentials are sent to it."""
         return False
 
+    @property
+    def local_keys(self) -> tuple[str, ...]:
+        """The keys that are set and name something of this machine: a program to start, a file to read."""
+        return ()
+
     def secrets(self) -> set[str]:
         """The values in it that no text may repeat."""
         # What documents tools holds none, and is most of a large entry.
