@@ -18,6 +18,7 @@ from gateway.errors import (
     HttpStatusError,
     RpcError,
     SessionForgotten,
+    UnusableAnswer,
     UpstreamLost,
     UpstreamProtocolError,
     UpstreamTimeout,
@@ -66,9 +67,9 @@ class CallSender:
         self._of_principal: dict[str, int] = {}
         self.in_flight = 0
 
-    def close_breaker(self) -> None:
-        """Admit calls again: there is a new connection, on which nothing has failed."""
-        self._breaker = Breaker()
+    def reconnected(self) -> None:
+        """Admit a probe at once where calls are refused: there is a new connection."""
+        self._breaker = self._breaker.reconnected(time.monotonic())
 
     async def call(self, call: UpstreamCall) -> Any:
         """See `UpstreamLink.call`."""
@@ -97,7 +98,7 @@ class CallSender:
         if call.principal:
             self._of_principal[call.principal] = own + 1
         try:
-            return await self._attempts(call)
+            return await self._attempts(call, now_s)
         except GatewayError as error:
             SECRETS.scrub_error(error)
             raise
@@ -106,7 +107,7 @@ class CallSender:
             if call.principal and (left := self._of_principal.pop(call.principal) - 1):
                 self._of_principal[call.principal] = left
 
-    async def _attempts(self, call: UpstreamCall) -> Any:
+    async def _attempts(self, call: UpstreamCall, began_s: float) -> Any:
         link = self._link
         # How the first attempt ended, if it may have reached the upstream.
         lost: ConnectionLost | None = None
@@ -130,9 +131,12 @@ class CallSender:
             except Congested as error:
                 raise self._unavailable(f"server '{link.server}' is overloaded ({error}). Nothing was sent.") from None
             except ConnectionLost as error:
-                # What was sent and lost may be the fault of this very call, and is no reason to refuse others.
-                if not error.sent:
-                    self._breaker = self._breaker.failed(time.monotonic(), self._chance())
+                now_s = time.monotonic()
+                if isinstance(error, UnusableAnswer):
+                    self._breaker = self._breaker.succeeded()
+                else:
+                    self._breaker = self._breaker.failed(now_s, self._chance(), began_s=began_s)
+                began_s = now_s
                 if not error.sent or not connection.session.independent_requests:
                     # Of independent requests only one was lost; elsewhere it was the connection of all.
                     link.drop(connection, str(error))

@@ -281,7 +281,7 @@ class UpstreamLink:
     def _enter_ready(self, connection: Ready) -> None:
         self.state = connection
         self.last_error = None
-        self._sender.close_breaker()
+        self._sender.reconnected()
         self._ready.set()
         self.tried.set()
         log.info("connected", extra={"server": self.server, "epoch": self.epoch})

@@ -15,7 +15,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from gateway import wire
-from gateway.errors import ConnectionLost, GatewayError, HttpStatusError, SessionForgotten
+from gateway.errors import ConnectionLost, GatewayError, HttpStatusError, SessionForgotten, UnusableAnswer
 from gateway.upstream.transport.event_stream import EventParser
 from gateway.upstream.transport.http_client import HttpClient, Response, header_lines
 from gateway.upstream.transport.invalid_json import repaired_response
@@ -223,7 +223,7 @@ class StreamableHttpTransport:
                 if response.status < 400:
                     parsed = await repaired_response(body, method)
                     if parsed is None:
-                        raise ConnectionLost(f"the answer is not JSON ({error})", sent=True) from None
+                        raise UnusableAnswer(f"the answer is not JSON ({error})") from None
         message = parsed if isinstance(parsed, dict) else {}
         if "error" in message or "result" in message:
             if response.status < 400:
@@ -231,14 +231,14 @@ class StreamableHttpTransport:
                     # An error may have no id, or one in words: the server could not read the request. Any other
                     # id makes it a late answer, after which the connection would be one answer behind for ever.
                     response.connection.fail("the answer carries another request's id")
-                    raise ConnectionLost("the answer carries another request's id", sent=True)
+                    raise UnusableAnswer("the answer carries another request's id")
                 return message
             # Under an error status only a JSON-RPC error counts: frameworks have an `error` of their own.
             if isinstance(message.get("error"), dict) and "code" in message["error"]:
                 return message
         if response.status >= 300:
             raise HttpStatusError(response.status, _reason_phrase(response.status))
-        raise ConnectionLost("the answer is neither JSON nor an event stream", sent=True)
+        raise UnusableAnswer("the answer is neither JSON nor an event stream")
 
     async def _resumed_messages(
         self, response: Response, method: str, on_pause: OnPause | None

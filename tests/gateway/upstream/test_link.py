@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Collection
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +19,7 @@ from gateway.errors import (
     HttpStatusError,
     RpcError,
     SessionForgotten,
+    UnusableAnswer,
     UpstreamLost,
     UpstreamProtocolError,
     UpstreamTimeout,
@@ -278,31 +279,77 @@ async def test_calls_beyond_the_bound_are_refused_and_those_within_go_on() -> No
         assert await link.call(call()) == "ok"
 
 
-async def test_failures_in_a_row_are_answered_at_once_until_there_is_a_new_connection() -> None:
-    first = FakeSession([NOT_SENT] * FAILURES_TO_OPEN, held=anyio.Event(), independent_requests=False)
-    upstream = Upstream([first])
+async def test_failures_in_a_row_are_answered_at_once_for_some_seconds() -> None:
+    session = FakeSession([SENT] * 2 * FAILURES_TO_OPEN)
+    async with linked(Upstream([session])) as link:
+        for _ in range(FAILURES_TO_OPEN):
+            with pytest.raises(UpstreamLost):
+                await link.call(call())
+        for _ in range(3):
+            with pytest.raises(UpstreamUnavailable, match=f"has failed {FAILURES_TO_OPEN} times in a row"):
+                await link.call(call())
+        assert session.sent == FAILURES_TO_OPEN
+
+
+async def test_a_success_in_between_begins_the_row_anew() -> None:
+    almost = [SENT] * (FAILURES_TO_OPEN - 1)
+    session = FakeSession([*almost, RpcError(-1, "an answer"), *almost, "fine", *almost])
+    async with linked(Upstream([session])) as link:
+        for _ in range(3 * FAILURES_TO_OPEN - 1):
+            with suppress(UpstreamLost, RpcError):
+                await link.call(call())
+        assert await link.call(call()) == "ok"
+
+
+async def test_failures_on_one_connection_after_another_are_in_a_row_and_a_new_one_is_worth_one_probe() -> None:
+    sessions = [FakeSession([SENT], independent_requests=False) for _ in range(FAILURES_TO_OPEN + 1)]
+    async with linked(Upstream([*sessions, FakeSession(independent_requests=False)])) as link:
+        for number, session in enumerate(sessions):
+            if number:
+                await try_again(link)
+            await link.wait_ready(1)
+            # The last one is the probe; what comes beside it is refused.
+            with pytest.raises(UpstreamLost):
+                await link.call(call())
+            if number >= FAILURES_TO_OPEN - 1:
+                with pytest.raises(UpstreamUnavailable, match="times in a row"):
+                    await link.call(call())
+            session.closed.set()
+        await try_again(link)
+        await link.wait_ready(1)
+        assert await link.call(call()) == "ok"
+        assert await link.call(call()) == "ok"
+
+
+async def test_calls_that_a_lost_connection_takes_along_are_one_failure() -> None:
+    first = FakeSession([SENT] * 3 * FAILURES_TO_OPEN, held=anyio.Event(), independent_requests=False)
+    upstream = Upstream([first, FakeSession()])
     async with linked(upstream) as link, anyio.create_task_group() as group:
 
         async def fail() -> None:
-            with pytest.raises(UpstreamUnavailable):
+            with pytest.raises(UpstreamLost):
                 await link.call(call())
 
         await link.wait_ready(1)
-        for _ in range(FAILURES_TO_OPEN):
+        for _ in range(3 * FAILURES_TO_OPEN):
             group.start_soon(fail)
-        await until(lambda: first.sent == FAILURES_TO_OPEN)
+        await until(lambda: first.sent == 3 * FAILURES_TO_OPEN)
         assert first.held is not None
         first.held.set()
         await until(lambda: not first.answers)
-        with pytest.raises(UpstreamUnavailable, match=f"has failed {FAILURES_TO_OPEN} times in a row"):
-            await link.call(call())
-        group.cancel_scope.cancel()
-        upstream.attempts.append(FakeSession())
         first.closed.set()
-        with anyio.CancelScope(shield=True):
-            await try_again(link)
-            await link.wait_ready(1)
-            assert await link.call(call()) == "ok"
+        await try_again(link)
+        await link.wait_ready(1)
+        assert await link.call(call()) == "ok"
+
+
+async def test_answers_that_cannot_be_used_never_refuse_other_calls() -> None:
+    session = FakeSession([UnusableAnswer("it is too large")] * 2 * FAILURES_TO_OPEN)
+    async with linked(Upstream([session])) as link:
+        for _ in range(2 * FAILURES_TO_OPEN):
+            with pytest.raises(UpstreamLost, match="too large"):
+                await link.call(call())
+        assert await link.call(call()) == "ok"
 
 
 async def test_a_change_that_is_announced_lists_only_its_kind_and_a_refresh_lists_everything() -> None:
