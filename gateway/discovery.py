@@ -79,6 +79,6 @@ def listing_of(
         ttl_ms=raw.ttl_ms if raw.tools is not None or before is None else before.ttl_ms,
         scope=raw.scope if raw.tools is not None or before is None else before.scope,
         origin="live",
-        stale=False,
+        stale=not raw.confirmed,
         transport=transport,
     )

@@ -137,6 +137,13 @@ class UnusableAnswer(ConnectionLost):
         super().__init__(reason, sent=True)
 
 
+class NoAnswer(ConnectionLost):
+    """A request of our own was not answered within its bound; the connection may work for others."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason, sent=True)
+
+
 class Congested(GatewayError):
     """A connection takes no more requests for now; nothing was sent."""
 

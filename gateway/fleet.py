@@ -274,7 +274,9 @@ class Fleet:
 
     def _start_link(self, alias: str, config: ServerConfig, *, epoch: int = 0) -> None:
         on_update = partial(self._ports.on_update, alias)
-        ports = LinkPorts(on_listing=self._listed, on_lost=self._lost, on_update=on_update)
+        ports = LinkPorts(
+            on_listing=self._listed, on_lost=self._lost, on_update=on_update, has_listing=self._has_listing
+        )
         link = UpstreamLink(alias, config, connector_of(alias, config, self._client), ports, epoch=epoch)
         self.links[alias] = link
         # Before it runs: what is still subscribed to must be known to its first connection.
@@ -305,9 +307,20 @@ class Fleet:
         if self.links.get(alias) is not link:
             return
         self._registry.put(listing)
+        if not raw.confirmed:
+            return
         self._listed_s[alias] = anyio.current_time()
         self._saved[alias] = Saved(fingerprint=snapshot.fingerprint(config), at_s=time.time(), listing=listing)
         self._unsaved.set()
+
+    def _has_listing(self, link: UpstreamLink) -> bool:
+        # Of the same server: another one may have had the alias before, whose tools stay listed until this one lists.
+        saved = self._saved.get(link.server)
+        return (
+            saved is not None
+            and saved.fingerprint == snapshot.fingerprint(link.config)
+            and ServerName(link.server) in self._registry.catalog.servers
+        )
 
     def _lost(self, link: UpstreamLink) -> None:
         if self.links.get(link.server) is link:

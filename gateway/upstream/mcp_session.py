@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 import anyio
 
 from gateway import __version__
-from gateway.errors import INTERNAL_ERROR, METHOD_NOT_FOUND, ConnectionLost, HttpStatusError, RpcError
+from gateway.errors import INTERNAL_ERROR, METHOD_NOT_FOUND, HttpStatusError, NoAnswer, RpcError
 from gateway.protocol import (
     CAPABILITIES_KEY,
     LOG_LEVEL_KEY,
@@ -167,6 +167,11 @@ class McpSession:
         """See `UpstreamSession.wait_closed`."""
         return await self._transport.wait_closed()
 
+    @property
+    def calls_need_listing(self) -> bool:
+        """See `UpstreamSession.calls_need_listing`."""
+        return False
+
     def abandon(self) -> None:
         """See `UpstreamSession.abandon`."""
         self._transport.abandon()
@@ -183,7 +188,7 @@ class McpSession:
             return await self._pages(method, member, ttls_ms, scopes)
         # Without tools there is no listing; of the others the last good list stays.
         if member == "tools":
-            raise ConnectionLost(f"no answer to {method} within {limit_s:g} s", sent=True)
+            raise NoAnswer(f"no answer to {method} within {limit_s:g} s")
         raise TimeoutError(f"no answer within {limit_s:g} s")
 
     async def _pages(

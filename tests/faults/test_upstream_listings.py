@@ -121,9 +121,12 @@ async def test_a_failed_listing_keeps_the_last_good_one_and_says_why(tmp_path: P
         row = await until_server(gateway, "s", lambda row: row["lastError"] and "disk is full" in row["lastError"])
         assert row["stale"]
         assert await gateway.tools() == good
+        # What cannot be listed can still be called.
+        assert "isError" not in await gateway.call("s__echo")
         rescript(server, record, **script)
-        row = await until_server(gateway, "s", lambda row: row["state"] == "ready")
-        assert row["lastError"] is None
+        await gateway.call("s__exit")
+        row = await until_server(gateway, "s", lambda row: row["epoch"] == 3)
+        assert (row["state"], row["lastError"], row["stale"]) == ("ready", None, False)
         assert "isError" not in await gateway.call("s__echo")
 
 

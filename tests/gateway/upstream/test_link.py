@@ -17,6 +17,7 @@ from gateway.errors import (
     ConnectionLost,
     GatewayError,
     HttpStatusError,
+    NoAnswer,
     RpcError,
     SessionForgotten,
     UnusableAnswer,
@@ -25,6 +26,7 @@ from gateway.errors import (
     UpstreamTimeout,
     UpstreamUnavailable,
 )
+from gateway.upstream import link as link_module
 from gateway.upstream.breaker import FAILURES_TO_OPEN
 from gateway.upstream.link import WAIT_FAILING_S, LinkPorts, UpstreamLink
 from gateway.upstream.link_states import Ready, Waiting
@@ -43,6 +45,7 @@ class FakeSession:
     listings: list[GatewayError] = field(default_factory=list)
     independent_requests: bool = True
     announces_changes: bool = True
+    calls_need_listing: bool = False
     protocol_version: str = "fake"
     instructions: str | None = None
     capabilities: dict[str, Any] = field(default_factory=dict)
@@ -92,6 +95,7 @@ class Upstream:
 
     attempts: list[FakeSession | Exception]
     lost: int = 0
+    has_listing: bool = False
     updates: list[str] = field(default_factory=list)
     listings: list[tuple[int, bool]] = field(default_factory=list)
 
@@ -117,7 +121,12 @@ class Upstream:
 
 @asynccontextmanager
 async def linked(upstream: Upstream, *, lists: bool = True, **limits: Any) -> AsyncIterator[UpstreamLink]:
-    ports = LinkPorts(on_listing=upstream.on_listing, on_lost=upstream.on_lost, on_update=upstream.on_update)
+    ports = LinkPorts(
+        on_listing=upstream.on_listing,
+        on_lost=upstream.on_lost,
+        on_update=upstream.on_update,
+        has_listing=lambda link: upstream.has_listing,
+    )
     config = StdioConfig(command="unused", **limits)
     link = UpstreamLink("up", config, upstream, ports, lists=lists, chance=lambda: 0.5)
     with anyio.fail_after(5):
@@ -385,6 +394,57 @@ async def test_a_list_that_fails_later_keeps_the_connection_and_tells_why() -> N
         link.refresh()
         await until(lambda: len(upstream.listings) == 2)
         assert link.last_error is None
+
+
+@pytest.mark.parametrize(
+    "error", [RpcError(-1, "no list"), HttpStatusError(503, ""), NoAnswer("no answer"), UnusableAnswer("too large")]
+)
+async def test_a_first_list_that_fails_leaves_calls_working_on_the_one_before_and_is_tried_again(
+    error: GatewayError,
+) -> None:
+    session = FakeSession(listings=[error, error])
+    upstream = Upstream([session], has_listing=True)
+    async with linked(upstream) as link:
+        assert await link.call(call()) == "ok"
+        assert link.last_error == f"listing failed: {error}"
+        assert upstream.listings == [(1, False)]
+        # By itself, although this server announces what changes.
+        await until(lambda: link.last_error is None)
+        assert session.listed == [ALL_KINDS] * 3
+        assert link.epoch == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "has_listing", "needed"),
+    [
+        (RpcError(-1, "no list"), False, False),
+        (RpcError(-1, "no list"), True, True),
+        (HttpStatusError(401, "refused"), True, False),
+        (SENT, True, False),
+        (SessionForgotten("gone"), True, False),
+    ],
+)
+async def test_without_a_list_from_before_or_a_connection_that_works_there_is_none(
+    error: GatewayError, has_listing: bool, needed: bool
+) -> None:
+    session = FakeSession(listings=[error], calls_need_listing=needed)
+    async with linked(Upstream([session], has_listing=has_listing)) as link:
+        await until(lambda: isinstance(link.state, Waiting))
+        assert link.last_error == str(error)
+        assert link.epoch == 0
+
+
+async def test_where_changes_are_not_announced_any_more_the_list_is_polled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link_module, "POLL_S", 0.01)
+    monkeypatch.setattr(link_module, "_MIN_POLL_S", 0.01)
+    session = FakeSession()
+    async with linked(Upstream([session])) as link:
+        await link.wait_ready(1)
+        assert session.ports is not None
+        session.announces_changes = False
+        session.ports.on_list_changed(())
+        await until(lambda: len(session.listed) > 4)
+        assert set(session.listed) == {ALL_KINDS}
 
 
 async def test_a_list_that_shows_the_session_to_be_gone_makes_a_new_one() -> None:
