@@ -20,13 +20,15 @@ class Peer:
     number: int
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
+    requests: list[bytes] = field(default_factory=list)
     left: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def request(self) -> bytes:
         """The next request, head and body."""
         head = await self.reader.readuntil(b"\r\n\r\n")
         length = next((int(line[15:]) for line in head.split(b"\r\n") if line.startswith(b"content-length:")), 0)
-        return head + await self.reader.readexactly(length)
+        self.requests.append(head + await self.reader.readexactly(length))
+        return self.requests[-1]
 
     def say(self, data: bytes) -> None:
         """Send bytes."""
