@@ -30,6 +30,8 @@ _MIN_LIKELY_CHARS: Final = 8
 _MIN_PATH_CHARS: Final = 20
 # Above the most that one configuration holds, each with its forms; servers that were removed are forgotten first.
 _MAX_FORMS: Final = 50_000
+# Looking for one form takes a tenth of a microsecond in a short text; a look at each of its characters takes twelve.
+_FEW_FORMS: Final = 128
 # A value deeper than any message may be nested has nothing more to hide below.
 _MAX_DEPTH: Final = 100
 _SECRET_WORD: Final = re.compile(
@@ -63,6 +65,8 @@ class Scrubber:
     def __init__(self) -> None:
         self._forms: dict[str, None] = {}
         self._longest_first: tuple[str, ...] = ()
+        # The same by their first characters, where there are so many that looking for each of them is slower.
+        self._by_start: dict[str, list[str]] = {}
 
     def hide(self, values: Iterable[str]) -> None:
         """Remove these values from every text from now on, in each form in which they are likely to be repeated."""
@@ -77,13 +81,31 @@ class Scrubber:
             del self._forms[next(iter(self._forms))]
         # A secret that contains another is removed whole.
         self._longest_first = tuple(sorted(self._forms, key=len, reverse=True))
+        self._by_start = {}
+        if len(self._longest_first) > _FEW_FORMS:
+            for form in self._longest_first:
+                self._by_start.setdefault(form[:_MIN_CHARS], []).append(form)
 
     def scrub(self, text: str) -> str:
         """The text without secrets; the same object where there are none."""
+        if self._by_start:
+            return self._scrub_of_many(text)
         for form in self._longest_first:
             if form in text:
                 text = text.replace(form, HIDDEN)
         return text
+
+    def _scrub_of_many(self, text: str) -> str:
+        by_start, parts, done, at = self._by_start, [], 0, 0
+        while at <= len(text) - _MIN_CHARS:
+            forms = by_start.get(text[at : at + _MIN_CHARS])
+            found = next((form for form in forms if text.startswith(form, at)), None) if forms is not None else None
+            if found is None:
+                at += 1
+                continue
+            parts += [text[done:at], HIDDEN]
+            at = done = at + len(found)
+        return "".join([*parts, text[done:]]) if parts else text
 
     def holds_secret(self, data: bytes) -> bool:
         """Whether a JSON text holds what `scrub_value` would remove."""

@@ -91,6 +91,16 @@ def test_a_secret_is_hidden_in_every_form_in_which_it_is_repeated() -> None:
     assert scrubber.scrub("abc") == "abc"
 
 
+@given(st.lists(st.sampled_from(["secret-1", "secret-12", "other-9", "x", "sec", " ", "secr"]), max_size=30))
+def test_any_number_of_secrets_is_removed_as_few_are(words: list[str]) -> None:
+    few, many = Scrubber(), Scrubber()
+    few.hide(["secret-1", "secret-12", "other-9"])
+    many.hide(["secret-1", "secret-12", "other-9", *(f"not-in-any-text-{number}" for number in range(1000))])
+    text = "".join(words)
+    assert many.scrub(text) == few.scrub(text)
+    assert (many.scrub(text) is text) == (few.scrub(text) is text)
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
