@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import anyio
 
@@ -71,7 +73,7 @@ async def serving(serve: Serve, *, tls: ssl.SSLContext | None = None) -> AsyncIt
     server = await asyncio.start_server(connected, "127.0.0.1", 0, ssl=tls)
     site.port = server.sockets[0].getsockname()[1]
     try:
-        with anyio.fail_after(10):
+        with anyio.fail_after(30):
             yield site
     finally:
         server.close()
@@ -85,3 +87,39 @@ async def echo(peer: Peer) -> None:
     while True:
         request = await peer.request()
         peer.answer(request.partition(b"\r\n\r\n")[2])
+
+
+TOOLS = [{"name": name, "inputSchema": {"type": "object"}} for name in ("echo", "other")]
+RESULTS: dict[str, Any] = {
+    "initialize": {
+        "protocolVersion": "2025-11-25",
+        "capabilities": {"tools": {}},
+        "serverInfo": {"name": "s", "version": "1"},
+    },
+    "tools/list": {"tools": TOOLS},
+    "tools/call": {"content": [{"type": "text", "text": "done"}]},
+}
+
+
+def mcp_answer(message: dict[str, Any], result: dict[str, Any] | None = None) -> bytes:
+    """What a small MCP server answers to a message: the whole response."""
+    if "id" not in message:
+        return b"HTTP/1.1 202 Accepted\r\ncontent-length: 0\r\n\r\n"
+    found = result or RESULTS.get(message["method"])
+    outcome = {"error": {"code": -32601, "message": "no such method"}} if found is None else {"result": found}
+    body = json.dumps({"jsonrpc": "2.0", "id": message["id"], **outcome}).encode()
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+    return head % len(body) + body
+
+
+async def mcp(peer: Peer) -> None:
+    """Answer as a small MCP server."""
+    while True:
+        peer.say(mcp_answer(message_of(await peer.request())))
+
+
+def message_of(request: bytes) -> dict[str, Any]:
+    """The message in a request; nothing in one without a body."""
+    body = request.partition(b"\r\n\r\n")[2]
+    message: dict[str, Any] = json.loads(body) if body else {}
+    return message
