@@ -154,6 +154,8 @@ class CallSender:
                     raise self._lost(lost or error, repeated=lost is not None and error.sent) from None
                 lost = error if error.sent else None
             except HttpStatusError as error:
+                # Whatever it says, it came over a connection that works.
+                self._breaker = self._breaker.succeeded()
                 raise UpstreamProtocolError(
                     link.server, f"Server '{link.server}' answered with {error}; the call has no result."
                 ) from None
