@@ -37,6 +37,7 @@ from gateway.hooks.active import ActiveHooks
 from gateway.hooks.loading import load_hooks
 from gateway.hooks.runner import HookRunner
 from gateway.operator_notes import OperatorNotes
+from gateway.secrets import SECRETS, secrets_in
 from gateway.upstream.link import UpstreamLink
 from gateway.upstream.private_links import PrivateLinks
 from gateway.upstream.transport.http_client import HttpClient
@@ -174,6 +175,7 @@ class Gateway:
         Raises:
             ConfigError: It cannot be used; nothing has changed.
         """
+        _hide_secrets(config)
         self.fleet.check(config.servers, self.config.servers)
         runners = await load_hooks(config, self.hooks.runners)
         steps = plan(self.config, config)
@@ -212,6 +214,11 @@ def _nothing(*_: object) -> None:
     """Stand for a port that nobody needs in a single process."""
 
 
+def _hide_secrets(config: Config) -> None:
+    """Keep what the gateway's own settings hold out of every text; upstreams are seen to by the fleet."""
+    SECRETS.hide({*config.secrets, *secrets_in(config.gateway.model_dump(by_alias=True, exclude_unset=True))})
+
+
 def _profiles(config: Config) -> Mapping[str, Profile]:
     return {name: profile_of(name, one, config) for name, one in config.gateway.profiles.items()}
 
@@ -225,6 +232,7 @@ async def open_gateway(
     Raises:
         ConfigError: A hook cannot be loaded, or does not start.
     """
+    _hide_secrets(config)
     runners = await load_hooks(config)
     async with anyio.create_task_group() as group:
         gateway = Gateway(config, state_dir, group, runners=runners, role=role)

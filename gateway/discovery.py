@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Final
 
+from gateway.secrets import SECRETS
 from gateway.upstream.session import RawListing
 from registry.catalog.listing import ListedItems, ServerListing
 from registry.catalog.names import ServerName
@@ -39,13 +40,13 @@ def listing_of(
     tools = before.tools if before else ()
     renewed = {"tools"} if raw.tools is not None else set()
     if raw.tools is not None:
-        intake = admit_tools(raw.tools, transport=transport)
+        intake = admit_tools(SECRETS.scrub_descriptions(raw.tools), transport=transport)
         tools = intake.items
         quarantined += [*raw.refused, *intake.quarantined]
         repaired += [*raw.noted, *intake.repaired]
     for kind in ITEM_KEYS:
         if kind in raw.prompts_and_resources:
-            admission = admit_items(raw.prompts_and_resources[kind], kind)
+            admission = admit_items(SECRETS.scrub_descriptions(raw.prompts_and_resources[kind]), kind)
             quarantined += admission.quarantined
             repaired += admission.repaired
             # Equal items stay the same objects: what is memoised for them stays too.
@@ -78,6 +79,6 @@ def listing_of(
         ttl_ms=raw.ttl_ms if raw.tools is not None or before is None else before.ttl_ms,
         scope=raw.scope if raw.tools is not None or before is None else before.scope,
         origin="live",
-        stale=False,
+        stale=not raw.confirmed,
         transport=transport,
     )

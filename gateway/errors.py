@@ -127,6 +127,23 @@ class ConnectionLost(GatewayError):
         self.sent = sent
 
 
+class UnusableAnswer(ConnectionLost):
+    """An answer came and is none that can be used: no JSON, too large, another request's. The connection itself works.
+
+    To whoever called it is the same as a lost connection: the outcome is unknown.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason, sent=True)
+
+
+class NoAnswer(ConnectionLost):
+    """A request of our own was not answered within its bound; the connection may work for others."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason, sent=True)
+
+
 class Congested(GatewayError):
     """A connection takes no more requests for now; nothing was sent."""
 

@@ -20,6 +20,7 @@ from gateway.config.plan import Steps
 from gateway.config.server import Prefix, ServerConfig
 from gateway.discovery import INLINE_TOOLS, listing_of
 from gateway.errors import ConfigError
+from gateway.secrets import SECRETS
 from gateway.snapshot import Saved
 from gateway.upstream.connector import connector_of
 from gateway.upstream.link import LinkPorts, UpstreamLink
@@ -113,6 +114,7 @@ class Fleet:
             self._former = {alias: saved.fingerprint for alias, saved in self._saved.items()}
             if self._saves:
                 self._group.start_soon(self._keep_saving, self._state_dir)
+        _hide_secrets(servers.values())
         self.servers.update(servers)
         self._reshape(put=self._recalled(servers))
         for alias, config in servers.items():
@@ -129,6 +131,7 @@ class Fleet:
             prefix: See the constructor.
             max_length: Of wrapper names.
         """
+        _hide_secrets(servers.values())
         self._prefix = prefix
         gone = [self._remove(alias) for alias in steps.remove if alias in self.servers]
         starting: dict[str, int] = {}
@@ -161,6 +164,7 @@ class Fleet:
             check_aliases([*self.servers, alias])
         except AliasError as error:
             raise ConfigError(str(error), file="request", key=alias) from None
+        _hide_secrets([config])
         self.servers[alias] = config
         self._reshape(put=self._recalled({alias: config}))
         self._start_link(alias, config)
@@ -270,7 +274,9 @@ class Fleet:
 
     def _start_link(self, alias: str, config: ServerConfig, *, epoch: int = 0) -> None:
         on_update = partial(self._ports.on_update, alias)
-        ports = LinkPorts(on_listing=self._listed, on_lost=self._lost, on_update=on_update)
+        ports = LinkPorts(
+            on_listing=self._listed, on_lost=self._lost, on_update=on_update, has_listing=self._has_listing
+        )
         link = UpstreamLink(alias, config, connector_of(alias, config, self._client), ports, epoch=epoch)
         self.links[alias] = link
         # Before it runs: what is still subscribed to must be known to its first connection.
@@ -301,9 +307,20 @@ class Fleet:
         if self.links.get(alias) is not link:
             return
         self._registry.put(listing)
+        if not raw.confirmed:
+            return
         self._listed_s[alias] = anyio.current_time()
         self._saved[alias] = Saved(fingerprint=snapshot.fingerprint(config), at_s=time.time(), listing=listing)
         self._unsaved.set()
+
+    def _has_listing(self, link: UpstreamLink) -> bool:
+        # Of the same server: another one may have had the alias before, whose tools stay listed until this one lists.
+        saved = self._saved.get(link.server)
+        return (
+            saved is not None
+            and saved.fingerprint == snapshot.fingerprint(link.config)
+            and ServerName(link.server) in self._registry.catalog.servers
+        )
 
     def _lost(self, link: UpstreamLink) -> None:
         if self.links.get(link.server) is link:
@@ -318,3 +335,8 @@ class Fleet:
             # Shielded: a snapshot that is being written at the end is written whole.
             with anyio.CancelScope(shield=True):
                 await anyio.to_thread.run_sync(snapshot.save, state_dir, saved)
+
+
+def _hide_secrets(servers: Iterable[ServerConfig]) -> None:
+    """Keep what these servers are given out of every text. All of them at once: each time costs as much as one."""
+    SECRETS.hide({value for config in servers for value in config.secrets()})

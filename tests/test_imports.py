@@ -38,6 +38,7 @@ LEAVES = {
     "gateway.memory",
     "gateway.jsonrpc",
     "gateway.protocol",
+    "gateway.secrets",
     "gateway.config.model",
     "gateway.config.hooks",
     "gateway.config.quotas",

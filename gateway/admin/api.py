@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import logging
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -15,6 +16,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from gateway import wire
+from gateway.access.failed_logins import FailedLogins
 from gateway.admin import merging, rows
 from gateway.admin.openapi import document
 from gateway.admin.routes import AdminRoute, Combined, Merge, route, routes_of
@@ -30,6 +32,7 @@ from gateway.fleet import Fleet
 from gateway.hooks.active import ActiveHooks
 from gateway.operator_notes import NoteRefused, OperatorNotes
 from gateway.reload import Reloader
+from gateway.secrets import SECRETS
 from gateway.upstream.private_links import PrivateLinks
 from registry.catalog.store import Registry
 from registry.schema.display_text import excerpt
@@ -40,7 +43,13 @@ log = logging.getLogger(__name__)
 Endpoint = Callable[[Request], Awaitable[Response]]
 # Of a name that is echoed: longer than any that exists.
 _NAME_LENGTH: Final = 200
+# Nobody guesses a token of this length: whoever has it need not wait for what others behind its address do.
+_UNGUESSABLE_CHARS: Final = 20
 _PROBES: Final = frozenset({"/healthz", "/readyz", "/metrics"})
+_LOCAL: Final = (
+    "its {} would start a program or read files of this machine; expected a server on the network, or "
+    "gateway.admin.allowCommands: true in the configuration file, or the server in that file"
+)
 _NO_TOKEN: Final = "the admin token is needed"
 _CHALLENGE: Final = (b"www-authenticate", b"Bearer")
 
@@ -49,8 +58,9 @@ class JsonDocument(JSONResponse):
     """JSON that holds whatever upstreams listed, names that are not valid Unicode too."""
 
     def render(self, content: Any) -> bytes:
-        """Serialise as everywhere here."""
-        return wire.dumps(content)
+        """Serialise as everywhere here; texts in it may be those of upstreams, so secrets are removed."""
+        text = wire.dumps(content)
+        return wire.dumps(SECRETS.scrub_value(content)) if SECRETS.holds_secret(text) else text
 
 
 class ServerRequest(BaseModel):
@@ -84,7 +94,9 @@ class AdminApi:
         tool_vectors: ToolVectors,
         reloader: Reloader,
         draining: Callable[[], bool],
+        allows_commands: Callable[[], bool],
     ) -> None:
+        SECRETS.hide([token])
         self._token = token.encode()
         self._registry = registry
         self._fleet = fleet
@@ -96,6 +108,8 @@ class AdminApi:
         self._tool_vectors = tool_vectors
         self._reloader = reloader
         self._draining = draining
+        self._allows_commands = allows_commands
+        self._failed_logins = FailedLogins()
         self.routes = routes_of(self)
 
     def app(self) -> Starlette:
@@ -115,17 +129,36 @@ class AdminApi:
             ]
         )
 
-    def check(self, head: RequestHead) -> None:
+    def check(self, head: RequestHead, peer: str) -> None:
         """Refuse, before its body is read, a request that the application would refuse whatever its body says.
 
         Raises:
-            RequestRefused: There is nothing at its path, or it has not the token.
+            RequestRefused: There is nothing at its path, it has not the token, or its address has failed too often.
         """
         path = head.path.decode("latin-1")
-        if not path.startswith("/admin/") and path not in _PROBES:
+        if not path.startswith("/admin/"):
+            self.check_probe(head, peer)
+            return
+        credentials = head.text(b"authorization")
+        wait_s = self._failed_logins.wait_s(peer)
+        if not credentials:
+            raise _unauthorized()
+        if wait_s and (len(self._token) < _UNGUESSABLE_CHARS or not self._authorized(credentials)):
+            # Not even looked at where it could be a guess: a right one would be told from the wrong ones.
+            raise _too_many(wait_s)
+        if not self._authorized(credentials):
+            self._failed_logins.failed(peer)
+            raise _unauthorized()
+        self._failed_logins.succeeded(peer)
+
+    def check_probe(self, head: RequestHead, peer: str) -> None:
+        """As `check`, where administrators have an address of their own and this is not it.
+
+        Raises:
+            RequestRefused: It is none of the paths of orchestrators.
+        """
+        if head.path.decode("latin-1") not in _PROBES:
             raise RequestRefused(404, "there is nothing here", body=b'{"error":"there is nothing here"}')
-        if path.startswith("/admin/") and not self._authorized(head.text(b"authorization")):
-            raise RequestRefused(401, _NO_TOKEN, [_CHALLENGE], body=wire.dumps({"error": _NO_TOKEN}))
 
     def route_of(self, method: str, path: str) -> AdminRoute | None:
         """The route that answers this; None where there is none."""
@@ -220,6 +253,7 @@ class AdminApi:
 
         Errors:
             400: The name or the configuration is wrong.
+            403: It names a program or a file, which `gateway.admin.allowCommands` does not allow.
         """
         body = await _body(request)
         if not isinstance(body, dict) or not isinstance(body.get("name"), str):
@@ -228,6 +262,9 @@ class AdminApi:
         try:
             # Both forms are taken: the entry beside its name, and under a key of its own.
             config = read_server(body.get("config", body))
+            if config.local_keys and not self._allows_commands():
+                log.warning("a server with a program or a file was not added", extra={"server": name})
+                return JsonDocument({"error": _LOCAL.format(" and ".join(config.local_keys))}, 403)
             file = self._reloader.path
             self._fleet.add(name, config.with_absolute_paths(file.parent if file is not None else Path()))
         except ValidationError as error:
@@ -407,6 +444,16 @@ async def _body(request: Request) -> Any:
         return wire.loads(await request.body())
     except wire.MalformedJson:
         return None
+
+
+def _unauthorized() -> RequestRefused:
+    return RequestRefused(401, _NO_TOKEN, [_CHALLENGE], body=wire.dumps({"error": _NO_TOKEN}))
+
+
+def _too_many(wait_s: float) -> RequestRefused:
+    text = f"too many failed log-ins from this address; try again in {math.ceil(wait_s)} s"
+    fields = [(b"retry-after", str(math.ceil(wait_s)).encode())]
+    return RequestRefused(429, text, fields, body=wire.dumps({"error": text}))
 
 
 def _no_server(name: str) -> Response:

@@ -24,6 +24,7 @@ class Assignment:
         count: How many there are.
         again: It replaces one that has ended; the others know what has changed since the start.
         listener: The descriptor of the socket that it accepts callers on.
+        admin_listener: That of the socket for administrators; -1 where it has none.
         shown: The address that callers were given.
         sockets: The directory of the private sockets.
         secret: What every request on those must present.
@@ -46,6 +47,7 @@ class Assignment:
     state_dir: str
     insecure: bool
     verbose: bool
+    admin_listener: int = -1
 
     def line(self) -> bytes:
         """The assignment as it is handed over."""

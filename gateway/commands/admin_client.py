@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from typing import Any, Final
@@ -22,6 +23,8 @@ DEFAULT_URL: Final = "http://127.0.0.1:8765/mcp"
 MAX_ANSWER_BYTES: Final = 256 * 1024 * 1024
 # Nothing that is asked for here waits for an upstream; as long as proxies on the way usually wait.
 REQUEST_S: Final = 30.0
+# As in `gateway.admin.listen`.
+_UNIX: Final = "unix:"
 _META: Final = envelope({"name": "typegate-cli", "version": __version__})
 
 Notice = Callable[[dict[str, Any]], None]
@@ -56,6 +59,13 @@ def admin_document(url: str, path: str, token: str, query: Mapping[str, str] | N
         body = _read(answer, target)
     if answer.status == 401:
         raise NotReached(f"{_origin(target)} refuses the admin token; expected the one it was started with")
+    if answer.status == 429:
+        raise NotReached(f"{_origin(target)} refuses log-ins for a while: too many have failed from this address")
+    if answer.status == 404:
+        raise NotReached(
+            f"{_origin(target)}{path} is not there; where gateway.admin.listen is set, give that address with --url "
+            "(unix:/path for a socket)"
+        )
     if answer.status != 200:
         raise NotReached(f"{_origin(target)}{path} answered HTTP {answer.status}; is that a typegate gateway?")
     return _json(body, target)
@@ -127,6 +137,8 @@ def request(
 
 
 def _target(url: str) -> SplitResult:
+    if url.startswith(_UNIX) and url.isascii() and url.isprintable():
+        return SplitResult(scheme="unix", netloc="localhost", path=url.removeprefix(_UNIX), query="", fragment="")
     try:
         target = urlsplit(url if "://" in url else f"http://{url}")
         sound = target.scheme in {"http", "https"} and bool(target.hostname) and target.port != 0
@@ -139,12 +151,30 @@ def _target(url: str) -> SplitResult:
 
 def _origin(target: SplitResult) -> str:
     # Without user and password: it is printed.
+    if target.scheme == "unix":
+        return f"{_UNIX}{target.path}"
     return f"{target.scheme}://{target.netloc.rpartition('@')[2]}"
 
 
 def _connection(target: SplitResult, timeout_s: float) -> http.client.HTTPConnection:
+    if target.scheme == "unix":
+        return _UnixConnection(target.path, timeout_s)
     kind = http.client.HTTPSConnection if target.scheme == "https" else http.client.HTTPConnection
     return kind(target.hostname or "", target.port, timeout=timeout_s)
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    """A connection to the admin API on a socket in the file system."""
+
+    def __init__(self, path: str, timeout_s: float) -> None:
+        super().__init__("localhost", timeout=timeout_s)
+        self._path = path
+
+    def connect(self) -> None:
+        """Connect to the path, whatever the host."""
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
 
 
 def _send(

@@ -9,6 +9,7 @@ import sys
 from argparse import Namespace
 from pathlib import Path
 
+from gateway.access.admin_token import FILE_NAME, UntrustedFile, kept_token
 from gateway.errors import GatewayError
 
 
@@ -39,16 +40,16 @@ def admin_token(args: Namespace) -> str:
     """The administrator's token, from the environment or from where the gateway keeps it.
 
     Raises:
-        UsageError: It is in neither place.
+        UsageError: It is in neither place, or may be somebody else's.
     """
     if token := os.environ.get("TYPEGATE_ADMIN_TOKEN"):
         return token
-    path = state_dir(args) / "admin-token"
+    path = state_dir(args) / FILE_NAME
     try:
-        if token := path.read_text(encoding="utf-8").strip():
+        if token := kept_token(path):
             return token
-    except (OSError, UnicodeDecodeError):
-        pass
+    except UntrustedFile as error:
+        raise UsageError(str(error)) from None
     raise UsageError(
         f"no admin token in TYPEGATE_ADMIN_TOKEN or {path}; expected one of them, "
         "the --state-dir of the running gateway, or --config FILE to look without one"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gateway.commands import output
 from gateway.commands.locations import UsageError, program_command, state_dir
+from gateway.secrets import SECRETS, secrets_in
 from gateway.telemetry import logs
 from registry.views.profile import DEFAULT_PROFILE
 
@@ -100,6 +101,7 @@ def stdio(args: Namespace) -> int:
         if args.profile is not None:
             raise UsageError("--profile goes with --config; expected --url .../mcp/PROFILE instead")
         url, headers = args.url, dict(_header(text) for text in args.header)
+        SECRETS.hide(secrets_in({"url": url, "headers": headers}))
 
         async def run_bridge() -> int:
             from gateway.serving.bridge import bridge

@@ -73,11 +73,13 @@ def parse(
 
     servers = ours.get(block) if block is not None else None
     # Only in our blocks: keys of other programs may hold `${…}` with another meaning.
+    secrets: set[str] = set()
     ours = expand(
         ours,
         environ=os.environ if environ is None else environ,
         file=file,
         folder=folder,
+        secrets=secrets,
     )
     try:
         checked = ConfigFile.model_validate(ours)
@@ -89,7 +91,7 @@ def parse(
         warnings += [f"{file}: {text}" for text in _unknown_server_keys(servers, str(block))]
     # The working directory of a server is not that of whoever wrote the file.
     found = {alias: server.with_absolute_paths(folder) for alias, server in found.items()}
-    return Config(servers=found, gateway=checked.gateway, warnings=warnings, path=path)
+    return Config(servers=found, gateway=checked.gateway, warnings=warnings, path=path, secrets=frozenset(secrets))
 
 
 def _block(raw: dict[str, Any], file: str) -> str | None:

@@ -23,6 +23,9 @@ from gateway.config.server import Prefix, Repair, ServerConfig
 from gateway.config.upstream_types.registration import AnyServerConfig
 from registry.dialects.client_profiles import DIALECTS
 
+# The kernel's bound is 108, or 104 on macOS, with the byte that ends it.
+_MAX_SOCKET_PATH_BYTES = 100
+_MAX_PORT = 65_535
 _PROFILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
 
@@ -79,11 +82,48 @@ class AuthConfig(Section):
         return keys
 
 
+def _admin_address(value: object) -> object:
+    """Check where the admin API is to listen; a port alone is one of loopback."""
+    expected = "a port, HOST:PORT, or unix:/path/of/a/socket"
+    not_boolean(value)
+    text = str(value) if isinstance(value, int) else value
+    if not isinstance(text, str):
+        return value
+    if text.startswith("unix:"):
+        path = text.removeprefix("unix:")
+        if not path.startswith("/") or "\0" in path or len(path.encode()) > _MAX_SOCKET_PATH_BYTES:
+            raise fault("is no path of a socket", f"an absolute path of at most {_MAX_SOCKET_PATH_BYTES} bytes")
+        return text
+    host, colon, port = text.rpartition(":")
+    if not colon:
+        host = "127.0.0.1"
+    bare = host.removeprefix("[").removesuffix("]") if host.startswith("[") else host
+    sound = bare and not any(character.isspace() or character in "/@?#" for character in bare)
+    if not sound or (":" in bare and bare == host) or not port.isascii() or not port.isdecimal():
+        raise fault("is no address", expected)
+    if len(port) > len(str(_MAX_PORT)) or int(port) > _MAX_PORT:
+        raise fault("is no port", f"one of 0 to {_MAX_PORT}")
+    return f"{host}:{int(port)}"
+
+
 class AdminConfig(Section):
     """Access to the admin API."""
 
     token: SecretStr | None = Field(default=None, min_length=1)
     """Bearer token of the admin API; the environment variable TYPEGATE_ADMIN_TOKEN takes precedence."""
+    # Off, on loopback too: with it, whoever has the token runs programs as the user of the gateway.
+    allow_commands: bool = False
+    """Whether the admin API may add servers that are programs, or are described by files of this machine."""
+    listen: Annotated[str, BeforeValidator(_admin_address)] | None = Field(
+        default=None, json_schema_extra={"anyOf": [{"type": "string"}, {"type": "integer"}, {"type": "null"}]}
+    )
+    """Where the admin API listens, instead of on the port of the callers: a port of this machine, HOST:PORT, or
+    unix:/path/of/a/socket."""
+
+    @property
+    def at_start(self) -> tuple[object, ...]:
+        """What takes effect at the start only; the rest at once."""
+        return self.token, self.listen
 
 
 class GroupConfig(Section):
@@ -218,6 +258,8 @@ class Config(BaseModel):
     gateway: GatewayConfig = GatewayConfig()
     warnings: list[str] = Field(default_factory=list)
     path: Path | None = None
+    # What placeholders stand for, which the model alone does not show.
+    secrets: frozenset[str] = Field(default=frozenset(), repr=False)
 
 
 def json_schema() -> dict[str, Any]:

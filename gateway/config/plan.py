@@ -38,7 +38,7 @@ def plan(before: Config, after: Config) -> Steps:
         key
         for key, was, now in (
             ("gateway.listen", before.gateway.listen, after.gateway.listen),
-            ("gateway.admin", before.gateway.admin, after.gateway.admin),
+            ("gateway.admin", before.gateway.admin.at_start, after.gateway.admin.at_start),
         )
         if was != now
     ]

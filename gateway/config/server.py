@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field, ModelWrapValidatorHandler, model_validator
 
 from gateway.config.section import Count, Seconds, Section
+from gateway.secrets import secrets_in
 
 Prefix = Literal["always", "none"]
 Repair = Literal["off", "safe", "full"]
@@ -142,6 +143,16 @@ class ServerConfig(Section):
     def authenticated(self) -> bool:
         """Whether credentials are sent to it."""
         return False
+
+    @property
+    def local_keys(self) -> tuple[str, ...]:
+        """The keys that are set and name something of this machine: a program to start, a file to read."""
+        return ()
+
+    def secrets(self) -> set[str]:
+        """The values in it that no text may repeat."""
+        # What documents tools holds none, and is most of a large entry.
+        return secrets_in(self.model_dump(by_alias=True, exclude_unset=True, exclude={"tools"}))
 
     def identity_key(self) -> tuple[object, ...]:
         """Equal for entries that stand for the same server, however it is connected to."""

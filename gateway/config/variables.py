@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from gateway.config.source import join
 from gateway.errors import ConfigError
+from gateway.secrets import is_secret
 
 # Larger than any key or certificate chain; a path to something else is not to be read whole.
 MAX_SECRET_BYTES: Final = 64 * 1024
@@ -20,7 +21,9 @@ _PLACEHOLDER: Final = re.compile(r"(\$)?\$\{([^{}]*)\}")
 _VARIABLE: Final = re.compile(r"(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?", re.DOTALL)
 
 
-def expand(root: dict[str, Any], *, environ: Mapping[str, str], file: str, folder: Path) -> dict[str, Any]:
+def expand(
+    root: dict[str, Any], *, environ: Mapping[str, str], file: str, folder: Path, secrets: set[str]
+) -> dict[str, Any]:
     """A copy of `root` in which every placeholder is replaced.
 
     Args:
@@ -28,6 +31,7 @@ def expand(root: dict[str, Any], *, environ: Mapping[str, str], file: str, folde
         environ: The variables.
         file: How messages name the configuration file.
         folder: Where relative paths of `${file:…}` start.
+        secrets: Takes what was put in and is a secret, by its name or form; of a file, whatever it holds.
 
     Raises:
         ConfigError: A variable is not set, a secret file cannot be read, or a form is unknown.
@@ -47,17 +51,21 @@ def expand(root: dict[str, Any], *, environ: Mapping[str, str], file: str, folde
             return found[0][1:]
         inside = found[2]
         if inside.startswith("file:"):
-            return _secret(inside.removeprefix("file:"), folder, file, path)
+            content = _secret(inside.removeprefix("file:"), folder, file, path)
+            secrets.add(content)
+            return content
         variable = _VARIABLE.fullmatch(inside)
         if variable is None:
             raise ConfigError(f"${{{inside}}} is no placeholder; expected {_FORMS}", file=file, key=path)
         name, default = variable[1], variable[2]
         value = environ.get(name)
         if default is not None:
-            return value or default
+            value = value or default
         if value is None:
             what = f"the environment variable {name} is not set; expected it, or ${{{name}:-default}}"
             raise ConfigError(what, file=file, key=path)
+        if is_secret(name, value):
+            secrets.add(value)
         return value
 
     return {key: walk(member, key) for key, member in root.items()}

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import logging
 import signal
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
 import anyio
-
-log = logging.getLogger(__name__)
 
 # Editors write a file in several steps, tens of milliseconds apart; each step alone would be a reload of half a file.
 _DEBOUNCE_MS: Final = 100
@@ -32,6 +29,25 @@ def folders_of(path: Path) -> frozenset[Path]:
     return frozenset({path.absolute().parent, path.resolve().parent})
 
 
+class ReloadRequests:
+    """What asks for a reload. Any number of requests that wait are one, and the strongest of them counts."""
+
+    def __init__(self) -> None:
+        self._asked = anyio.Event()
+        self._forced = False
+
+    def add(self, *, forced: bool) -> None:
+        """Ask for a reload; a forced one is made whatever the file holds."""
+        self._forced = self._forced or forced
+        self._asked.set()
+
+    async def next(self) -> bool:
+        """Wait for a request, and return whether one of those that waited was forced."""
+        await self._asked.wait()
+        forced, self._forced, self._asked = self._forced, False, anyio.Event()
+        return forced
+
+
 async def follow(path: Path, changed: Callable[[], Awaitable[None]], *, hangups: bool) -> None:
     """Call `changed` whenever the content of the file differs from the last one, until cancelled.
 
@@ -40,16 +56,10 @@ async def follow(path: Path, changed: Callable[[], Awaitable[None]], *, hangups:
         changed: One call ends before the next begins.
         hangups: Whether SIGHUP calls it too, whatever the file holds.
     """
-    # One reload may wait while one runs: it reads the file when it starts, so it covers every change before that.
-    sender, receiver = anyio.create_memory_object_stream[bool](1)
+    # Those that wait while a reload runs are one: it reads the file when it starts, so it covers every change before.
+    requests = ReloadRequests()
     known = digest_of(path)
     stopped = anyio.Event()
-
-    def request_reload(forced: bool) -> None:
-        try:
-            sender.send_nowait(forced)
-        except anyio.WouldBlock:
-            log.debug("a reload is waiting already")
 
     async def watch_files() -> None:
         from watchfiles import awatch  # late: it is not needed to answer a first request
@@ -57,7 +67,7 @@ async def follow(path: Path, changed: Callable[[], Awaitable[None]], *, hangups:
         # Folders, not the file: a file that is renamed over is another inode, and a watch stays with the old one.
         watched = folders_of(path)
         async for _ in awatch(*watched, recursive=False, debounce=_DEBOUNCE_MS, step=_STEP_MS, stop_event=stopped):
-            request_reload(False)
+            requests.add(forced=False)
 
     async def stop_watching() -> None:
         # A thread watches, and is not cancelled: without this event it would hold up the end by seconds.
@@ -69,14 +79,15 @@ async def follow(path: Path, changed: Callable[[], Awaitable[None]], *, hangups:
     async def watch_signal() -> None:
         with anyio.open_signal_receiver(signal.SIGHUP) as signals:
             async for _ in signals:
-                request_reload(True)
+                requests.add(forced=True)
 
-    async with sender, receiver, anyio.create_task_group() as group:
+    async with anyio.create_task_group() as group:
         group.start_soon(watch_files)
         group.start_soon(stop_watching)
         if hangups:
             group.start_soon(watch_signal)
-        async for forced in receiver:
+        while True:
+            forced = await requests.next()
             current = digest_of(path)
             if forced or (current is not None and current != known):
                 known = current

@@ -190,7 +190,7 @@ class HookRunner:
         breaker = self._breakers.get(key, Breaker())
         self.counts["failed"] += 1
         self.last_error = text
-        self._breakers[key] = breaker.failed(now_s, random())
+        self._breakers[key] = breaker.failed(now_s, random(), began_s=now_s)
         if breaker.admits(now_s):  # what fails while the breaker is open was logged when it opened
             log.warning("hook %s %s", self.name, text)
         return HookFailed(text)

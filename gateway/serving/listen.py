@@ -10,9 +10,11 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from gateway.access.admin_token import FILE_NAME, UntrustedFile, kept_token
 from gateway.config.model import Config
 from gateway.downstream.http.host_check import LOOPBACK
 from gateway.errors import ConfigError
+from gateway.files import write_whole
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +50,7 @@ def url_of(host: str, listener: socket.socket) -> str:
     return f"http://{shown}:{listener.getsockname()[1]}/mcp"
 
 
-def bind(host: str, port: int, source: str, *, shared: bool = False) -> socket.socket:
+def bind(host: str, port: int, source: str, *, shared: bool = False, key: str | None = None) -> socket.socket:
     """A socket that listens.
 
     Args:
@@ -56,6 +58,7 @@ def bind(host: str, port: int, source: str, *, shared: bool = False) -> socket.s
         port: The port; 0 for any.
         source: Where the address is from, for a message.
         shared: Several sockets of ours have the same address, and the kernel spreads connections over them.
+        key: The key of the configuration that the address is from, where it is from one alone.
 
     Raises:
         ConfigError: The address is taken, or none of this machine's.
@@ -76,31 +79,33 @@ def bind(host: str, port: int, source: str, *, shared: bool = False) -> socket.s
     except OSError as error:
         listener.close()
         reason = error.strerror or str(error)
-        raise ConfigError(f"cannot listen on {host}:{port} ({reason}); choose another --port", file=source) from None
+        another = "choose another --port" if key is None else "choose another address"
+        raise ConfigError(f"cannot listen on {host}:{port} ({reason}); {another}", file=source, key=key) from None
     listener.set_inheritable(False)
     return listener
 
 
 def admin_token(config: Config, state_dir: Path) -> str:
-    """The admin token: environment, then configuration, then one of our own, kept for the command line."""
+    """The admin token: environment, then configuration, then one of our own, kept for the command line.
+
+    Raises:
+        ConfigError: The one that is kept may be somebody else's.
+    """
     named = os.environ.get("TYPEGATE_ADMIN_TOKEN")
     if named:
         return named
     if config.gateway.admin.token is not None:
         return config.gateway.admin.token.get_secret_value()
-    path = state_dir / "admin-token"
+    path = state_dir / FILE_NAME
     try:
-        kept = path.read_text().strip()
-        if kept:
+        if kept := kept_token(path):
             return kept
-    except OSError:
-        pass
+    except UntrustedFile as error:
+        raise ConfigError(str(error), file=source_of(config), key="gateway.admin.token") from None
     token = secrets.token_urlsafe(24)
     try:
         state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "w") as file:
-            file.write(token + "\n")
+        write_whole(path, f"{token}\n".encode(), mode=0o600)
     except OSError as error:
         log.warning("the admin token cannot be kept: %s", error)
     print(f"admin token: {token}", file=sys.stderr)

@@ -31,6 +31,8 @@ from gateway.downstream.http.protocol import HttpProtocol
 from gateway.downstream.http.router import PathRouter
 from gateway.memory import keep_settled
 from gateway.reload import Reloader
+from gateway.serving.admin_listener import MAX_CONNECTIONS as ADMIN_CONNECTIONS
+from gateway.serving.admin_listener import bind_admin, serving_admin, unbind_admin
 from gateway.serving.listen import DRAIN_S, admin_token, bind, check_reach, source_of, url_of
 
 log = logging.getLogger(__name__)
@@ -70,9 +72,22 @@ async def serve(
     """
     check = partial(check_reach, host=host, insecure=insecure)
     check(config)
-    listener = bind(host, port, source_of(config))
     token = admin_token(config, state_dir)
-    return await serve_on(listener, config, host=host, state_dir=state_dir, token=token, check=check, on_ready=on_ready)
+    listener = bind(host, port, source_of(config))
+    admin_listener = bind_admin(config)
+    try:
+        return await serve_on(
+            listener,
+            config,
+            host=host,
+            state_dir=state_dir,
+            token=token,
+            check=check,
+            on_ready=on_ready,
+            admin_listener=admin_listener,
+        )
+    finally:
+        unbind_admin(admin_listener, config)
 
 
 async def serve_on(
@@ -85,6 +100,7 @@ async def serve_on(
     check: Callable[[Config], None],
     on_ready: OnReady | None = None,
     team: Team | None = None,
+    admin_listener: socket.socket | None = None,
 ) -> int:
     """Serve callers of this socket until SIGINT or SIGTERM. Returns the exit code.
 
@@ -97,6 +113,7 @@ async def serve_on(
         check: Raises `ConfigError` for a configuration that cannot be served here.
         on_ready: Called once callers are served.
         team: The processes that serve this configuration together; None for a single one.
+        admin_listener: Where this process answers administrators, if the configuration gives them an address.
     """
     most = _most_connections(len(config.servers))
     draining = anyio.Event()
@@ -122,14 +139,19 @@ async def serve_on(
             tool_vectors=gateway.tool_vectors,
             reloader=reloader,
             draining=draining.is_set,
+            allows_commands=lambda: gateway.config.gateway.admin.allow_commands,
         )
         member = _member(team, gateway, reloader, endpoint, admin) if team is not None else None
         app: AsgiApp = member.administration if member is not None else admin.app()
         connections = Connections(most=most, nobody=gateway.quotas.nobody)
+        # Nothing of a request without the token is held there.
+        admin_connections = Connections(most=ADMIN_CONNECTIONS)
+        # An address of its own, and the port of the callers does not know of the admin API, whichever process has it.
+        check_beside = admin.check if config.gateway.admin.listen is None else admin.check_probe
         router = PathRouter(
             _host_check(config, host),
             endpoint,
-            AsgiHandler(app, max_body_bytes=admin.max_body_bytes, check=admin.check),
+            AsgiHandler(app, max_body_bytes=admin.max_body_bytes, check=check_beside),
         )
         server = _Uvicorn(_uvicorn_config(connections, router))
         async with anyio.create_task_group() as group, AsyncExitStack() as stack:
@@ -137,7 +159,11 @@ async def serve_on(
             group.start_soon(connections.watch)
             group.start_soon(keep_settled, gateway.registry)
             group.start_soon(endpoint.sessions.keep_swept)
-            every = (connections, team.connections) if team is not None else (connections,)
+            every = [connections, admin_connections, *([team.connections] if team is not None else [])]
+            if admin_listener is not None:
+                group.start_soon(admin_connections.watch)
+                handler = AsgiHandler(app, max_body_bytes=admin.max_body_bytes, check=admin.check)
+                await stack.enter_async_context(serving_admin(admin_listener, config, handler, admin_connections))
             group.start_soon(_drain_at_signal, gateway, endpoint, every, server, draining)
             if member is not None:
                 await stack.enter_async_context(member.at_work())

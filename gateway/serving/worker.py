@@ -60,6 +60,9 @@ def _serve(assignment: Assignment) -> int:
     listener = socket.socket(fileno=assignment.listener)
     # Servers that this worker starts must not hold the port.
     listener.set_inheritable(False)
+    admin_listener = socket.socket(fileno=assignment.admin_listener) if assignment.admin_listener >= 0 else None
+    if admin_listener is not None:
+        admin_listener.set_inheritable(False)
     path = Path(assignment.path) if assignment.path is not None else None
     config = loaded(assignment.text, path=path)
 
@@ -84,6 +87,7 @@ def _serve(assignment: Assignment) -> int:
         check=check,
         on_ready=ready,
         team=Team(assignment),
+        admin_listener=admin_listener,
     )
     return anyio.run(run, backend="asyncio", backend_options={"use_uvloop": True})
 

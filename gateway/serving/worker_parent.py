@@ -25,6 +25,7 @@ from gateway.access.signing import Signer
 from gateway.cluster import single_process_only
 from gateway.cluster.assignment import FIRST, READY, Assignment
 from gateway.config.model import Config
+from gateway.serving.admin_listener import bind_admin, unbind_admin
 from gateway.serving.listen import DRAIN_S, admin_token, bind, check_reach, source_of, url_of
 from gateway.upstream.backoff import delay_s
 
@@ -79,8 +80,9 @@ async def serve_workers(
     source = source_of(config)
     check_reach(config, host=host, insecure=insecure)
     single_process_only.check(config, file=source)
-    listeners = _listeners(host, port, source, workers)
     token = admin_token(config, state_dir)
+    listeners = _listeners(host, port, source, workers)
+    admin_listener = bind_admin(config)
     # Not in the state directory: the path of a Unix socket may have about a hundred characters.
     sockets = tempfile.mkdtemp(prefix="typegate-")
     assignment = Assignment(
@@ -93,11 +95,17 @@ async def serve_workers(
         WorkerSlot(replace(assignment, index=index, listener=listener.fileno()))
         for index, listener in enumerate(listeners)
     ]
+    if admin_listener is not None:
+        # The first worker answers for all. The parent keeps the socket: while that one starts again, others wait.
+        slots[FIRST] = WorkerSlot(
+            replace(assignment, index=FIRST, listener=listeners[FIRST].fileno(), admin_listener=admin_listener.fileno())
+        )
     try:
         return await _serve(slots, listeners, assignment.shown, on_ready)
     finally:
         for listener in listeners:
             listener.close()
+        unbind_admin(admin_listener, config)
         shutil.rmtree(sockets, ignore_errors=True)
 
 
@@ -223,7 +231,7 @@ class WorkerSlot:
                 env=env,
                 # A terminal's signals reach the parent alone, which ends the workers in order.
                 start_new_session=True,
-                pass_fds=(self._assignment.listener,),
+                pass_fds=tuple(fd for fd in (self._assignment.listener, self._assignment.admin_listener) if fd >= 0),
             )
             self._process = process
         assert process.stdin is not None

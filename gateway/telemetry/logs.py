@@ -5,14 +5,24 @@ from __future__ import annotations
 import logging
 from typing import Final
 
+from gateway.secrets import SECRETS
+from registry.schema.display_text import clean
+
 FIELDS: Final = ("server", "epoch", "tool", "wrapper", "via", "principal", "outcome", "duration_ms", "worker")
 
 
 class _Line(logging.Formatter):
-    """`time LEVEL message server=… epoch=…`; never more than one line but for a traceback."""
+    """`time LEVEL message server=… epoch=…`; never more than one line but for a traceback.
+
+    Texts of upstreams are in it: without secrets, and without what moves the cursor of a terminal.
+    """
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%S%z")
+
+    def format(self, record: logging.LogRecord) -> str:
+        # Cleaned first: a hidden character inside a secret would keep it from being found.
+        return SECRETS.scrub(clean(super().format(record)))
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         line = super().formatMessage(record).replace("\r", "?").replace("\n", "?")  # no message forges a line

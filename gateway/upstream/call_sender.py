@@ -7,6 +7,9 @@ import time
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
+import anyio.to_thread
+
+from gateway import wire
 from gateway.config.server import ServerConfig
 from gateway.errors import (
     HEADER_MISMATCH,
@@ -17,11 +20,13 @@ from gateway.errors import (
     HttpStatusError,
     RpcError,
     SessionForgotten,
+    UnusableAnswer,
     UpstreamLost,
     UpstreamProtocolError,
     UpstreamTimeout,
     UpstreamUnavailable,
 )
+from gateway.secrets import SECRETS
 from gateway.upstream.breaker import Breaker
 from gateway.upstream.deadline import Deadline
 from gateway.upstream.link_states import Ready
@@ -29,6 +34,8 @@ from gateway.upstream.session import UpstreamCall, UpstreamSession
 
 # What one of several callers may take of an upstream's places: so many slow calls leave room for everybody else's.
 _SHARE: Final = 0.75
+# Looking for the secrets of a usual configuration takes a tenth of a millisecond in it; more is for a thread.
+_INLINE_BYTES: Final = 64 * 1024
 
 
 class ReadyLink(Protocol):
@@ -64,9 +71,9 @@ class CallSender:
         self._of_principal: dict[str, int] = {}
         self.in_flight = 0
 
-    def close_breaker(self) -> None:
-        """Admit calls again: there is a new connection, on which nothing has failed."""
-        self._breaker = Breaker()
+    def reconnected(self) -> None:
+        """Admit a probe at once where calls are refused: there is a new connection."""
+        self._breaker = self._breaker.reconnected(time.monotonic())
 
     async def call(self, call: UpstreamCall) -> Any:
         """See `UpstreamLink.call`."""
@@ -95,13 +102,20 @@ class CallSender:
         if call.principal:
             self._of_principal[call.principal] = own + 1
         try:
-            return await self._attempts(call)
+            return await self._attempts(call, now_s)
+        except RpcError as error:
+            if await self._holds_secret([error.message, error.data]):
+                await anyio.to_thread.run_sync(SECRETS.scrub_error, error)
+            raise
+        except GatewayError as error:
+            SECRETS.scrub_error(error)
+            raise
         finally:
             self.in_flight -= 1
             if call.principal and (left := self._of_principal.pop(call.principal) - 1):
                 self._of_principal[call.principal] = left
 
-    async def _attempts(self, call: UpstreamCall) -> Any:
+    async def _attempts(self, call: UpstreamCall, began_s: float) -> Any:
         link = self._link
         # How the first attempt ended, if it may have reached the upstream.
         lost: ConnectionLost | None = None
@@ -125,9 +139,12 @@ class CallSender:
             except Congested as error:
                 raise self._unavailable(f"server '{link.server}' is overloaded ({error}). Nothing was sent.") from None
             except ConnectionLost as error:
-                # What was sent and lost may be the fault of this very call, and is no reason to refuse others.
-                if not error.sent:
-                    self._breaker = self._breaker.failed(time.monotonic(), self._chance())
+                now_s = time.monotonic()
+                if isinstance(error, UnusableAnswer):
+                    self._breaker = self._breaker.succeeded()
+                else:
+                    self._breaker = self._breaker.failed(now_s, self._chance(), began_s=began_s)
+                began_s = now_s
                 if not error.sent or not connection.session.independent_requests:
                     # Of independent requests only one was lost; elsewhere it was the connection of all.
                     link.drop(connection, str(error))
@@ -137,6 +154,8 @@ class CallSender:
                     raise self._lost(lost or error, repeated=lost is not None and error.sent) from None
                 lost = error if error.sent else None
             except HttpStatusError as error:
+                # Whatever it says, it came over a connection that works.
+                self._breaker = self._breaker.succeeded()
                 raise UpstreamProtocolError(
                     link.server, f"Server '{link.server}' answered with {error}; the call has no result."
                 ) from None
@@ -150,6 +169,9 @@ class CallSender:
             else:
                 self._breaker = self._breaker.succeeded()
                 connection.served = True
+                # Of results only failures are looked into: a server repeats in them what it was sent.
+                if type(result) is dict and result.get("isError"):
+                    return await self._without_secrets(result)
                 return result
         raise AssertionError("unreachable")
 
@@ -167,6 +189,25 @@ class CallSender:
                 f"Server '{server}' gave no answer within {limit_s:g} s and the call was given up; "
                 "it may still have taken effect there.",
             ) from None
+
+    async def _holds_secret(self, value: Any) -> bool:
+        try:
+            text = wire.dumps(value)
+        except wire.MalformedJson as error:
+            raise UpstreamProtocolError.unreadable(self._link.server, error) from None
+        if len(text) <= _INLINE_BYTES:
+            return SECRETS.holds_secret(text)
+        return await anyio.to_thread.run_sync(SECRETS.holds_secret, text)
+
+    async def _without_secrets(self, result: dict[str, Any]) -> dict[str, Any]:
+        if not await self._holds_secret(result):
+            return result
+        try:
+            whole = wire.whole(result)
+        except wire.MalformedJson as error:
+            raise UpstreamProtocolError.unreadable(self._link.server, error) from None
+        scrubbed: dict[str, Any] = await anyio.to_thread.run_sync(SECRETS.scrub_value, whole)
+        return scrubbed
 
     def _lost(self, error: ConnectionLost, *, repeated: bool = False) -> GatewayError:
         server = self._link.server

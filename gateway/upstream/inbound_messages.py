@@ -11,6 +11,7 @@ from anyio.abc import TaskGroup
 
 from gateway.errors import INTERNAL_ERROR, METHOD_NOT_FOUND, GatewayError, RpcError
 from gateway.protocol import QUESTIONS, SUBSCRIPTION_KEY, can_be_asked
+from gateway.secrets import SECRETS
 from gateway.upstream.request_callbacks import HostSession, RequestCallbacks
 from gateway.upstream.session import SessionPorts
 from gateway.upstream.transport.jsonrpc import Reply, default_response
@@ -90,9 +91,9 @@ class InboundMessages:
         elif method == "notifications/message":
             callbacks = callbacks or self._owner_of_logs()
             if callbacks is not None and callbacks.on_log is not None:
-                callbacks.on_log(params)
+                callbacks.on_log(SECRETS.scrub_value(params))
             elif callbacks is None and self.host is not None:
-                self.host.notify(message)
+                self.host.notify(SECRETS.scrub_value(message))
         elif method == "notifications/elicitation/complete":
             if self.host is not None:
                 self.host.notify(message)
@@ -163,7 +164,8 @@ class InboundMessages:
             try:
                 if callbacks.ask is None or callbacks.ended:
                     raise RpcError(METHOD_NOT_FOUND, "this host cannot be asked")
-                answer["result"] = await callbacks.ask(message["method"], params if isinstance(params, dict) else {})
+                asked = SECRETS.scrub_value(params) if isinstance(params, dict) else {}
+                answer["result"] = await callbacks.ask(message["method"], asked)
             except GatewayError as error:
                 answer["error"] = (
                     error if isinstance(error, RpcError) else RpcError(INTERNAL_ERROR, str(error))

@@ -12,7 +12,18 @@ from typing import Any, Final
 import anyio
 
 from gateway.config.server import ServerConfig
-from gateway.errors import ConnectionLost, GatewayError, RpcError, SessionForgotten, UpstreamUnavailable, innermost
+from gateway.errors import (
+    ConnectionLost,
+    GatewayError,
+    HttpStatusError,
+    NoAnswer,
+    RpcError,
+    SessionForgotten,
+    UnusableAnswer,
+    UpstreamUnavailable,
+    innermost,
+)
+from gateway.secrets import SECRETS
 from gateway.upstream.backoff import delay_s
 from gateway.upstream.call_sender import CallSender
 from gateway.upstream.connector import Connector
@@ -21,6 +32,7 @@ from gateway.upstream.reachability import accepts_connections
 from gateway.upstream.session import ALL_KINDS, RawListing, SessionPorts, UpstreamCall, UpstreamSession
 from gateway.upstream.watch_list import WatchedKind, WatchList
 from registry.catalog.catalog import ListKind
+from registry.schema.display_text import excerpt
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +53,8 @@ WAIT_FAILING_S: Final = 2.0
 _BURST_S: Final = 0.05
 # How often the end of the calls in flight is looked for; a signal would cost every call something.
 _DRAIN_POLL_S: Final = 0.05
+# An error of an upstream may hold pages; this much of it says why, in ADM and in texts for models.
+_MAX_REASON_CHARS: Final = 1_000
 # How often a port that refused is tried while the link waits: a server that comes back is noticed at once by
 # people's measure, and costs two attempts a second.
 _PROBE_PORT_S: Final = 0.4
@@ -58,11 +72,13 @@ class LinkPorts:
         on_listing: Awaited with every listing, the first one of a connection before calls can use it.
         on_lost: Called when a connection, or an attempt, has ended.
         on_update: Takes changes of what is on the watch list.
+        has_listing: Whether there is a listing of this very upstream from before, by which calls can be made.
     """
 
     on_listing: Callable[[UpstreamLink, RawListing], Awaitable[None]] = _ignore_listing
     on_lost: Callable[[UpstreamLink], None] = lambda link: None
     on_update: Callable[[WatchedKind, str, dict[str, Any]], None] = lambda kind, key, params: None
+    has_listing: Callable[[UpstreamLink], bool] = lambda link: False
 
 
 class UpstreamLink:
@@ -106,7 +122,7 @@ class UpstreamLink:
         self.watch_list = WatchList()
         self.state: LinkState = Connecting()
         self.epoch = epoch
-        self.last_error: str | None = None
+        self._last_error: str | None = None
         self.tried = anyio.Event()
         self.handshake_refused = False
         self._connector = connector
@@ -125,6 +141,15 @@ class UpstreamLink:
     def session(self) -> UpstreamSession | None:
         """The present session, while there is one."""
         return self.state.session
+
+    @property
+    def last_error(self) -> str | None:
+        """Why there is no connection, or no new listing: one line, without secrets. None while all is well."""
+        return self._last_error
+
+    @last_error.setter
+    def last_error(self, reason: str | None) -> None:
+        self._last_error = None if reason is None else excerpt(SECRETS.scrub(reason), _MAX_REASON_CHARS)
 
     @property
     def in_flight(self) -> int:
@@ -246,7 +271,16 @@ class UpstreamLink:
         self._stale_kinds, self._stale = set(), anyio.Event()
         with anyio.CancelScope() as scope:
             async with self._connector.open(self._session_ports) as session:
-                listing = await session.fetch_listing(limit_s=self.config.connect_timeout) if self._lists else None
+                failure: str | None = None
+                listing: RawListing | None = None
+                if self._lists:
+                    try:
+                        listing = await session.fetch_listing(limit_s=self.config.connect_timeout)
+                    except (RpcError, HttpStatusError, NoAnswer, UnusableAnswer) as error:
+                        if not self._can_do_without(session, error):
+                            raise
+                        # It may well answer calls: they go on with the last good listing, as after a poll that fails.
+                        failure, listing = f"listing failed: {error}", _nothing_new(session)
                 self.epoch += 1
                 # Before calls can use it: they are checked against the listing of the connection they go over.
                 if listing is not None:
@@ -254,9 +288,10 @@ class UpstreamLink:
                 connection = Ready(session, scope)
                 async with anyio.create_task_group() as group:
                     self._enter_ready(connection)
+                    self.last_error = failure
                     group.start_soon(session.watch, self.watch_list if self._lists else None)
                     if listing is not None:
-                        group.start_soon(self._keep_listed, connection, listing.ttl_ms)
+                        group.start_soon(self._keep_listed, connection, listing.ttl_ms, int(failure is not None))
                     reason = await session.wait_closed()
                     group.cancel_scope.cancel()
                 raise ConnectionLost(reason, sent=True)
@@ -265,10 +300,16 @@ class UpstreamLink:
             return True
         raise SessionForgotten(self.last_error or "reconnecting")
 
+    def _can_do_without(self, session: UpstreamSession, error: GatewayError) -> bool:
+        """Whether calls can be made although this first listing of a connection has failed."""
+        # Who refuses our credentials refuses calls too.
+        refused = isinstance(error, HttpStatusError) and error.status in (401, 403)
+        return not refused and not session.calls_need_listing and self._ports.has_listing(self)
+
     def _enter_ready(self, connection: Ready) -> None:
         self.state = connection
         self.last_error = None
-        self._sender.close_breaker()
+        self._sender.reconnected()
         self._ready.set()
         self.tried.set()
         log.info("connected", extra={"server": self.server, "epoch": self.epoch})
@@ -279,13 +320,17 @@ class UpstreamLink:
         if self._ready.is_set():
             self._ready = anyio.Event()
 
-    async def _keep_listed(self, connection: Ready, ttl_ms: int | None) -> None:
+    async def _keep_listed(self, connection: Ready, ttl_ms: int | None, failures: int) -> None:
         session = connection.session
         while True:
             # A hint of 0 means "do not cache", which for a live list means polling at leisure.
             hint_s = ttl_ms / 1000 if ttl_ms else POLL_S
             poll_s = max(_MIN_POLL_S, hint_s) * (1 + _POLL_JITTER * (2 * self._chance() - 1))
-            with anyio.move_on_after(None if session.announces_changes and ttl_ms is None else poll_s):
+            wait_s = None if session.announces_changes and ttl_ms is None else poll_s
+            if failures:
+                # What could not be listed is tried again by itself: nobody announces it a second time.
+                wait_s = delay_s(failures, self._chance())
+            with anyio.move_on_after(wait_s):
                 await self._stale.wait()
             await anyio.sleep(_BURST_S)
             # Taken before the request: what changes while it is on its way is listed once more.
@@ -299,8 +344,10 @@ class UpstreamLink:
                     return
                 # The last good listing stays; the reason is for the operator.
                 self.last_error = f"listing failed: {error}"
+                failures += 1
+                self._stale_kinds |= stale
                 continue
-            self.last_error = None
+            self.last_error, failures = None, 0
             ttl_ms = listing.ttl_ms if kinds == ALL_KINDS else ttl_ms
             await self._ports.on_listing(self, listing)
 
@@ -323,3 +370,15 @@ class UpstreamLink:
                 if address is not None and await accepts_connections(address):
                     break
         self.state = Connecting()
+
+
+def _nothing_new(session: UpstreamSession) -> RawListing:
+    """A listing that leaves everything as it was."""
+    return RawListing(
+        tools=None,
+        prompts_and_resources={},
+        capabilities=session.capabilities,
+        ttl_ms=None,
+        scope="private",
+        confirmed=False,
+    )

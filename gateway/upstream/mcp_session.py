@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 import anyio
 
 from gateway import __version__
-from gateway.errors import INTERNAL_ERROR, METHOD_NOT_FOUND, ConnectionLost, HttpStatusError, RpcError
+from gateway.errors import INTERNAL_ERROR, METHOD_NOT_FOUND, HttpStatusError, NoAnswer, RpcError
 from gateway.protocol import (
     CAPABILITIES_KEY,
     LOG_LEVEL_KEY,
@@ -19,6 +19,7 @@ from gateway.protocol import (
     envelope,
     header_value,
 )
+from gateway.secrets import SECRETS
 from gateway.upstream.inbound_messages import InboundMessages
 from gateway.upstream.session import ALL_KINDS, RawListing, UpstreamCall
 from gateway.upstream.transport.jsonrpc import Transport
@@ -66,6 +67,8 @@ class McpSession:
             result: What the server answered to `initialize` or `server/discover`, unchecked.
             server_info: Its name and version, unchecked.
         """
+        # Models and administrators read what is in it.
+        result, server_info = SECRETS.scrub_value(result), SECRETS.scrub_value(server_info)
         capabilities, instructions = result.get("capabilities"), result.get("instructions")
         self.server = server
         self.protocol_version = version
@@ -164,6 +167,11 @@ class McpSession:
         """See `UpstreamSession.wait_closed`."""
         return await self._transport.wait_closed()
 
+    @property
+    def calls_need_listing(self) -> bool:
+        """See `UpstreamSession.calls_need_listing`."""
+        return False
+
     def abandon(self) -> None:
         """See `UpstreamSession.abandon`."""
         self._transport.abandon()
@@ -180,7 +188,7 @@ class McpSession:
             return await self._pages(method, member, ttls_ms, scopes)
         # Without tools there is no listing; of the others the last good list stays.
         if member == "tools":
-            raise ConnectionLost(f"no answer to {method} within {limit_s:g} s", sent=True)
+            raise NoAnswer(f"no answer to {method} within {limit_s:g} s")
         raise TimeoutError(f"no answer within {limit_s:g} s")
 
     async def _pages(

@@ -8,6 +8,7 @@ from typing import Any
 
 import anyio
 
+from gateway.secrets import SECRETS
 from gateway.upstream.deadline import Deadline
 
 OnParams = Callable[[dict[str, Any]], None]
@@ -77,7 +78,8 @@ class RequestCallbacks:
         if self.deadline is not None:
             self.deadline.extend()
         if self.on_progress is not None:
-            self.on_progress(params)
+            # Numbers hold no secret, and most notifications have nothing else.
+            self.on_progress(SECRETS.scrub_value(params) if "message" in params else params)
 
     def hold(self) -> None:
         """Stop the deadline while a person is asked."""

@@ -35,6 +35,7 @@ class RawListing:
     Attributes:
         refused: What should have become a tool and did not, with the reason.
         noted: What an operator should know of tools that did.
+        confirmed: The upstream gave an answer; without one, what it listed before is all that is known.
     """
 
     tools: list[Any] | None
@@ -44,6 +45,7 @@ class RawListing:
     scope: Literal["public", "private"]
     refused: tuple[ItemIssue, ...] = ()
     noted: tuple[ItemIssue, ...] = ()
+    confirmed: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +86,7 @@ class UpstreamSession(Protocol):
         independent_requests: A lost request is no sign that the others are, and only a failed request shows that
             the upstream is gone.
         announces_changes: Changes of its tools are announced right now, so that nobody has to poll for them.
+        calls_need_listing: No call can be sent before its tools were listed here.
     """
 
     # Read-only, so that an implementation may derive them.
@@ -99,6 +102,8 @@ class UpstreamSession(Protocol):
     def independent_requests(self) -> bool: ...
     @property
     def announces_changes(self) -> bool: ...
+    @property
+    def calls_need_listing(self) -> bool: ...
 
     async def fetch_listing(
         self, kinds: Collection[ListKind] = ALL_KINDS, *, limit_s: float, polled: bool = False

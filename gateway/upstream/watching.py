@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 _REOPEN_S: Final = 0.3
 # Streams that end at once in a row: then the server does not offer them, or is gone.
 _MAX_FAILURES: Final = 3
+# A proxy that ends idle streams waits for some seconds at least; what lives shorter was refused.
+_LASTING_S: Final = 1.0
 # Until then the stream before stays open too; a server that acknowledges nothing does not stop the change.
 _ACKNOWLEDGED_S: Final = 2.0
 
@@ -83,21 +85,23 @@ class Watcher:
 
     async def _keep_open(self, stream: Callable[[], Awaitable[None]], *, vital: bool) -> None:
         """Open a stream again whenever it ends; `vital` where without it changes would go unnoticed."""
-        failures = 0
+        failures, lost = 0, False
         while failures < _MAX_FAILURES:
+            opened_s, lost = anyio.current_time(), False
             try:
                 await stream()
-                # A stream that only carries extras is not opened for ever where it keeps ending.
-                failures = 0 if vital else failures + 1
+                # Neither a stream that only carries extras, nor one that ends as soon as it was opened, is opened for
+                # ever where it keeps ending.
+                lasted = anyio.current_time() - opened_s >= _LASTING_S
+                failures = 0 if vital and lasted else failures + 1
             except (RpcError, HttpStatusError):
-                # It offers no such stream: its lists are polled instead.
-                self.announces_changes = False
+                self._poll_instead()
                 return
             except SessionForgotten:
                 self._transport.fail("the upstream has forgotten the session")
                 return
             except ConnectionLost as error:
-                failures += 1
+                failures, lost = failures + 1, True
                 if not error.sent:
                     # It cannot even be reached: no call would be.
                     self._transport.fail(str(error))
@@ -106,8 +110,16 @@ class Watcher:
                 # What changed while no stream was open is found by listing again.
                 self._inbound.ports.on_list_changed(ALL_KINDS)
             await anyio.sleep(_REOPEN_S)
-        if vital:
+        if vital and lost:
             self._transport.fail("the stream of notifications keeps ending")
+        self._poll_instead()
+
+    def _poll_instead(self) -> None:
+        """Have the lists polled: no stream that announces their changes is to be had."""
+        if self.announces_changes:
+            self.announces_changes = False
+            # Nothing has changed, but whoever waits for announcements has to learn that there will be none.
+            self._inbound.ports.on_list_changed(())
 
     # what somebody subscribed to
 

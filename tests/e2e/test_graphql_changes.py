@@ -13,7 +13,7 @@ import anyio
 import pytest
 from faults.observing import eventually, until_server
 from support.callers import get_stream, handshake, listen_to, post_stream
-from support.gateways import RunningGateway, glance_again, running_gateway, text_of
+from support.gateways import COMMANDS, RunningGateway, glance_again, running_gateway, text_of
 from support.upstreams.graphql_running import GET_EMPLOYEE, HR_SDL, PLAIN, graphql_gateway, graphql_server
 
 NAME = "hr__get_employee"
@@ -222,7 +222,7 @@ async def test_a_changed_configuration_touches_only_what_it_is_about(tmp_path: P
 
 
 async def test_an_administrator_adds_and_removes_one(tmp_path: Path) -> None:
-    async with graphql_server(tmp_path, FILES) as server, running_gateway(tmp_path, {}) as gateway:
+    async with graphql_server(tmp_path, FILES) as server, running_gateway(tmp_path, {}, gateway=COMMANDS) as gateway:
         added = await gateway.admin("servers", "POST", {"name": "hr", **server.config(headers={"X-Api-Key": "k3y"})})
         assert added.status_code == 201, added.text
         await gateway.until_listed(NAME)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from e2e.lanes import Lane, direct_lane, entries
-from support.gateways import MODERN, running_gateway
+from support.gateways import COMMANDS, MODERN, running_gateway
 from support.hosts_connected import http_host
 from support.upstreams.full_running import full_http, full_stdio
 
@@ -120,7 +120,7 @@ async def test_every_page_of_every_list_is_taken(modern: bool, tmp_path: Path) -
 async def test_who_joins_or_leaves_changes_every_list_of_everybody(tmp_path: Path) -> None:
     first, second = (full_stdio(tmp_path, name, modern=True) for name in ("first", "second"))
     async with (
-        running_gateway(tmp_path, entries([first])) as gateway,
+        running_gateway(tmp_path, entries([first]), gateway=COMMANDS) as gateway,
         http_host(gateway.url, MODERN, gateway.client) as new,
         http_host(gateway.url, "2025-06-18", gateway.client) as old,
     ):

@@ -12,7 +12,7 @@ import anyio
 import httpx2
 import pytest
 from support.callers import handshake
-from support.gateways import RunningGateway, running_gateway
+from support.gateways import COMMANDS, RunningGateway, running_gateway
 from support.teams import each_worker, ready, running_team, until, workers_of
 from support.upstreams.running import scripted_http_server, scripted_stdio_server, tool
 
@@ -34,7 +34,7 @@ async def test_servers_added_and_removed_anywhere_are_so_at_every_worker(tmp_pat
     local, _ = scripted_stdio_server(tmp_path, "local", tools=[ECHO])
     async with (
         scripted_http_server(tmp_path, "up", tools=[ECHO]) as up,
-        running_team(tmp_path, {}) as gateway,
+        running_team(tmp_path, {}, gateway=COMMANDS) as gateway,
         each_worker(gateway) as workers,
     ):
         for index, one in enumerate(workers):

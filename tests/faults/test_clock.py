@@ -12,7 +12,7 @@ import anyio
 import pytest
 from faults.observing import calling, eventually, until_server
 from support.callers import handshake
-from support.gateways import RunningGateway, running_gateway, text_of
+from support.gateways import COMMANDS, RunningGateway, running_gateway, text_of
 from support.upstreams.running import builtin_tools, rescript, scripted_http_server, scripted_stdio_server
 
 YEARS_S = 10 * 365 * 24 * 3600
@@ -63,7 +63,7 @@ async def test_jumps_of_the_wall_clock_change_no_deadline_no_session_and_no_age(
     stdio, record = scripted_stdio_server(tmp_path, "up", tools=tools)
     async with scripted_http_server(tmp_path, "web", tools=tools) as web:
         servers = {"up": {**stdio, "callTimeout": 2}, "web": {**web.config, "callTimeout": 2}}
-        async with running_gateway(tmp_path, servers, environment=clock.environment) as gateway:
+        async with running_gateway(tmp_path, servers, environment=clock.environment, gateway=COMMANDS) as gateway:
             await gateway.until_listed("up__echo", "web__echo")
             session = await handshake(gateway)
             years = {int(await seen_by(gateway))}
@@ -102,7 +102,7 @@ async def test_a_snapshot_from_the_future_is_used_and_has_no_negative_age(tmp_pa
     clock = Clock(tmp_path)
     server, record = scripted_stdio_server(tmp_path, "up", tools=builtin_tools("echo"))
     clock.set(YEARS_S)
-    async with running_gateway(tmp_path, {"up": server}, environment=clock.environment) as gateway:
+    async with running_gateway(tmp_path, {"up": server}, environment=clock.environment, gateway=COMMANDS) as gateway:
         await gateway.until_listed("up__echo")
         await eventually((gateway.state_dir / "snapshot.json").exists)
         assert await gateway.stop() == 0
@@ -110,7 +110,9 @@ async def test_a_snapshot_from_the_future_is_used_and_has_no_negative_age(tmp_pa
         clock.set(offset_s)
         starts = len(record.starts())
         rescript(server, record, faults={"silent": True})
-        async with running_gateway(tmp_path, {"up": server}, environment=clock.environment) as gateway:
+        async with running_gateway(
+            tmp_path, {"up": server}, environment=clock.environment, gateway=COMMANDS
+        ) as gateway:
             assert "up__echo" in await gateway.tools()
             row = await until_server(gateway, "up", lambda row: row["origin"] == "snapshot")
             assert least_s <= row["ageSeconds"] < 3 * YEARS_S, row

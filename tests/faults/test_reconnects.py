@@ -9,7 +9,7 @@ import anyio
 from faults.observing import calling
 from support.callers import call_of, hello, running_host
 from support.gateways import running_gateway, text_of
-from support.upstreams.running import Recording, builtin_tools, rescript, scripted_stdio_server
+from support.upstreams.running import Recording, builtin_tools, rescript, scripted_stdio_server, tool
 
 TOOLS = builtin_tools("exit", "sleep", "echo")
 CROWD = 20
@@ -76,3 +76,19 @@ async def test_a_slow_call_to_a_child_survives_that_it_is_discovered_again(tmp_p
             assert not answers
         assert answers[0].get("structuredContent") == {"seconds": 1}, answers
         assert len(record.starts()) == 1
+
+
+async def test_calls_go_on_where_only_the_list_fails_after_a_restart_and_the_list_comes_back(tmp_path: Path) -> None:
+    tools = builtin_tools("echo", "exit")
+    server, record = scripted_stdio_server(tmp_path, "up", tools=tools, list_changed=True)
+    async with running_gateway(tmp_path, {"up": server}) as gateway:
+        await gateway.until_listed("up__echo")
+        error = {"code": -32000, "message": "the database is starting", "on": ["tools/list"], "calls": 2}
+        rescript(server, record, tools=[*tools, tool("more")], list_changed=True, faults={"error": error})
+        await gateway.call("up__exit")
+        for number in range(3):
+            assert (await gateway.call("up__echo", {"n": number}))["structuredContent"] == {"n": number}
+        assert "listing failed: the database is starting" in gateway.logged() + str(await gateway.server("up"))
+        assert "up__more" in await gateway.until_listed("up__echo", "up__more")
+        row = await gateway.server("up")
+        assert (row["state"], row["epoch"], row["lastError"], row["tools"]) == ("ready", 2, None, 3)

@@ -14,7 +14,10 @@ import pytest
 from anyio.abc import SocketStream
 from faults.observing import MIB, calling, rss_of, until_server
 from support.gateways import glance_again, running_gateway, text_of
+from support.raw_http import Peer, mcp_answer, message_of, serving
 from support.upstreams.running import builtin_tools, scripted_http_server, scripted_stdio_server
+
+from gateway.upstream.breaker import FAILURES_TO_OPEN, OPEN_S
 
 OK = b"HTTP/1.1 200 OK\r\n"
 JSON = OK + b"content-type: application/json\r\n"
@@ -170,3 +173,63 @@ async def test_calls_beyond_the_bound_are_refused_with_words_and_slots_are_given
             assert not answers
         assert record.calls("echo") == []
         assert "isError" not in await gateway.call("s__echo")
+
+
+@pytest.mark.parametrize("late_ms", [0, 5])
+async def test_a_second_answer_on_a_kept_connection_reaches_no_later_call(tmp_path: Path, late_ms: int) -> None:
+    sent = 0
+
+    async def twice(peer: Peer) -> None:
+        nonlocal sent
+        while True:
+            message = message_of(await peer.request())
+            if message.get("method") != "tools/call":
+                peer.say(mcp_answer(message))
+                continue
+            sent += 1
+            peer.say(mcp_answer(message, {"content": [{"type": "text", "text": f"answer {sent}"}]}))
+            # At once under ids that the next calls may have, too; later that would be an answer like any other.
+            if late_ms:
+                await anyio.sleep(late_ms / 1000)
+            for ahead in range(1 if late_ms else 5):
+                forged = {**message, "id": message["id"] + ahead}
+                peer.say(mcp_answer(forged, {"content": [{"type": "text", "text": "forged"}]}))
+
+    async with (
+        serving(twice) as site,
+        running_gateway(tmp_path, {"h": {"url": site.url}, "g": {"url": site.url}}) as gateway,
+    ):
+        await gateway.until_listed("h__echo", "g__echo")
+        for number in range(1, 31):
+            result = await gateway.call("h__echo" if number % 2 else "g__echo")
+            # On its way already when the late answer came: only that is an answer to be seen, and it is refused.
+            if not (late_ms and result.get("isError") and "another request's id" in text_of(result)):
+                assert text_of(result) == f"answer {number}"
+
+
+@pytest.mark.heavy  # it waits for the breaker to let a probe through
+async def test_calls_that_are_lost_one_after_another_leave_the_server_alone_until_it_answers_again(
+    tmp_path: Path,
+) -> None:
+    lost = 0
+
+    async def losing(peer: Peer) -> None:
+        nonlocal lost
+        while True:
+            message = message_of(await peer.request())
+            if message.get("method") == "tools/call" and lost < FAILURES_TO_OPEN:
+                lost += 1
+                return
+            peer.say(mcp_answer(message))
+
+    async with serving(losing) as site, running_gateway(tmp_path, {"h": {"url": site.url}}) as gateway:
+        await gateway.until_listed("h__echo")
+        for _ in range(FAILURES_TO_OPEN):
+            assert "outcome is unknown" in text_of(await gateway.call("h__echo"))
+        refused = await gateway.call("h__other")
+        assert f"has failed {FAILURES_TO_OPEN} times in a row" in text_of(refused)
+        assert "Nothing was sent" in text_of(refused)
+        with anyio.fail_after(OPEN_S + 3):
+            while (await gateway.call("h__other")).get("isError"):
+                await anyio.sleep(0.1)
+        assert text_of(await gateway.call("h__echo")) == "done"

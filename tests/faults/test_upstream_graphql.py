@@ -11,7 +11,7 @@ import anyio
 import pytest
 from faults.observing import MIB, calling, eventually, rss_of, until_server
 from support.callers import call_of
-from support.gateways import glance_again, running_gateway, text_of
+from support.gateways import COMMANDS, glance_again, running_gateway, text_of
 from support.upstreams.graphql_running import GET_EMPLOYEE, HR_SDL, PLAIN, graphql_gateway, graphql_server
 from support.upstreams.running import builtin_tools, scripted_stdio_server
 
@@ -127,7 +127,7 @@ BROKEN_INTROSPECTIONS: tuple[tuple[dict[str, Any], str], ...] = (
 async def test_an_introspection_that_goes_wrong_is_told_and_costs_no_other_server(tmp_path: Path) -> None:
     async with graphql_server(tmp_path, FILES) as server:
         servers = {"file": server.config(**server.schema_file)}
-        async with running_gateway(tmp_path, servers) as gateway:
+        async with running_gateway(tmp_path, servers, gateway=COMMANDS) as gateway:
             await gateway.until_listed("file__fire")
             for fault, told in BROKEN_INTROSPECTIONS:
                 before = rss_of(gateway.process.pid)

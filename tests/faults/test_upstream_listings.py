@@ -8,7 +8,7 @@ from typing import Any
 
 import anyio
 from faults.observing import MIB, Announcements, announcements, eventually, rss_of, until_server
-from support.gateways import RunningGateway, glance_again, running_gateway, text_of
+from support.gateways import COMMANDS, RunningGateway, glance_again, running_gateway, text_of
 from support.upstreams.running import (
     builtin_tools,
     rescript,
@@ -33,7 +33,7 @@ async def test_a_restart_with_other_tools_is_listed_and_announced_once(tmp_path:
     after = [tool("send", "to", "title"), *builtin_tools("exit")]
     server, record = scripted_stdio_server(tmp_path, "s", tools=before)
     other, _ = scripted_stdio_server(tmp_path, "other", tools=builtin_tools("echo"))
-    async with running_gateway(tmp_path, {"s": server}) as gateway:
+    async with running_gateway(tmp_path, {"s": server}, gateway=COMMANDS) as gateway:
         await gateway.until_listed("s__send")
         async with announcements(gateway) as told:
             rescript(server, record, tools=after)
@@ -61,7 +61,7 @@ async def test_a_reconnect_with_the_same_tools_in_other_words_announces_nothing(
     die = builtin_tools("exit")
     server, record = scripted_stdio_server(tmp_path, "s", tools=[first, second, *die])
     other, _ = scripted_stdio_server(tmp_path, "other", tools=builtin_tools("echo"))
-    async with running_gateway(tmp_path, {"s": server}) as gateway:
+    async with running_gateway(tmp_path, {"s": server}, gateway=COMMANDS) as gateway:
         await gateway.until_listed("s__first")
         names = [name for name in await gateway.tools() if name.startswith("s__")]
         async with announcements(gateway) as told:
@@ -88,7 +88,7 @@ async def test_a_change_without_a_restart_is_listed_within_a_second(tmp_path: Pa
         scripted_http_server(tmp_path, "e", **script, legacy_sse_only=True) as old,
     ):
         servers = {"s": stdio, "m": modern, "h": http.config, "n": new.config, "e": old.config}
-        async with running_gateway(tmp_path, servers) as gateway:
+        async with running_gateway(tmp_path, servers, gateway=COMMANDS) as gateway:
             await gateway.until_listed(*(f"{name}__one" for name in servers))
             await new.recording.until(lambda seen: seen.events("stream"))
             await http.recording.until(lambda seen: seen.events("stream"))
@@ -114,16 +114,19 @@ async def test_a_failed_listing_keeps_the_last_good_one_and_says_why(tmp_path: P
     script: dict[str, Any] = {"tools": builtin_tools("exit", "echo")}
     server, record = scripted_stdio_server(tmp_path, "s", **script)
     failing = {"error": {"code": -32000, "message": "the disk is full", "on": ["tools/list"]}}
-    async with running_gateway(tmp_path, {"s": server}) as gateway:
+    async with running_gateway(tmp_path, {"s": server}, gateway=COMMANDS) as gateway:
         good = await gateway.until_listed("s__echo")
         rescript(server, record, **script, faults=failing)
         await gateway.call("s__exit")
         row = await until_server(gateway, "s", lambda row: row["lastError"] and "disk is full" in row["lastError"])
         assert row["stale"]
         assert await gateway.tools() == good
+        # What cannot be listed can still be called.
+        assert "isError" not in await gateway.call("s__echo")
         rescript(server, record, **script)
-        row = await until_server(gateway, "s", lambda row: row["state"] == "ready")
-        assert row["lastError"] is None
+        await gateway.call("s__exit")
+        row = await until_server(gateway, "s", lambda row: row["epoch"] == 3)
+        assert (row["state"], row["lastError"], row["stale"]) == ("ready", None, False)
         assert "isError" not in await gateway.call("s__echo")
 
 
@@ -132,7 +135,7 @@ async def test_a_relisting_that_fails_while_connected_keeps_the_last_good_one(tm
     script: dict[str, Any] = {"tools": builtin_tools("echo")}
     async with (
         scripted_http_server(tmp_path, "h", **script) as http,
-        running_gateway(tmp_path, {"h": http.config}) as gateway,
+        running_gateway(tmp_path, {"h": http.config}, gateway=COMMANDS) as gateway,
     ):
         good = await gateway.until_listed("h__echo")
         await http.restart(**script, faults=once, sessions=False)
@@ -150,7 +153,7 @@ async def test_endless_and_repeated_cursors_are_bounded_and_long_lists_are_whole
     new, new_record = scripted_stdio_server(tmp_path, "b", tools=[tool("echo")], faults={"cursor_loop": "new"})
     many = [tool(f"tool{number}") for number in range(300)]
     paged, _ = scripted_stdio_server(tmp_path, "c", tools=many, faults={"page_size": 7})
-    async with running_gateway(tmp_path, {"a": same, "b": new, "c": paged}) as gateway:
+    async with running_gateway(tmp_path, {"a": same, "b": new, "c": paged}, gateway=COMMANDS) as gateway:
         tools = await gateway.until_listed("a__echo", "b__echo", "c__tool299")
         assert len(tools) == 302
         assert len(same_record.requests("tools/list")) <= 3
@@ -190,7 +193,7 @@ async def test_hostile_definitions_cost_their_own_place_at_most(tmp_path: Path) 
         ]
         hostile, _ = scripted_stdio_server(tmp_path, "s", tools=tools)
         calm, _ = scripted_stdio_server(tmp_path, "c", tools=builtin_tools("echo"))
-        async with running_gateway(tmp_path, {"s": hostile, "c": calm}) as gateway:
+        async with running_gateway(tmp_path, {"s": hostile, "c": calm}, gateway=COMMANDS) as gateway:
             listed = await gateway.until_listed("s__fine", "c__echo", within_s=20)
             assert len(listed) == len({re.sub(r"[-_]+", "_", name).lower() for name in listed})
             assert all(re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*", name) for name in listed)
@@ -216,7 +219,7 @@ async def test_a_server_that_is_added_is_listed_and_callable_without_another_lis
     first, _ = scripted_stdio_server(tmp_path, "first", tools=builtin_tools("echo"))
     added, _ = scripted_stdio_server(tmp_path, "added", tools=builtin_tools("echo"))
     nowhere = {"type": "http", "url": f"http://127.0.0.1:{unused_port()}/mcp", "callTimeout": 1}
-    async with running_gateway(tmp_path, {"first": first}) as gateway:
+    async with running_gateway(tmp_path, {"first": first}, gateway=COMMANDS) as gateway:
         await gateway.until_listed("first__echo")
         async with announcements(gateway) as told:
             assert (await gateway.admin("servers", "POST", {"name": "added", **added})).status_code == 201
@@ -235,7 +238,7 @@ async def test_a_server_that_is_added_is_listed_and_callable_without_another_lis
 
 async def test_an_upstream_that_never_lists_its_tools_is_named_without_a_traceback(tmp_path: Path) -> None:
     mute, _ = scripted_stdio_server(tmp_path, "m", tools=builtin_tools("echo"), faults={"hang": {"on": ["tools/list"]}})
-    async with running_gateway(tmp_path, {"m": {**mute, "connectTimeout": 1}}) as gateway:
+    async with running_gateway(tmp_path, {"m": {**mute, "connectTimeout": 1}}, gateway=COMMANDS) as gateway:
         row = await until_server(gateway, "m", lambda row: row["lastError"])
         assert "no answer to tools/list within 1 s" in row["lastError"]
         assert "Traceback" not in gateway.logged()

@@ -11,7 +11,7 @@ from typing import Any
 import anyio
 import pytest
 from faults.observing import MIB, calling, rss_of, until_server
-from support.gateways import RunningGateway, running_gateway
+from support.gateways import COMMANDS, RunningGateway, running_gateway
 from support.upstreams.running import builtin_tools, scripted_http_server, scripted_stdio_server, tool
 
 pytestmark = pytest.mark.heavy
@@ -103,7 +103,7 @@ async def test_no_broken_upstream_delays_a_healthy_one_by_a_tenth_of_a_second(
     crowded, _ = scripted_stdio_server(tmp_path, "crowded", tools=many)
     async with scripted_http_server(tmp_path, "web", **script) as web:
         servers = {"bad": {**bad, "callTimeout": 2}, "web": {**web.config, "callTimeout": 2}, "good": good}
-        async with running_gateway(tmp_path, servers) as gateway:
+        async with running_gateway(tmp_path, servers, gateway=COMMANDS) as gateway:
             await gateway.until_listed("bad__exit", "web__reset", "good__echo")
             alone = await calls_until(gateway, lambda: True)
 

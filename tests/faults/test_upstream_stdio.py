@@ -77,6 +77,29 @@ async def test_only_a_tool_marked_as_repeatable_is_sent_again_after_a_crash(tmp_
         assert len(always_record.calls("look")) == 2
 
 
+async def test_annotations_that_do_not_mark_a_tool_as_repeatable_never_have_it_sent_twice(tmp_path: Path) -> None:
+    hints: dict[str, dict[str, Any]] = {
+        "writes": {"readOnlyHint": False},
+        "destroys": {"destructiveHint": True, "openWorldHint": True},
+        "gentle": {"destructiveHint": False},
+        "titled": {"title": "Look", "idempotentHint": False},
+        "wordy": {"readOnlyHint": "true", "idempotentHint": 1},
+        "empty": {},
+    }
+    tools = [{**tool(name), "annotations": annotations} for name, annotations in hints.items()]
+    servers, records = {}, {}
+    for name in hints:
+        servers[name], records[name] = scripted_stdio_server(tmp_path, name, tools=tools, behaviours={name: "exit"})
+    async with running_gateway(tmp_path, servers) as gateway:
+        for name in hints:
+            await gateway.until_listed(f"{name}__{name}")
+            lost = await gateway.call(f"{name}__{name}", {"a": 1})
+            assert lost["isError"]
+            assert "it was not repeated" in text_of(lost)
+            await until_server(gateway, name, lambda row: row["state"] == "ready" and row["epoch"] == 2)
+            assert len(records[name].calls()) == 1
+
+
 async def test_arguments_that_the_upstream_refuses_are_never_sent_again(tmp_path: Path) -> None:
     refusing = {"error": {"code": -32602, "message": "no such date"}}
     server, record = scripted_stdio_server(tmp_path, "s", tools=[marked("look")], faults=refusing)

@@ -61,7 +61,7 @@ class Recorder:
         self.host_check.check(head)
         return self
 
-    def admit(self, head: RequestHead) -> None:
+    def admit(self, head: RequestHead, peer: str) -> None:
         """Take everything."""
 
     def answer(self, head: RequestHead, admitted: object, body: bytes, responder: Responder, peer: str) -> None:

@@ -198,6 +198,7 @@ def test_servers_asks_the_admin_api_with_the_token_of_the_state_directory(
 ) -> None:
     monkeypatch.delenv("TYPEGATE_ADMIN_TOKEN", raising=False)
     (tmp_path / "admin-token").write_text("tok\n")
+    (tmp_path / "admin-token").chmod(0o600)
     rows = [{"name": "bank", "type": "stdio", "state": "ready", "tools": 1, "auth": False, "lastError": None}]
     answer = (200, "application/json", json.dumps({"servers": rows}))
     with answering(answer, answer) as server:

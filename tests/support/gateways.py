@@ -20,6 +20,8 @@ from anyio.abc import Process
 MODERN = "2026-07-28"
 META = "io.modelcontextprotocol/"
 TOKEN = "admin-token-of-the-test"
+# Of a gateway whose administrators may add servers that are programs.
+COMMANDS = {"admin": {"allowCommands": True}}
 _ROOT = Path(__file__).parents[2]
 
 

@@ -49,6 +49,12 @@ class GraphqlConfig(HeadersConfig):
         """See `ServerConfig.plain_nulls`."""
         return self.nullable == "plain"
 
+    @property
+    def local_keys(self) -> tuple[str, ...]:
+        """See `ServerConfig.local_keys`."""
+        paths = (("operations", self.operations), ("schema", self.schema_file))
+        return tuple(key for key, path in paths if path is not None)
+
     def check_entry(self, entry: Mapping[str, Any]) -> None:
         """See `ServerConfig.check_entry`."""
         for key in ("command", "url"):

@@ -31,6 +31,11 @@ class StdioConfig(ServerConfig):
     cwd: str | None = None
     """stdio: working directory of the program; by default the gateway's."""
 
+    @property
+    def local_keys(self) -> tuple[str, ...]:
+        """See `ServerConfig.local_keys`."""
+        return ("command",)
+
     def check_entry(self, entry: Mapping[str, Any]) -> None:
         """See `ServerConfig.check_entry`."""
         if entry.get("url") is not None:

@@ -34,15 +34,15 @@ class AsgiHandler:
     """
 
     def __init__(
-        self, app: AsgiApp, *, max_body_bytes: int, check: Callable[[RequestHead], None] = lambda head: None
+        self, app: AsgiApp, *, max_body_bytes: int, check: Callable[[RequestHead, str], None] = lambda head, peer: None
     ) -> None:
         self._app = app
         self._check = check
         self.max_body_bytes = max_body_bytes
 
-    def admit(self, head: RequestHead) -> None:
+    def admit(self, head: RequestHead, peer: str) -> None:
         """Refuse a request whose body is not worth reading."""
-        self._check(head)
+        self._check(head, peer)
 
     def answer(self, head: RequestHead, admitted: object, body: bytes, responder: Responder, peer: str) -> None:
         """Have the application answer. Who leaves does not interrupt it: a change is made whole or not at all."""

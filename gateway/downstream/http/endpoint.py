@@ -139,7 +139,7 @@ class McpEndpoint:
 
     # the head
 
-    def admit(self, head: RequestHead) -> _Admitted:
+    def admit(self, head: RequestHead, peer: str = "") -> _Admitted:
         """Judge a request by its head: nobody's body is read before it is known who sends it.
 
         Raises:

@@ -71,7 +71,7 @@ class Handler(Protocol):
     @property
     def max_body_bytes(self) -> int: ...
 
-    def admit(self, head: RequestHead) -> Admission | None:
+    def admit(self, head: RequestHead, peer: str) -> Admission | None:
         """Judge a request by its head, before its body is read; what this returns is handed to `answer`.
 
         Raises:
@@ -379,7 +379,7 @@ class HttpProtocol(asyncio.Protocol):
             if not self._served:
                 raise RequestRefused(503, "Too many connections", [(b"retry-after", b"1")], close=True)
             handler = self._router.route(head)
-            admitted = handler.admit(head)
+            admitted = handler.admit(head, self._peer)
             length = head.content_length
             if length is not None and length > handler.max_body_bytes:
                 raise _too_large(handler.max_body_bytes, close=length > DISCARDED_BYTES)

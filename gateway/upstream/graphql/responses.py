@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from gateway import wire
-from gateway.errors import ConnectionLost, HttpStatusError
+from gateway.errors import HttpStatusError, UnusableAnswer
 from gateway.upstream.graphql.endpoint import HttpAnswer
 from registry.schema.display_text import excerpt
 
@@ -42,7 +42,7 @@ def response_of(answer: HttpAnswer) -> dict[str, Any]:
         except wire.MalformedJson as error:
             # Of an error page the status is the reason, not its form.
             if answer.status < 300:
-                raise ConnectionLost(f"the answer is not JSON ({excerpt(str(error), 200)})", sent=True) from None
+                raise UnusableAnswer(f"the answer is not JSON ({excerpt(str(error), 200)})") from None
     # Whatever the status: under `application/json` request errors may come with 200 or 400.
     if isinstance(response, dict) and ("data" in response or _errors(response)):
         return response
@@ -50,7 +50,7 @@ def response_of(answer: HttpAnswer) -> dict[str, Any]:
         moved = "a redirect is not followed" if answer.status < 400 else ""
         raise HttpStatusError(answer.status, moved)
     kind = excerpt(answer.content_type, 100) or "of no type"
-    raise ConnectionLost(f"the answer is no GraphQL response ({kind})", sent=True)
+    raise UnusableAnswer(f"the answer is no GraphQL response ({kind})")
 
 
 def is_request_error(response: dict[str, Any]) -> bool:
@@ -77,7 +77,7 @@ def result_of(response: dict[str, Any]) -> dict[str, Any]:
         result["structuredContent"] = data
     elif data is not None or not errors:
         # Neither a result nor a reason: its outcome is as unknown as after a lost connection.
-        raise ConnectionLost("the answer is a GraphQL response with neither data nor errors", sent=True)
+        raise UnusableAnswer("the answer is a GraphQL response with neither data nor errors")
     if isinstance(response.get("extensions"), dict):
         meta[EXTENSIONS_KEY] = response["extensions"]
     if meta:
@@ -91,7 +91,7 @@ def _text(value: dict[str, Any]) -> str:
     try:
         return wire.dumps(value).decode()
     except wire.MalformedJson as error:
-        raise ConnectionLost(f"the answer cannot be passed on ({error})", sent=True) from None
+        raise UnusableAnswer(f"the answer cannot be passed on ({error})") from None
 
 
 def error_text(errors: list[Any]) -> str:

@@ -122,6 +122,11 @@ class GraphqlSession:
         await anyio.sleep_forever()
         raise AssertionError("unreachable")
 
+    @property
+    def calls_need_listing(self) -> bool:
+        """See `UpstreamSession.calls_need_listing`; the documents that calls send are known from it."""
+        return self._builder.tool_set is None
+
     def abandon(self) -> None:
         """See `UpstreamSession.abandon`."""
         self.abandoned = True

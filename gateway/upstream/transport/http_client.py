@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Final
 from urllib.parse import urljoin, urlsplit
 
-from gateway.errors import ConnectionLost, HttpStatusError
+from gateway.errors import ConnectionLost, HttpStatusError, UnusableAnswer
 from gateway.upstream.transport.bounds import MAX_MESSAGE_BYTES
 from gateway.upstream.transport.http_connection import HttpConnection
 
@@ -107,7 +107,7 @@ class Response:
         while True:
             size_bytes += connection.take_into(parts)
             if size_bytes > limit_bytes:
-                raise ConnectionLost(f"the answer is larger than {limit_bytes} bytes", sent=True)
+                raise UnusableAnswer(f"the answer is larger than {limit_bytes} bytes")
             if connection.complete:
                 return parts[0] if len(parts) == 1 else b"".join(parts)
             if connection.lost is not None:
@@ -196,7 +196,7 @@ class HttpClient:
                 headers, status = connection.headers, connection.status
                 # A small compressed body may be a huge one.
                 if headers.get("content-encoding", "identity") != "identity":
-                    raise ConnectionLost("the answer is compressed, which was not asked for", sent=True)
+                    raise UnusableAnswer("the answer is compressed, which was not asked for")
             except BaseException:
                 connection.abort()
                 raise
@@ -223,7 +223,8 @@ class HttpClient:
         while idle:
             connection = idle.pop()
             # The newest first: the older ones are the likeliest to be closed by their server.
-            if connection.alive and asyncio.get_running_loop().time() - connection.idle_since_s < IDLE_S:
+            fresh = asyncio.get_running_loop().time() - connection.idle_since_s < IDLE_S
+            if fresh and connection.alive and connection.is_quiet:
                 connection.reset()
                 return connection
             connection.abort()

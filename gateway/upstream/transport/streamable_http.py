@@ -15,7 +15,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from gateway import wire
-from gateway.errors import ConnectionLost, GatewayError, HttpStatusError, SessionForgotten
+from gateway.errors import ConnectionLost, GatewayError, HttpStatusError, SessionForgotten, UnusableAnswer
 from gateway.upstream.transport.event_stream import EventParser
 from gateway.upstream.transport.http_client import HttpClient, Response, header_lines
 from gateway.upstream.transport.invalid_json import repaired_response
@@ -54,6 +54,10 @@ _FORGOTTEN: Final = (
     "unknown session",
 )
 
+# One row for the whole process: sessions of one origin share connections, and an answer that a server sends late must
+# not look like that to another session's request.
+_ids: Final = itertools.count(1)
+
 
 class StreamableHttpTransport:
     """See `Transport`. The session, where a server wants one, is the id that its answer to `initialize` gave."""
@@ -69,7 +73,6 @@ class StreamableHttpTransport:
         self._url = url
         self._on_message = on_message
         self._group = group
-        self._ids = itertools.count(1)
         self._background = 0
         self._closed = anyio.Event()
         self._reason = "the connection is closed"
@@ -98,10 +101,9 @@ class StreamableHttpTransport:
         on_pause: OnPause | None = None,
     ) -> Any:
         """See `Transport.request`."""
-        request_id = next(self._ids)
+        request_id = next(_ids)
         if on_progress is not None:
             params = with_progress_token(params, request_id)
-        # Unique over the connection, as tokens of progress have to be; answers need no id to be found.
         body = wire.dumps({"jsonrpc": "2.0", "id": request_id, "method": method, "params": params})
         finished = False
         try:
@@ -193,6 +195,9 @@ class StreamableHttpTransport:
     ) -> dict[str, Any]:
         if response.status == 404 and self.session_id is not None:
             raise SessionForgotten("the upstream has forgotten the session")
+        if response.status in (401, 403):
+            # Whatever its body holds: servers repeat there what they were sent, credentials included.
+            raise HttpStatusError(response.status, _reason_phrase(response.status))
         kind = response.content_type
         if kind == "text/event-stream" and response.status == 200:
             async for message in self._resumed_messages(response, method, on_pause):
@@ -218,20 +223,22 @@ class StreamableHttpTransport:
                 if response.status < 400:
                     parsed = await repaired_response(body, method)
                     if parsed is None:
-                        raise ConnectionLost(f"the answer is not JSON ({error})", sent=True) from None
+                        raise UnusableAnswer(f"the answer is not JSON ({error})") from None
         message = parsed if isinstance(parsed, dict) else {}
         if "error" in message or "result" in message:
             if response.status < 400:
-                # An error may have no id: the server could not read the request.
-                if message.get("id") != request_id and "error" not in message:
-                    raise ConnectionLost("the answer carries another request's id", sent=True)
+                if message.get("id") != request_id and ("error" not in message or type(message.get("id")) is int):
+                    # An error may have no id, or one in words: the server could not read the request. Any other
+                    # id makes it a late answer, after which the connection would be one answer behind for ever.
+                    response.connection.fail("the answer carries another request's id")
+                    raise UnusableAnswer("the answer carries another request's id")
                 return message
             # Under an error status only a JSON-RPC error counts: frameworks have an `error` of their own.
             if isinstance(message.get("error"), dict) and "code" in message["error"]:
                 return message
         if response.status >= 300:
             raise HttpStatusError(response.status, _reason_phrase(response.status))
-        raise ConnectionLost("the answer is neither JSON nor an event stream", sent=True)
+        raise UnusableAnswer("the answer is neither JSON nor an event stream")
 
     async def _resumed_messages(
         self, response: Response, method: str, on_pause: OnPause | None

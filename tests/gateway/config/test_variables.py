@@ -12,7 +12,7 @@ from gateway.errors import ConfigError
 
 
 def expanded(text: str, folder: Path = Path(), **environ: str) -> Any:
-    return expand({"key": text}, environ=environ, file="gw.json", folder=folder)["key"]
+    return expand({"key": text}, environ=environ, file="gw.json", folder=folder, secrets=set())["key"]
 
 
 def fault(text: str, folder: Path = Path()) -> ConfigError:
@@ -83,9 +83,11 @@ def test_a_secret_file_that_cannot_be_read_is_named_without_its_content(tmp_path
 
 def test_strings_at_any_depth_are_replaced_and_the_path_is_told() -> None:
     root = {"a": [{"b.c": ["${X}", 1, None, True]}]}
-    assert expand(root, environ={"X": "y"}, file="f", folder=Path()) == {"a": [{"b.c": ["y", 1, None, True]}]}
+    assert expand(root, environ={"X": "y"}, file="f", folder=Path(), secrets=set()) == {
+        "a": [{"b.c": ["y", 1, None, True]}]
+    }
     with pytest.raises(ConfigError) as caught:
-        expand(root, environ={}, file="f", folder=Path())
+        expand(root, environ={}, file="f", folder=Path(), secrets=set())
     assert caught.value.key == 'a[0]["b.c"][0]'
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 import pytest
 from support.callers import call_of, hello, listen_to, running_host
-from support.gateways import META, envelope, running_gateway
+from support.gateways import COMMANDS, META, envelope, running_gateway
 from support.upstreams.running import builtin_tools, rescript, scripted_stdio_server, tool, unused_port
 
 CHANGED = "notifications/tools/list_changed"
@@ -98,7 +98,7 @@ async def test_the_session_is_renewed_when_the_gateway_comes_back(tmp_path: Path
             assert gateway.url in down["error"]["message"]
             assert (await host.answer(call_of("up__echo", {"a": 2}, request_id="down-2")))["error"]
             (tmp_path / "again").mkdir()
-            async with running_gateway(tmp_path / "again", {"up": server}, arguments=port) as other:
+            async with running_gateway(tmp_path / "again", {"up": server}, arguments=port, gateway=COMMANDS) as other:
                 await other.until_listed("up__echo")
                 with anyio.fail_after(15):
                     # Several requests find the session gone at once; it is renewed for all of them.

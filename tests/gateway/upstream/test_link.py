@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Collection
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,13 +17,16 @@ from gateway.errors import (
     ConnectionLost,
     GatewayError,
     HttpStatusError,
+    NoAnswer,
     RpcError,
     SessionForgotten,
+    UnusableAnswer,
     UpstreamLost,
     UpstreamProtocolError,
     UpstreamTimeout,
     UpstreamUnavailable,
 )
+from gateway.upstream import link as link_module
 from gateway.upstream.breaker import FAILURES_TO_OPEN
 from gateway.upstream.link import WAIT_FAILING_S, LinkPorts, UpstreamLink
 from gateway.upstream.link_states import Ready, Waiting
@@ -42,6 +45,7 @@ class FakeSession:
     listings: list[GatewayError] = field(default_factory=list)
     independent_requests: bool = True
     announces_changes: bool = True
+    calls_need_listing: bool = False
     protocol_version: str = "fake"
     instructions: str | None = None
     capabilities: dict[str, Any] = field(default_factory=dict)
@@ -91,6 +95,7 @@ class Upstream:
 
     attempts: list[FakeSession | Exception]
     lost: int = 0
+    has_listing: bool = False
     updates: list[str] = field(default_factory=list)
     listings: list[tuple[int, bool]] = field(default_factory=list)
 
@@ -116,7 +121,12 @@ class Upstream:
 
 @asynccontextmanager
 async def linked(upstream: Upstream, *, lists: bool = True, **limits: Any) -> AsyncIterator[UpstreamLink]:
-    ports = LinkPorts(on_listing=upstream.on_listing, on_lost=upstream.on_lost, on_update=upstream.on_update)
+    ports = LinkPorts(
+        on_listing=upstream.on_listing,
+        on_lost=upstream.on_lost,
+        on_update=upstream.on_update,
+        has_listing=lambda link: upstream.has_listing,
+    )
     config = StdioConfig(command="unused", **limits)
     link = UpstreamLink("up", config, upstream, ports, lists=lists, chance=lambda: 0.5)
     with anyio.fail_after(5):
@@ -278,31 +288,77 @@ async def test_calls_beyond_the_bound_are_refused_and_those_within_go_on() -> No
         assert await link.call(call()) == "ok"
 
 
-async def test_failures_in_a_row_are_answered_at_once_until_there_is_a_new_connection() -> None:
-    first = FakeSession([NOT_SENT] * FAILURES_TO_OPEN, held=anyio.Event(), independent_requests=False)
-    upstream = Upstream([first])
+async def test_failures_in_a_row_are_answered_at_once_for_some_seconds() -> None:
+    session = FakeSession([SENT] * 2 * FAILURES_TO_OPEN)
+    async with linked(Upstream([session])) as link:
+        for _ in range(FAILURES_TO_OPEN):
+            with pytest.raises(UpstreamLost):
+                await link.call(call())
+        for _ in range(3):
+            with pytest.raises(UpstreamUnavailable, match=f"has failed {FAILURES_TO_OPEN} times in a row"):
+                await link.call(call())
+        assert session.sent == FAILURES_TO_OPEN
+
+
+async def test_a_success_in_between_begins_the_row_anew() -> None:
+    almost = [SENT] * (FAILURES_TO_OPEN - 1)
+    session = FakeSession([*almost, RpcError(-1, "an answer"), *almost, "fine", *almost])
+    async with linked(Upstream([session])) as link:
+        for _ in range(3 * FAILURES_TO_OPEN - 1):
+            with suppress(UpstreamLost, RpcError):
+                await link.call(call())
+        assert await link.call(call()) == "ok"
+
+
+async def test_failures_on_one_connection_after_another_are_in_a_row_and_a_new_one_is_worth_one_probe() -> None:
+    sessions = [FakeSession([SENT], independent_requests=False) for _ in range(FAILURES_TO_OPEN + 1)]
+    async with linked(Upstream([*sessions, FakeSession(independent_requests=False)])) as link:
+        for number, session in enumerate(sessions):
+            if number:
+                await try_again(link)
+            await link.wait_ready(1)
+            # The last one is the probe; what comes beside it is refused.
+            with pytest.raises(UpstreamLost):
+                await link.call(call())
+            if number >= FAILURES_TO_OPEN - 1:
+                with pytest.raises(UpstreamUnavailable, match="times in a row"):
+                    await link.call(call())
+            session.closed.set()
+        await try_again(link)
+        await link.wait_ready(1)
+        assert await link.call(call()) == "ok"
+        assert await link.call(call()) == "ok"
+
+
+async def test_calls_that_a_lost_connection_takes_along_are_one_failure() -> None:
+    first = FakeSession([SENT] * 3 * FAILURES_TO_OPEN, held=anyio.Event(), independent_requests=False)
+    upstream = Upstream([first, FakeSession()])
     async with linked(upstream) as link, anyio.create_task_group() as group:
 
         async def fail() -> None:
-            with pytest.raises(UpstreamUnavailable):
+            with pytest.raises(UpstreamLost):
                 await link.call(call())
 
         await link.wait_ready(1)
-        for _ in range(FAILURES_TO_OPEN):
+        for _ in range(3 * FAILURES_TO_OPEN):
             group.start_soon(fail)
-        await until(lambda: first.sent == FAILURES_TO_OPEN)
+        await until(lambda: first.sent == 3 * FAILURES_TO_OPEN)
         assert first.held is not None
         first.held.set()
         await until(lambda: not first.answers)
-        with pytest.raises(UpstreamUnavailable, match=f"has failed {FAILURES_TO_OPEN} times in a row"):
-            await link.call(call())
-        group.cancel_scope.cancel()
-        upstream.attempts.append(FakeSession())
         first.closed.set()
-        with anyio.CancelScope(shield=True):
-            await try_again(link)
-            await link.wait_ready(1)
-            assert await link.call(call()) == "ok"
+        await try_again(link)
+        await link.wait_ready(1)
+        assert await link.call(call()) == "ok"
+
+
+async def test_answers_that_cannot_be_used_never_refuse_other_calls() -> None:
+    session = FakeSession([UnusableAnswer("it is too large")] * 2 * FAILURES_TO_OPEN)
+    async with linked(Upstream([session])) as link:
+        for _ in range(2 * FAILURES_TO_OPEN):
+            with pytest.raises(UpstreamLost, match="too large"):
+                await link.call(call())
+        assert await link.call(call()) == "ok"
 
 
 async def test_a_change_that_is_announced_lists_only_its_kind_and_a_refresh_lists_everything() -> None:
@@ -338,6 +394,57 @@ async def test_a_list_that_fails_later_keeps_the_connection_and_tells_why() -> N
         link.refresh()
         await until(lambda: len(upstream.listings) == 2)
         assert link.last_error is None
+
+
+@pytest.mark.parametrize(
+    "error", [RpcError(-1, "no list"), HttpStatusError(503, ""), NoAnswer("no answer"), UnusableAnswer("too large")]
+)
+async def test_a_first_list_that_fails_leaves_calls_working_on_the_one_before_and_is_tried_again(
+    error: GatewayError,
+) -> None:
+    session = FakeSession(listings=[error, error])
+    upstream = Upstream([session], has_listing=True)
+    async with linked(upstream) as link:
+        assert await link.call(call()) == "ok"
+        assert link.last_error == f"listing failed: {error}"
+        assert upstream.listings == [(1, False)]
+        # By itself, although this server announces what changes.
+        await until(lambda: link.last_error is None)
+        assert session.listed == [ALL_KINDS] * 3
+        assert link.epoch == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "has_listing", "needed"),
+    [
+        (RpcError(-1, "no list"), False, False),
+        (RpcError(-1, "no list"), True, True),
+        (HttpStatusError(401, "refused"), True, False),
+        (SENT, True, False),
+        (SessionForgotten("gone"), True, False),
+    ],
+)
+async def test_without_a_list_from_before_or_a_connection_that_works_there_is_none(
+    error: GatewayError, has_listing: bool, needed: bool
+) -> None:
+    session = FakeSession(listings=[error], calls_need_listing=needed)
+    async with linked(Upstream([session], has_listing=has_listing)) as link:
+        await until(lambda: isinstance(link.state, Waiting))
+        assert link.last_error == str(error)
+        assert link.epoch == 0
+
+
+async def test_where_changes_are_not_announced_any_more_the_list_is_polled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link_module, "POLL_S", 0.01)
+    monkeypatch.setattr(link_module, "_MIN_POLL_S", 0.01)
+    session = FakeSession()
+    async with linked(Upstream([session])) as link:
+        await link.wait_ready(1)
+        assert session.ports is not None
+        session.announces_changes = False
+        session.ports.on_list_changed(())
+        await until(lambda: len(session.listed) > 4)
+        assert set(session.listed) == {ALL_KINDS}
 
 
 async def test_a_list_that_shows_the_session_to_be_gone_makes_a_new_one() -> None:

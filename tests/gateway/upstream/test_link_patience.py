@@ -29,7 +29,7 @@ def test_failures_in_a_row_open_the_breaker_for_some_seconds(now_s: float, chanc
     breaker = Breaker()
     for chance in chances:
         assert breaker.admits(now_s)
-        breaker = breaker.failed(now_s, chance)
+        breaker = breaker.failed(now_s, chance, began_s=now_s)
     assert not breaker.admits(now_s)
     assert not breaker.admits(now_s + OPEN_S * 0.49)
     assert breaker.admits(now_s + OPEN_S)
@@ -40,12 +40,12 @@ def test_failures_in_a_row_open_the_breaker_for_some_seconds(now_s: float, chanc
 def test_one_probe_passes_and_the_others_wait_for_its_outcome(now_s: float, chance: float) -> None:
     breaker = Breaker()
     for _ in range(FAILURES_TO_OPEN):
-        breaker = breaker.failed(now_s, chance)
+        breaker = breaker.failed(now_s, chance, began_s=now_s)
     later_s = now_s + OPEN_S
     assert breaker.admits(later_s)
     breaker = breaker.probing(later_s)
     assert not breaker.admits(later_s)
-    assert not breaker.failed(later_s, chance).admits(later_s)
+    assert not breaker.failed(later_s, chance, began_s=later_s).admits(later_s)
     assert breaker.succeeded() == Breaker()
 
 
@@ -53,6 +53,26 @@ def test_one_probe_passes_and_the_others_wait_for_its_outcome(now_s: float, chan
 def test_any_answer_in_between_keeps_the_breaker_closed(now_s: float, outcomes: list[bool]) -> None:
     breaker, in_a_row = Breaker(), 0
     for failed in outcomes:
-        breaker = breaker.failed(now_s, 0.5) if failed else breaker.succeeded()
+        breaker = breaker.failed(now_s, 0.5, began_s=now_s) if failed else breaker.succeeded()
         in_a_row = in_a_row + 1 if failed else 0
         assert breaker.admits(now_s) == (in_a_row < FAILURES_TO_OPEN)
+
+
+@given(TIMES, CHANCES, st.integers(min_value=1, max_value=100))
+def test_calls_that_are_lost_together_are_one_failure(now_s: float, chance: float, together: int) -> None:
+    breaker = Breaker()
+    for _ in range(together):
+        breaker = breaker.failed(now_s + 1, chance, began_s=now_s)
+    assert breaker.failures == 1
+
+
+@given(TIMES, CHANCES, st.integers(min_value=0, max_value=FAILURES_TO_OPEN + 2))
+def test_a_new_connection_is_worth_one_probe_and_no_more(now_s: float, chance: float, failures: int) -> None:
+    breaker = Breaker()
+    for _ in range(failures):
+        breaker = breaker.failed(now_s, chance, began_s=now_s)
+    breaker = breaker.reconnected(now_s)
+    assert breaker.failures == failures
+    assert breaker.admits(now_s)
+    assert breaker.probing(now_s).admits(now_s) == (failures < FAILURES_TO_OPEN)
+    assert breaker.failed(now_s, chance, began_s=now_s).admits(now_s) == (failures + 1 < FAILURES_TO_OPEN)

@@ -7,7 +7,7 @@ from pathlib import Path
 import anyio
 import pytest
 from support.callers import call_of, get_stream, handshake, hello, listen_to, post_stream
-from support.gateways import META, envelope, glance_again, messages_of, running_gateway
+from support.gateways import COMMANDS, META, envelope, glance_again, messages_of, running_gateway
 from support.upstreams.running import builtin_tools, rescript, scripted_http_server, scripted_stdio_server, tool
 
 from gateway.access.principal import LOCAL, Principal
@@ -47,7 +47,7 @@ async def test_a_change_is_announced_to_the_stream_of_a_session(tmp_path: Path) 
 
 async def test_a_change_while_a_session_has_no_stream_is_told_when_it_opens_one(tmp_path: Path) -> None:
     server, _ = scripted_stdio_server(tmp_path, "up", tools=[tool("one")])
-    async with running_gateway(tmp_path, {}) as gateway:
+    async with running_gateway(tmp_path, {}, gateway=COMMANDS) as gateway:
         absent, present = await handshake(gateway), await handshake(gateway)
         async with get_stream(present) as stream:
             assert (await gateway.admin("servers", "POST", {"name": "up", "config": server})).status_code == 201

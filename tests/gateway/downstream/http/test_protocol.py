@@ -44,7 +44,7 @@ class Site:
         self.check(head)
         return self
 
-    def admit(self, head: RequestHead) -> None:
+    def admit(self, head: RequestHead, peer: str) -> None:
         if head.path == b"/refused":
             raise RequestRefused(403, "no")
 

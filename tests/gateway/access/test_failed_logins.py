@@ -1,0 +1,87 @@
+"""Failed log-ins are slowed down for the address they come from, within bounded memory."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from gateway.access.failed_logins import FREE_ATTEMPTS, FailedLogins
+
+
+class Clock:
+    """A time that the test sets."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def failing(logins: FailedLogins, peer: str, times: int) -> None:
+    for _ in range(times):
+        logins.failed(peer)
+
+
+def test_each_failure_after_the_first_ones_makes_its_address_wait_longer_up_to_a_minute() -> None:
+    clock = Clock()
+    logins = FailedLogins(clock)
+    failing(logins, "192.0.2.1:1000", FREE_ATTEMPTS - 1)
+    assert logins.wait_s("192.0.2.1:1001") == 0
+    waits = []
+    for port in range(10):
+        logins.failed(f"192.0.2.1:{port}")
+        waits.append(logins.wait_s("192.0.2.1:7"))
+        clock.now_s += waits[-1]
+        assert logins.wait_s("192.0.2.1:7") == 0
+    assert waits == [1, 2, 4, 8, 16, 32, 60, 60, 60, 60]
+    assert logins.wait_s("192.0.2.2:7") == 0
+
+
+def test_a_success_and_a_long_silence_make_an_address_begin_anew() -> None:
+    clock = Clock()
+    logins = FailedLogins(clock)
+    failing(logins, "192.0.2.1:1", 20)
+    logins.succeeded("192.0.2.1:2")
+    assert logins.wait_s("192.0.2.1:1") == 0
+    assert len(logins) == 0
+    failing(logins, "192.0.2.1:1", 20)
+    clock.now_s += 3600
+    logins.failed("192.0.2.1:1")
+    assert logins.wait_s("192.0.2.1:1") == 0
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "same"),
+    [
+        ("2001:db8::1:1000", "2001:db8::ffff:1", True),  # one network of a customer
+        ("2001:db8:0:1::1:1000", "2001:db8:0:2::1:1000", False),
+        ("::ffff:192.0.2.1:1000", "192.0.2.1:9", True),
+        ("fe80::1%eth0:1000", "fe80::2%eth1:1", True),
+        ("", "", True),
+        ("", "192.0.2.1:1", False),
+    ],
+)
+def test_addresses_are_told_apart_as_their_owners_can_choose_them(first: str, second: str, same: bool) -> None:
+    logins = FailedLogins(Clock())
+    failing(logins, first, 20)
+    assert (logins.wait_s(second) > 0) is same
+
+
+def test_any_number_of_addresses_takes_bounded_memory_and_the_latest_are_kept() -> None:
+    logins = FailedLogins(Clock())
+    for number in range(5_000):
+        failing(logins, f"10.0.{number // 256}.{number % 256}:1", 1)
+    assert len(logins) == 1024
+    failing(logins, "10.0.19.135:1", FREE_ATTEMPTS - 1)
+    assert logins.wait_s("10.0.19.135:1") > 0
+
+
+def test_each_failure_is_logged_with_its_address_and_count(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    failing(FailedLogins(Clock()), "192.0.2.1:1", 2)
+    assert [record.getMessage() for record in caplog.records] == [
+        "a log-in to the admin API failed: 192.0.2.1, 1 in a row",
+        "a log-in to the admin API failed: 192.0.2.1, 2 in a row",
+    ]

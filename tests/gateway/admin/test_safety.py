@@ -1,0 +1,173 @@
+"""What the admin API does not do for whoever has its token, and what it does about those who have not."""
+
+from __future__ import annotations
+
+import re
+import socket
+from pathlib import Path
+from typing import Any
+
+import anyio
+import httpx2
+import pytest
+from support.callers import raw_exchange, status_of
+from support.gateways import COMMANDS, TOKEN, RunningGateway, glance_again, running_gateway, serving
+from support.teams import each_worker, running_team
+from support.upstreams.running import builtin_tools, scripted_http_server, scripted_stdio_server, tool
+
+from gateway.cli import main
+
+
+async def until_logged(gateway: RunningGateway, pattern: str) -> str:
+    with anyio.fail_after(10):
+        while (found := re.search(pattern, gateway.logged())) is None:
+            await glance_again()
+    return found[1]
+
+
+async def test_no_program_and_no_file_of_this_machine_comes_through_the_admin_api(tmp_path: Path) -> None:
+    server, record = scripted_stdio_server(tmp_path, "up", tools=[tool("one")])
+    graphql = {"endpoint": "http://127.0.0.1:9/graphql", "introspectionTools": True}
+    refused: list[tuple[dict[str, Any], str]] = [
+        (server, "command"),
+        ({"command": "touch", "args": [str(tmp_path / "made")]}, "command"),
+        ({"type": "graphql", **graphql, "schema": "/etc/passwd"}, "schema"),
+        ({"type": "graphql", **graphql, "operations": "/etc", "schema": "/etc/passwd"}, "operations and schema"),
+    ]
+    async with running_gateway(tmp_path, {}) as gateway:
+        for config, keys in refused:
+            for body in ({"name": "x", "config": config}, {"name": "x", **config}):
+                answer = await gateway.admin("servers", "POST", body)
+                assert answer.status_code == 403, answer.text
+                assert f"its {keys} would" in answer.json()["error"]
+                assert "gateway.admin.allowCommands" in answer.json()["error"]
+        assert (await gateway.admin("servers")).json() == {"servers": []}
+        assert record.starts() == []
+        assert not (tmp_path / "made").exists()
+        # Allowed from the next reload on; no start is needed.
+        gateway.config.write_text('{"mcpServers": {}, "gateway": {"admin": {"allowCommands": true}}}')
+        await until_logged(gateway, "(configuration reloaded)")
+        assert (await gateway.admin("servers", "POST", {"name": "x", "config": server})).status_code == 201
+        await gateway.until_listed("x__one")
+        assert "takes effect at the next start" not in gateway.logged()
+
+
+async def test_a_placeholder_in_a_server_that_is_added_reads_no_file_and_no_variable(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("of-this-machine")
+    headers = {"X-A": "${file:" + str(tmp_path / "secret") + "}", "X-B": "${HOME}"}
+    async with (
+        scripted_http_server(tmp_path, "up", tools=builtin_tools("echo")) as up,
+        running_gateway(tmp_path, {}, gateway=COMMANDS) as gateway,
+    ):
+        added = await gateway.admin("servers", "POST", {"name": "up", "config": {**up.config, "headers": headers}})
+        assert added.status_code == 201
+        await gateway.until_listed("up__echo")
+        assert {(one["headers"]["x-a"], one["headers"]["x-b"]) for one in up.recording.http("/mcp")} == {
+            (headers["X-A"], "${HOME}")
+        }
+
+
+async def test_wrong_tokens_are_logged_and_slowed_and_a_token_that_cannot_be_guessed_still_works(
+    tmp_path: Path,
+) -> None:
+    async with running_gateway(tmp_path, {}) as gateway:
+        statuses = [(await gateway.admin("servers", token=f"guess-{number}")).status_code for number in range(20)]
+        assert statuses[:5] == [401] * 5
+        assert set(statuses[5:]) <= {401, 429}
+        assert 429 in statuses
+        slowed = await gateway.admin("servers", token="another")
+        if slowed.status_code == 429:
+            assert int(slowed.headers["retry-after"]) >= 1
+            assert "too many failed log-ins" in slowed.json()["error"]
+        assert (await gateway.admin("servers", token=None)).status_code == 401
+        assert "a log-in to the admin API failed: 127.0.0.1, 5 in a row" in gateway.logged()
+        assert "guess-" not in gateway.logged()
+        assert (await gateway.admin("servers")).status_code == 200
+
+
+async def test_a_token_that_could_be_guessed_is_not_even_looked_at_while_its_address_waits(tmp_path: Path) -> None:
+    async with running_gateway(tmp_path, {}, environment={"TYPEGATE_ADMIN_TOKEN": "short"}) as gateway:
+        assert (await gateway.admin("servers", token="short")).status_code == 200
+        for number in range(5):
+            assert (await gateway.admin("servers", token=f"guess-{number}")).status_code == 401
+        assert (await gateway.admin("servers", token="short")).status_code == 429
+        with anyio.fail_after(5):
+            while (await gateway.admin("servers", token="short")).status_code != 200:
+                await glance_again()
+
+
+async def check_apart(gateway: RunningGateway, admin: str, client: httpx2.AsyncClient) -> None:
+    """The admin API is at `admin` and nowhere else; callers and orchestrators find what is theirs as ever."""
+    headers = {"authorization": f"Bearer {TOKEN}"}
+    assert (await gateway.admin("servers")).status_code == 404
+    assert (await gateway.admin("servers", "POST", {"name": "x"}, token="wrong")).status_code == 404
+    assert (await gateway.client.get(f"{gateway.origin}/healthz")).status_code == 200
+    assert "up__echo" in await gateway.until_listed("up__echo")
+    rows = (await client.get(f"{admin}/admin/servers", headers=headers)).json()["servers"]
+    assert [row["name"] for row in rows] == ["up"]
+    assert (await client.get(f"{admin}/admin/servers")).status_code == 401
+    assert (await client.get(f"{admin}/readyz")).status_code == 200
+    assert (await client.post(f"{admin}/mcp", json={}, headers=headers)).status_code == 404
+
+
+async def test_with_a_port_of_its_own_the_admin_api_is_not_on_that_of_the_callers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with (
+        scripted_http_server(tmp_path, "up", tools=builtin_tools("echo")) as up,
+        running_gateway(tmp_path, {"up": up.config}, gateway={"admin": {"listen": 0}}) as gateway,
+    ):
+        admin = await until_logged(gateway, r"the admin API is at (\S+)")
+        await check_apart(gateway, admin, gateway.client)
+        foreign = await gateway.client.get(f"{admin}/admin/servers", headers={"host": "evil.test"})
+        assert foreign.status_code == 421
+        head = b"GET /admin/servers HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n"
+        assert status_of(await raw_exchange(gateway, head)) == 404
+        monkeypatch.setenv("TYPEGATE_ADMIN_TOKEN", TOKEN)
+        assert await anyio.to_thread.run_sync(main, ["servers", "--url", admin]) == 0
+        assert "up" in capsys.readouterr().out
+        assert await anyio.to_thread.run_sync(main, ["servers", "--url", gateway.origin]) == 1
+        assert "gateway.admin.listen" in capsys.readouterr().err
+        assert await gateway.stop() == 0
+
+
+async def test_with_a_socket_of_its_own_the_admin_api_is_there_for_its_owner_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "admin.sock"
+    # One that was left behind by a gateway that was killed.
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(path))
+    listen = {"admin": {"listen": f"unix:{path}"}}
+    async with (
+        scripted_http_server(tmp_path, "up", tools=builtin_tools("echo")) as up,
+        running_gateway(tmp_path, {"up": up.config}, gateway=listen) as gateway,
+        httpx2.AsyncClient(transport=httpx2.AsyncHTTPTransport(uds=str(path))) as client,
+    ):
+        assert path.stat().st_mode & 0o777 == 0o600
+        await check_apart(gateway, "http://localhost", client)
+        monkeypatch.setenv("TYPEGATE_ADMIN_TOKEN", TOKEN)
+        assert await anyio.to_thread.run_sync(main, ["servers", "--url", f"unix:{path}"]) == 0
+        assert "up" in capsys.readouterr().out
+        # A second gateway does not take it away.
+        (tmp_path / "second").mkdir()
+        with pytest.raises(AssertionError, match="cannot listen on"):
+            async with serving(gateway.config, tmp_path / "second"):
+                pass
+        assert path.exists()
+        assert await gateway.stop() == 0
+    assert not path.exists()
+
+
+async def test_several_workers_answer_administrators_at_one_address_whichever_ends(tmp_path: Path) -> None:
+    path = tmp_path / "admin.sock"
+    async with (
+        scripted_http_server(tmp_path, "up", tools=builtin_tools("echo")) as up,
+        running_team(tmp_path, {"up": up.config}, gateway={"admin": {"listen": f"unix:{path}"}}) as gateway,
+        httpx2.AsyncClient(transport=httpx2.AsyncHTTPTransport(uds=str(path))) as client,
+        each_worker(gateway) as workers,
+    ):
+        for worker in workers:
+            await check_apart(worker, "http://localhost", client)
+        assert await gateway.stop() == 0
+    assert not path.exists()

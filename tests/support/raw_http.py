@@ -1,0 +1,125 @@
+"""A server of raw bytes for tests of HTTP clients: each connection is served by what the test says."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import anyio
+
+Serve = Callable[["Peer"], Awaitable[None]]
+
+
+@dataclass
+class Peer:
+    """The server's side of one connection."""
+
+    number: int
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    requests: list[bytes] = field(default_factory=list)
+    left: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def request(self) -> bytes:
+        """The next request, head and body."""
+        head = await self.reader.readuntil(b"\r\n\r\n")
+        length = next((int(line[15:]) for line in head.split(b"\r\n") if line.startswith(b"content-length:")), 0)
+        self.requests.append(head + await self.reader.readexactly(length))
+        return self.requests[-1]
+
+    def say(self, data: bytes) -> None:
+        """Send bytes."""
+        self.writer.write(data)
+
+    def answer(self, body: bytes, head: bytes = b"HTTP/1.1 200 OK\r\n") -> None:
+        """Send a whole answer."""
+        self.say(b"%bcontent-length: %d\r\n\r\n%b" % (head, len(body), body))
+
+
+@dataclass
+class Site:
+    """A server on a free port."""
+
+    port: int = 0
+    peers: list[Peer] = field(default_factory=list)
+
+    @property
+    def url(self) -> str:
+        """Where it is."""
+        return f"http://127.0.0.1:{self.port}/mcp"
+
+
+@asynccontextmanager
+async def serving(serve: Serve, *, tls: ssl.SSLContext | None = None) -> AsyncIterator[Site]:
+    """Serve each connection with `serve`, until left."""
+    site = Site()
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        peer = Peer(len(site.peers), reader, writer)
+        site.peers.append(peer)
+        try:
+            await serve(peer)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            writer.close()
+            peer.left.set()
+
+    server = await asyncio.start_server(connected, "127.0.0.1", 0, ssl=tls)
+    site.port = server.sockets[0].getsockname()[1]
+    try:
+        with anyio.fail_after(30):
+            yield site
+    finally:
+        server.close()
+        for peer in site.peers:
+            peer.writer.transport.abort()
+            await peer.left.wait()
+
+
+async def echo(peer: Peer) -> None:
+    """Answer each request with its body."""
+    while True:
+        request = await peer.request()
+        peer.answer(request.partition(b"\r\n\r\n")[2])
+
+
+TOOLS = [{"name": name, "inputSchema": {"type": "object"}} for name in ("echo", "other")]
+RESULTS: dict[str, Any] = {
+    "initialize": {
+        "protocolVersion": "2025-11-25",
+        "capabilities": {"tools": {}},
+        "serverInfo": {"name": "s", "version": "1"},
+    },
+    "tools/list": {"tools": TOOLS},
+    "tools/call": {"content": [{"type": "text", "text": "done"}]},
+}
+
+
+def mcp_answer(message: dict[str, Any], result: dict[str, Any] | None = None) -> bytes:
+    """What a small MCP server answers to a message: the whole response."""
+    if "id" not in message:
+        return b"HTTP/1.1 202 Accepted\r\ncontent-length: 0\r\n\r\n"
+    found = result or RESULTS.get(message["method"])
+    outcome = {"error": {"code": -32601, "message": "no such method"}} if found is None else {"result": found}
+    body = json.dumps({"jsonrpc": "2.0", "id": message["id"], **outcome}).encode()
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+    return head % len(body) + body
+
+
+async def mcp(peer: Peer) -> None:
+    """Answer as a small MCP server."""
+    while True:
+        peer.say(mcp_answer(message_of(await peer.request())))
+
+
+def message_of(request: bytes) -> dict[str, Any]:
+    """The message in a request; nothing in one without a body."""
+    body = request.partition(b"\r\n\r\n")[2]
+    message: dict[str, Any] = json.loads(body) if body else {}
+    return message
