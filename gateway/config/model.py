@@ -87,14 +87,21 @@ class AdminConfig(Section):
 
 
 class GroupConfig(Section):
-    """A selection of servers and tools by patterns. All given keys have to match; an empty list matches nothing."""
+    """A selection by patterns. All given keys have to match; an empty list matches nothing.
+
+    Where `tools` is given, prompts and resources are selected of servers that are named, unless it says which.
+    """
 
     servers: list[str] | None = None
     """Patterns of server aliases."""
     tags: list[str] | None = None
     """Patterns of tags; one of the tags of a server has to match."""
     tools: list[str] | None = None
-    """Patterns of wrapper names or tool names."""
+    """Patterns of wrapper names or tool names; in one with `__` the part before it is for aliases of servers."""
+    prompts: list[str] | None = None
+    """Patterns of names of prompts, as for tools."""
+    resources: list[str] | None = None
+    """Patterns of URIs of resources, listed or not, and of URI templates."""
 
 
 class ProfileConfig(GroupConfig):

@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ModelWrapValidatorHandler, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    ModelWrapValidatorHandler,
+    Tag,
+    model_validator,
+)
 
 from gateway.config.section import Count, Seconds, Section
 
@@ -56,6 +64,25 @@ class ToolConfig(Section):
     """replace: `arguments` replace the upstream's schema. By default they only fill what it leaves undocumented."""
 
 
+class KindPatterns(Section):
+    """Patterns for single kinds; what is not given is not restricted."""
+
+    tools: list[str] | None = None
+    """Patterns of tool names."""
+    prompts: list[str] | None = None
+    """Patterns of prompt names."""
+    resources: list[str] | None = None
+    """Patterns of URIs of resources, listed or not, and of URI templates."""
+
+
+def _kind(value: object) -> str:
+    return "kinds" if isinstance(value, dict | KindPatterns) else "all"
+
+
+# With a discriminator, so that what is wrong in one form is not reported for the other too.
+Patterns = Annotated[Annotated[list[str], Tag("all")] | Annotated[KindPatterns, Tag("kinds")], Discriminator(_kind)]
+
+
 class ServerConfig(Section):
     """One upstream. Keys of hosts stay as hosts write them; unknown ones are ignored with a warning.
 
@@ -102,10 +129,12 @@ class ServerConfig(Section):
     """Labels for selection by profiles, groups and hooks."""
     prefix: Prefix | None = None
     """none: tools, prompts and resources keep their own names, without the alias."""
-    allow: list[str] = Field(default_factory=lambda: ["*"])
-    """Patterns of tool names to expose."""
-    deny: list[str] = Field(default_factory=list)
-    """Patterns of tool names to leave out, even where `allow` matches."""
+    allow: Patterns = Field(default_factory=lambda: ["*"])
+    """Patterns of tool names to expose; or an object with `tools`, `prompts` and `resources`, each a list of patterns
+    of names or URIs."""
+    deny: Patterns = Field(default_factory=list)
+    """Patterns of tools, prompts and resources (their URIs) to leave out, even where `allow` matches; or an object with
+    lists for `tools`, `prompts` and `resources`, which leaves the kinds out of account that it does not name."""
     defaults: dict[str, Any] = Field(default_factory=dict)
     """Values for parameters that a call leaves out, by parameter name."""
     supplement: str | None = None

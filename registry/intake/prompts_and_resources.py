@@ -18,6 +18,9 @@ ITEM_KEYS: Final[Mapping[ItemKind, str]] = {
     "resources": "uri",
     "resourceTemplates": "uriTemplate",
 }
+OWN_URI_PREFIX: Final = "typegate://"
+"""What our own URIs begin with: `typegate://ALIAS/URI` names a URI that several servers have."""
+_OWN_SCHEME: Final = "typegate:"
 # HTTP servers usually refuse URIs beyond 8 KiB; nothing that is meant to be read needs half of that.
 MAX_KEY_LENGTH: Final = 4_096
 _MEMBER_TYPES: Final[dict[str, type | tuple[type, ...]]] = {"mimeType": str, "size": (int, float)}
@@ -32,6 +35,9 @@ def admit_items(items: Sequence[object], kind: ItemKind) -> IntakeResult:
         key = item.get(ITEM_KEYS[kind]) if isinstance(item, dict) else None
         if not isinstance(key, str) or not 0 < len(key) <= MAX_KEY_LENGTH:
             raise SchemaRejected("no_key", f"it has no usable {ITEM_KEYS[kind]}")
+        if is_own_uri(key):
+            # It would answer for another server, whose own resource could not be reached any more.
+            raise SchemaRejected("reserved_uri", "URIs of the scheme typegate belong to this gateway")
         if key in seen:
             raise SchemaRejected("duplicate_name", f"another one of this {ITEM_KEYS[kind]} came first")
         schemas.measure(item)
@@ -42,6 +48,11 @@ def admit_items(items: Sequence[object], kind: ItemKind) -> IntakeResult:
         return definition
 
     return check_each(items, check, key=ITEM_KEYS[kind], kind=kind, noun=kind)
+
+
+def is_own_uri(uri: str) -> bool:
+    """Return whether a URI or a template is in our scheme, however it is written (RFC 3986, section 3.1)."""
+    return uri.lstrip()[: len(_OWN_SCHEME)].casefold() == _OWN_SCHEME
 
 
 def _repaired(item: dict[str, Any], key: str, kind: ItemKind, notes: RepairNotes) -> dict[str, Any]:

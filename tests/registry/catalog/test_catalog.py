@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from registry.catalog.build import build_catalog
 from registry.catalog.catalog import Catalog, handshake_definition
+from registry.catalog.filters import NameFilter
 from registry.catalog.listing import ServerListing
 from registry.catalog.names import BUILTIN_NAMES, ServerName, ToolName
 from registry.catalog.shape import ServerShape, Shape
@@ -76,7 +77,7 @@ def test_resolving_finds_by_wrapper_name_and_by_upstream_name() -> None:
 def test_hidden_denied_and_not_allowed_tools_have_no_wrapper_and_rename_nobody() -> None:
     tools = (tool("list_items"), tool("list-items"), tool("delete_all"), tool("other"))
     everything = catalog(listing(MAIL, *tools))
-    shape = ServerShape(hidden=frozenset({"list_items"}), allow=("list*", "delete*"), deny=("delete_*",))
+    shape = ServerShape(hidden=frozenset({"list_items"}), tools=NameFilter(("list*", "delete*"), ("delete_*",)))
     found = catalog(listing(MAIL, *tools), shape=Shape(servers={MAIL: shape}))
     assert [w.tool for w in found.wrappers] == ["list-items"]
     assert everything.get(found.wrappers[0].name) is not None

@@ -12,8 +12,8 @@ from registry.catalog.build import build_catalog
 from registry.catalog.catalog import Catalog, CatalogChange
 from registry.catalog.listing import ServerListing
 from registry.catalog.names import ServerName
-from registry.catalog.prompts_and_resources import QUALIFIED_URI_PREFIX
 from registry.catalog.shape import ServerShape, Shape
+from registry.intake.prompts_and_resources import OWN_URI_PREFIX
 
 URIS = st.text(alphabet="abc:/?#{}%é", min_size=1, max_size=12)
 
@@ -103,7 +103,7 @@ def test_every_listed_resource_has_a_uri_of_its_own_that_leads_back(servers: dic
     assert pairs == {(server, uri) for server, uris in servers.items() for uri in uris}
     for one in items.resources:
         assert items.owners(one.key) == ((one.server, one.original),)
-        assert one.key in (one.original, f"{QUALIFIED_URI_PREFIX}{one.server}/{one.original}")
+        assert one.key in (one.original, f"{OWN_URI_PREFIX}{one.server}/{one.original}")
 
 
 def test_a_change_names_the_lists_that_it_touches() -> None:
