@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from gateway.config.model import Config, GroupConfig, ProfileConfig
-from gateway.config.server import KindPatterns, Prefix, ServerConfig, ToolConfig
+from gateway.config.server import Prefix, ServerConfig, ToolConfig
 from registry.catalog.filters import NameFilter
 from registry.catalog.names import ToolName
 from registry.catalog.notes import Note
@@ -86,14 +86,9 @@ def _selection(config: GroupConfig) -> Selection:
 
 
 def _filter(config: ServerConfig, kind: Literal["tools", "prompts", "resources"]) -> NameFilter:
-    """What of a kind an entry exposes: a list after `deny` is about every kind, one after `allow` about tools."""
-    allow, deny = config.allow, config.deny
-    allowed: list[str] | None = None
-    if isinstance(allow, KindPatterns):
-        allowed = getattr(allow, kind)
-    elif kind == "tools":
-        allowed = allow
-    denied: list[str] | None = getattr(deny, kind) if isinstance(deny, KindPatterns) else deny
+    """What of a kind an entry exposes."""
+    allowed: list[str] | None = getattr(config.allow, kind)
+    denied: list[str] | None = getattr(config.deny, kind)
     return NameFilter(("*",) if allowed is None else tuple(allowed), tuple(denied or ()))
 
 

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     ConfigDict,
-    Discriminator,
     Field,
     ModelWrapValidatorHandler,
-    Tag,
+    WithJsonSchema,
     model_validator,
 )
 
-from gateway.config.section import Count, Seconds, Section
+from gateway.config.section import Count, Seconds, Section, fault
 
 Prefix = Literal["always", "none"]
 Repair = Literal["off", "safe", "full"]
@@ -75,12 +75,25 @@ class KindPatterns(Section):
     """Patterns of URIs of resources, listed or not, and of URI templates."""
 
 
-def _kind(value: object) -> str:
-    return "kinds" if isinstance(value, dict | KindPatterns) else "all"
+def _kinds_of(*kinds: str) -> Callable[[object], object]:
+    """Read a list as patterns for these kinds."""
+
+    def read(value: object) -> object:
+        if isinstance(value, list) and all(isinstance(pattern, str) for pattern in value):
+            return dict.fromkeys(kinds, value)
+        if not isinstance(value, dict | KindPatterns):
+            raise fault("is no list of patterns", "a list, or an object with lists for tools, prompts and resources")
+        return value
+
+    return read
 
 
-# With a discriminator, so that what is wrong in one form is not reported for the other too.
-Patterns = Annotated[Annotated[list[str], Tag("all")] | Annotated[KindPatterns, Tag("kinds")], Discriminator(_kind)]
+_FORMS: Final = WithJsonSchema(
+    {"anyOf": [{"type": "array", "items": {"type": "string"}}, KindPatterns.model_json_schema(by_alias=True)]}
+)
+# What exposes tools has said nothing of prompts and resources; what denies something denies it whatever it is.
+Allowed = Annotated[KindPatterns, BeforeValidator(_kinds_of("tools")), _FORMS]
+Denied = Annotated[KindPatterns, BeforeValidator(_kinds_of("tools", "prompts", "resources")), _FORMS]
 
 
 class ServerConfig(Section):
@@ -129,10 +142,10 @@ class ServerConfig(Section):
     """Labels for selection by profiles, groups and hooks."""
     prefix: Prefix | None = None
     """none: tools, prompts and resources keep their own names, without the alias."""
-    allow: Patterns = Field(default_factory=lambda: ["*"])
+    allow: Allowed = KindPatterns()
     """Patterns of tool names to expose; or an object with `tools`, `prompts` and `resources`, each a list of patterns
     of names or URIs."""
-    deny: Patterns = Field(default_factory=list)
+    deny: Denied = KindPatterns()
     """Patterns of tools, prompts and resources (their URIs) to leave out, even where `allow` matches; or an object with
     lists for `tools`, `prompts` and `resources`, which leaves the kinds out of account that it does not name."""
     defaults: dict[str, Any] = Field(default_factory=dict)
