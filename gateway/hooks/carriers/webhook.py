@@ -106,8 +106,8 @@ class Webhook(Hook):
             raise BadPayload(f"answered with `{key}` after the call; expected `result` or `block`")
         return _block(value) if key == "block" else None
 
-    before_prompt = before_resource = before_call
-    after_prompt = after_resource = after_call
+    before_prompt = before_resource = before_completion = before_call
+    after_prompt = after_resource = after_completion = after_call
 
     async def _request(self, stage: str, call: Call, more: Mapping[str, Any]) -> tuple[str, Any]:
         """Post one phase; returns the one member of the response, if it has one."""
