@@ -42,6 +42,7 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 _NAME_LENGTH: Final = 200
 _PROBES: Final = frozenset({"/healthz", "/readyz", "/metrics"})
 _NO_TOKEN: Final = "the admin token is needed"
+_NO_SCRAPER: Final = "an API key for metrics or the admin token is needed (gateway.metrics.public opens this path)"
 _CHALLENGE: Final = (b"www-authenticate", b"Bearer")
 
 
@@ -74,6 +75,7 @@ class AdminApi:
         self,
         *,
         token: str,
+        scrapers: Callable[[str], bool],
         registry: Registry,
         fleet: Fleet,
         views: ProfileViews,
@@ -85,7 +87,17 @@ class AdminApi:
         reloader: Reloader,
         draining: Callable[[], bool],
     ) -> None:
+        """Answer about these.
+
+        Args:
+            token: What `/admin` takes.
+            scrapers: Whether an Authorization header without the token may read `/metrics`.
+            registry, fleet, views, call_stats, hooks, notes, private_links, tool_vectors: What there is to tell.
+            reloader: Knows the configuration file.
+            draining: Whether the end has begun.
+        """
         self._token = token.encode()
+        self._may_scrape = scrapers
         self._registry = registry
         self._fleet = fleet
         self._views = views
@@ -124,8 +136,11 @@ class AdminApi:
         path = head.path.decode("latin-1")
         if not path.startswith("/admin/") and path not in _PROBES:
             raise RequestRefused(404, "there is nothing here", body=b'{"error":"there is nothing here"}')
-        if path.startswith("/admin/") and not self._authorized(head.text(b"authorization")):
+        authorization = head.text(b"authorization")
+        if path.startswith("/admin/") and not self._authorized(authorization):
             raise RequestRefused(401, _NO_TOKEN, [_CHALLENGE], body=wire.dumps({"error": _NO_TOKEN}))
+        if path == "/metrics" and not self._reads_metrics(authorization):
+            raise RequestRefused(401, _NO_SCRAPER, [_CHALLENGE], body=wire.dumps({"error": _NO_SCRAPER}))
 
     def route_of(self, method: str, path: str) -> AdminRoute | None:
         """The route that answers this; None where there is none."""
@@ -154,6 +169,9 @@ class AdminApi:
         # In constant time: how long a refusal takes must not tell how much of a guess was right.
         return scheme.lower() == "bearer" and hmac.compare_digest(token.strip().encode(), self._token)
 
+    def _reads_metrics(self, authorization: str) -> bool:
+        return self._may_scrape(authorization) or self._authorized(authorization)
+
     # for orchestrators
 
     async def _healthz(self, request: Request) -> Response:
@@ -167,6 +185,8 @@ class AdminApi:
         return PlainTextResponse("ready\n")
 
     async def _metrics(self, request: Request) -> Response:
+        if not self._reads_metrics(request.headers.get("authorization", "")):
+            return JsonDocument({"error": _NO_SCRAPER}, 401, headers={"www-authenticate": "Bearer"})
         # Late: the first answers of a start do not wait for this import.
         from gateway.telemetry.metrics import CONTENT_TYPE, render
 

@@ -79,6 +79,15 @@ class AuthConfig(Section):
         return keys
 
 
+class MetricsConfig(Section):
+    """Access to /metrics."""
+
+    # Off: it tells servers, tools and how much they are used.
+    public: bool = False
+    """Whether /metrics is open to everyone. By default, where there are API keys or `gateway.admin.token`, it takes
+    the admin token, or a key without scopes or with the scope `metrics`."""
+
+
 class AdminConfig(Section):
     """Access to the admin API."""
 
@@ -153,6 +162,8 @@ class GatewayConfig(Section):
     """Who may use the admin API."""
     quotas: QuotasConfig = QuotasConfig()
     """What one caller may use at a time."""
+    metrics: MetricsConfig = MetricsConfig()
+    """Who may read /metrics."""
     profiles: dict[str, ProfileConfig] = Field(default_factory=dict)
     """Views of the catalog by name, each served at /mcp/NAME; `default` is served at /mcp."""
     groups: dict[str, GroupConfig] = Field(default_factory=dict)
