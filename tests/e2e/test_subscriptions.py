@@ -72,6 +72,28 @@ async def test_a_subscription_outlives_a_restart_of_its_server(modern: bool, tmp
             await host.until(lambda host=host: host.of(UPDATED))
 
 
+async def test_the_subscriptions_of_an_ended_session_end_at_the_server_too(tmp_path: Path) -> None:
+    server = full_stdio(tmp_path, "s", modern=False)
+    async with (
+        running_gateway(tmp_path, entries([server])) as gateway,
+        http_host(gateway.url, "2025-11-25", gateway.client) as leaving,
+        http_host(gateway.url, "2025-11-25", gateway.client) as staying,
+    ):
+        lane = Lane(host=staying, server=server, through=True)
+        await lane.ready()
+        note, pixel = lane.uri("note"), lane.uri("pixel")
+        await leaving.watch(note, pixel)
+        await staying.watch(pixel)
+        headers = {**leaving.headers, "mcp-protocol-version": "2025-11-25"}
+        assert (await gateway.client.delete(gateway.url, headers=headers)).status_code == 204
+        ended = await server.recording.until(lambda record: record.requests("resources/unsubscribe"))
+        # The other resource has a subscriber left.
+        assert [one["params"]["uri"] for one in ended] == [note]
+        await lane.call("touch", uri=pixel)
+        await staying.until(lambda: staying.of(UPDATED))
+        assert [one["params"]["uri"] for one in server.recording.requests("resources/unsubscribe")] == [note]
+
+
 async def test_nobody_hears_any_more_of_what_a_changed_configuration_denies(tmp_path: Path) -> None:
     server = full_stdio(tmp_path, "s", modern=False)
     async with (

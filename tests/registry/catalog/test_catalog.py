@@ -97,6 +97,18 @@ def test_an_unprefixed_tool_never_takes_a_built_in_or_prefixed_name(name: str) -
     assert [(s, f.tool, f.code) for s, f in found.quarantined] == [("mail", name, "name_taken")]
 
 
+def test_without_a_prefix_a_rename_onto_a_siblings_name_takes_nothing_from_the_sibling() -> None:
+    for names in (("old", "new"), ("new", "old")):
+        shape = ServerShape(prefixed=False, renames={ToolName("old"): "new"})
+        found = catalog(listing(MAIL, *map(tool, names)), shape=Shape(servers={MAIL: shape}))
+        assert found.resolve("new").tool == "new"
+        [renamed] = [wrapper for wrapper in found.wrappers if wrapper.tool == "old"]
+        assert renamed.name.startswith("new_")
+        assert renamed.name_reason == "looks the same as a sibling's name to a host"
+        assert found.get("old") is None
+        assert found.quarantined == ()
+
+
 def test_of_two_unprefixed_servers_the_first_configured_keeps_a_shared_name() -> None:
     bare = ServerShape(prefixed=False)
     for order in ((MAIL, FILES), (FILES, MAIL)):
