@@ -48,10 +48,6 @@ class NameFilter:
         patterns = {_folded(pattern) for one in self.deny for pattern in (one, unquote(one))}
         return any(fnmatchcase(form, pattern) for form in forms for pattern in patterns)
 
-    def admits_uri(self, uri: str) -> bool:
-        """Return whether a URI passes."""
-        return self.allows_uri(uri) and not self.denies_uri(uri)
-
 
 OPEN: Final = NameFilter()
 

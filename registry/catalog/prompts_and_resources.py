@@ -15,7 +15,7 @@ from typing import Any, Final
 from registry.catalog.filters import resolve_uri
 from registry.catalog.listing import ServerListing
 from registry.catalog.names import ServerName, ToolName, compile_names
-from registry.catalog.shape import ServerShape, Shape
+from registry.catalog.shape import Shape
 from registry.intake.prompts_and_resources import ITEM_KEYS, OWN_URI_PREFIX, ItemKind, is_own_uri
 from registry.schema.schemas import digest
 
@@ -57,10 +57,8 @@ class ItemCatalog:
     _resources: Mapping[str, ListedItem] = field(default_factory=dict, repr=False)
     _sharers: Mapping[str, tuple[ServerName, ...]] = field(default_factory=dict, repr=False)
     _templates: tuple[tuple[_Literals, ListedItem], ...] = field(default=(), repr=False)
-    # What the configuration of a server denies: expansions of such a template are denied with it.
-    _denied_templates: Mapping[ServerName, tuple[_Literals, ...]] = field(default_factory=dict, repr=False)
     _servers: tuple[ServerName, ...] = ()
-    # Every one has to permit a URI; by themselves or as the expansion of a template that is shown.
+    # All of the first have to permit a URI; all of the second too, unless a template that is shown stands for it.
     _denials: tuple[PermitsUri, ...] = field(default=(), repr=False, compare=False)
     _allowances: tuple[PermitsUri, ...] = field(default=(), repr=False, compare=False)
 
@@ -95,7 +93,6 @@ class ItemCatalog:
         )
         return replace(
             narrowed,
-            _denied_templates=self._denied_templates,
             _denials=self._denials,
             _allowances=(*self._allowances, uris),
         )
@@ -120,7 +117,7 @@ class ItemCatalog:
         if is_own_uri(uri):
             # Our scheme is nobody's: what cannot be taken apart into a server and its URI is not asked of any.
             alias, _, rest = uri.removeprefix(OWN_URI_PREFIX).partition("/")
-            known = alias in self._servers and not is_own_uri(rest) and self._may_read(ServerName(alias), rest)
+            known = rest and alias in self._servers and not is_own_uri(rest) and self._may_read(ServerName(alias), rest)
             return ((ServerName(alias), rest),) if known else ()
         candidates = self._sharers.get(uri)
         if candidates is None:
@@ -134,13 +131,11 @@ class ItemCatalog:
             return True
         if not all(permits(server, uri) for permits in self._denials):
             return False
-        forms = (uri, resolve_uri(uri))
-        if any(_matches(form, literals) for literals in self._denied_templates.get(server, ()) for form in forms):
-            return False
         if all(permits(server, uri) for permits in self._allowances):
             return True
         # Whoever is shown a template may read what it stands for; and nothing that only looks like it.
         shown = [literals for literals, item in self._templates if item.server == server]
+        forms = (uri, resolve_uri(uri))
         return any(all(_matches(form, literals) for form in forms) for literals in shown)
 
 
@@ -164,8 +159,9 @@ def build_item_catalog(listings: Mapping[ServerName, ServerListing], shape: Shap
                 prompts.setdefault(
                     name, ListedItem(key=name, server=server, original=original, definition={**item, "name": name})
                 )
-    resources, sharers = _by_uri(listings, ordered, shape, "resources")
-    templates, _ = _by_uri(listings, ordered, shape, "resourceTemplates")
+    permits = _permits_uri(listings, shape)
+    resources, sharers = _by_uri(listings, ordered, shape, "resources", permits)
+    templates, _ = _by_uri(listings, ordered, shape, "resourceTemplates", permits)
     by_kind = {"prompts": prompts, "resources": resources, "resourceTemplates": templates}
     indexed = _indexed(
         {kind: [by_kind[kind][key] for key in sorted(by_kind[kind])] for kind in ITEM_KEYS},
@@ -175,16 +171,28 @@ def build_item_catalog(listings: Mapping[ServerName, ServerListing], shape: Shap
     if all(shape.of(server).resources.is_open for server in ordered):
         return indexed
     return replace(
-        indexed,
-        _denied_templates={server: _denied_templates(listings[server], shape.of(server)) for server in ordered},
-        _denials=(lambda server, uri: not shape.of(server).resources.denies_uri(uri),),
-        _allowances=(lambda server, uri: shape.of(server).resources.allows_uri(uri),),
+        indexed, _denials=(permits,), _allowances=(lambda server, uri: shape.of(server).resources.allows_uri(uri),)
     )
 
 
-def _denied_templates(listing: ServerListing, shape: ServerShape) -> tuple[_Literals, ...]:
-    denied = (item["uriTemplate"] for item in listing.templates if shape.resources.denies_uri(item["uriTemplate"]))
-    return tuple(tuple(_EXPRESSION.split(template)) for template in denied)
+def _permits_uri(listings: Mapping[ServerName, ServerListing], shape: Shape) -> PermitsUri:
+    """Return what tells whether a server's `deny` leaves a URI alone; a denied template is denied with all its URIs."""
+    denied: dict[ServerName, list[_Literals]] = {}
+    for server, listing in listings.items():
+        filtered = shape.of(server).resources
+        texts = [item["uriTemplate"] for item in listing.templates if filtered.denies_uri(item["uriTemplate"])]
+        if texts:
+            denied[server] = [tuple(_EXPRESSION.split(text)) for text in texts]
+
+    def permits(server: ServerName, uri: str) -> bool:
+        if shape.of(server).resources.denies_uri(uri):
+            return False
+        templates = denied.get(server)
+        return templates is None or not any(
+            _matches(form, literals) for literals in templates for form in (uri, resolve_uri(uri))
+        )
+
+    return permits
 
 
 def _indexed(
@@ -216,6 +224,7 @@ def _by_uri(
     ordered: list[ServerName],
     shape: Shape,
     kind: ItemKind,
+    permits: PermitsUri,
 ) -> tuple[dict[str, ListedItem], dict[str, tuple[ServerName, ...]]]:
     """Return the items by our URI, and the servers of each URI that several have."""
     member = ITEM_KEYS[kind]
@@ -224,7 +233,9 @@ def _by_uri(
         for server in ordered
         for item in (listings[server].resources if kind == "resources" else listings[server].templates)
         # In our scheme only if a snapshot is older than the rule that intake keeps.
-        if shape.of(server).resources.admits_uri(item[member]) and not is_own_uri(item[member])
+        if shape.of(server).resources.allows_uri(item[member])
+        and permits(server, item[member])
+        and not is_own_uri(item[member])
     ]
     count = Counter(uri for _, uri, _ in found)
     items: dict[str, ListedItem] = {}
