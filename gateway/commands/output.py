@@ -69,4 +69,6 @@ def _cell(value: object) -> str:
 
 def _visible(value: str, instead: str = "\ufffd") -> str:
     """A text without what a terminal obeys or does not show."""
-    return value.translate({ord(char): instead for char in set(value) if char == "\r" or is_hidden(char)})
+    # Not halves of surrogate pairs: the streams escape them, and that is all there is to see of a broken name.
+    unseen = (char for char in set(value) if char == "\r" or is_hidden(char))
+    return value.translate({ord(char): instead for char in unseen if not "\ud800" <= char <= "\udfff"})
