@@ -9,6 +9,7 @@ import anyio
 import pytest
 
 from gateway.access.principal import LOCAL
+from gateway.access.quotas import account_of_its_own
 from gateway.downstream import sessions
 from gateway.downstream.sessions import IDLE_S, Session, SessionTable
 
@@ -47,7 +48,7 @@ class Running:
 
 
 def session() -> Session:
-    return Session(LOCAL, version="2025-11-25", params={})
+    return Session(LOCAL, version="2025-11-25", params={}, account=account_of_its_own())
 
 
 def table() -> tuple[SessionTable, Announcer, Clock]:
