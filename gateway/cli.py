@@ -246,6 +246,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _refuse(error: BaseException) -> int:
     """Print an error that the user can fix, and return the exit code. A bug keeps its traceback."""
     from gateway.commands.locations import UsageError
+    from gateway.commands.output import say
 
     cause = error
     while isinstance(cause, BaseExceptionGroup):
@@ -255,7 +256,7 @@ def _refuse(error: BaseException) -> int:
         return _INTERRUPTED
     if not isinstance(cause, GatewayError | OSError):
         raise error
-    print(f"typegate: {cause}", file=sys.stderr)
+    say(str(cause))
     return 2 if isinstance(cause, ConfigError | UsageError | OSError) else 1
 
 

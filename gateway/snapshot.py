@@ -111,7 +111,7 @@ def _saved(alias: str, entry: dict[str, Any]) -> Saved:
         templates=items["resourceTemplates"],
         capabilities=entry["capabilities"],
         ttl_ms=entry["ttlMs"],
-        scope="public" if entry["scope"] == "public" else "private",
+        scope=entry["scope"] if entry["scope"] in ("public", "unstated") else "private",
         origin="snapshot",
         stale=True,
         transport="stdio" if entry["transport"] == "stdio" else "http",

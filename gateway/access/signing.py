@@ -1,6 +1,6 @@
-"""Sign texts that travel through callers, bound to whom and what they were given for.
+"""Encrypt and sign texts that travel through callers, bound to whom and what they were given for.
 
-What an upstream hands out was meant for us: unsigned, any caller could use another's.
+What an upstream hands out was meant for us: as it is, callers could read it, and use each other's.
 """
 
 from __future__ import annotations
@@ -16,9 +16,13 @@ import time
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from gateway import wire
+from gateway.files import NotOurs, read_private
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 log = logging.getLogger(__name__)
 
@@ -26,10 +30,12 @@ FILE_NAME: Final = "seal.key"
 """Its name from the first release: with another, what was signed before an upgrade would be refused after it."""
 MAX_AGE_S: Final = 24 * 60 * 60.0
 """A person may answer a question the next morning; nobody comes back to a call later than that."""
-# As long as the digest of SHA-256, beyond which HMAC gains nothing.
+# As long as the digest of SHA-256, beyond which HMAC gains nothing; and the longest key of AES.
 _KEY_BYTES: Final = 32
-# 128 bits cannot be guessed, and the text travels in every round of a call.
-_TAG_BYTES: Final = 16
+# What AES-GCM takes (NIST SP 800-38D, section 8.2). Chosen at random, so a key is good for some four billion texts.
+_NONCE_BYTES: Final = 12
+# One key in the file, and another one derived from it for each use.
+_ENCRYPTION: Final = b"typegate: texts that travel through callers"
 # Shown in names of tasks, where 64 bits are enough for one server and one principal.
 _MARK_BYTES: Final = 8
 
@@ -39,7 +45,10 @@ class BadSignature(ValueError):
 
 
 class Signer:
-    """Signer texts with one key; nothing is remembered, so that any process with the key can verify them."""
+    """Encrypts and signs texts with one key.
+
+    Nothing is remembered, so that any process with the key can verify them.
+    """
 
     def __init__(
         self, state_dir: Path | None = None, *, key: bytes | None = None, max_age_s: float = MAX_AGE_S
@@ -65,9 +74,9 @@ class Signer:
         path = self._state_dir / FILE_NAME
         try:
             self._state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if (kept := _kept_key(path)) is not None:
+                return kept
             with suppress(FileNotFoundError):
-                if len(key := path.read_bytes()) == _KEY_BYTES:
-                    return key
                 path.unlink()
             # Linked in whole, so that of two processes that begin at once both read the first one's.
             fresh = path.with_name(f".{FILE_NAME}-{secrets.token_hex(8)}")
@@ -76,30 +85,39 @@ class Signer:
             with suppress(FileExistsError):
                 os.link(fresh, path)
             fresh.unlink()
-            return path.read_bytes()
+            if (kept := _kept_key(path)) is not None:
+                return kept
+            log.warning("the signing key cannot be kept: another one takes its place")
         except OSError as error:
             log.warning("the signing key cannot be kept: %s", error)
-            return secrets.token_bytes(_KEY_BYTES)
+        return secrets.token_bytes(_KEY_BYTES)
+
+    @cached_property
+    def _cipher(self) -> AESGCM:
+        # Late: most gateways have no upstream that hands anything out.
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+        return AESGCM(hmac.digest(self.key, _ENCRYPTION, hashlib.sha256))
 
     def sign(self, text: str, *binding: str) -> str:
-        """Sign a text for what `binding` names."""
+        """Encrypt a text, and sign it for what `binding` names."""
+        nonce = secrets.token_bytes(_NONCE_BYTES)
         payload = wire.dumps([text, int(time.time())])
-        return _encode(payload) + "." + _encode(self._tag(payload, binding))
+        return _encode(nonce + self._cipher.encrypt(nonce, payload, _joined(binding)))
 
     def verify(self, signed: str, *binding: str) -> str:
-        """Return the text that was signed.
+        """Return the text that was encrypted.
 
         Raises:
             BadSignature: It was altered, signed for something else, or too long ago.
         """
-        body, found, tag = signed.partition(".")
+        from cryptography.exceptions import InvalidTag
+
         try:
-            payload = _decode(body)
-            genuine = found and hmac.compare_digest(_decode(tag), self._tag(payload, binding))
-        except (binascii.Error, ValueError):
-            genuine = False
-        if not genuine:
-            raise BadSignature("it was not given out for this request")
+            sealed = _decode(signed)
+            payload = self._cipher.decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], _joined(binding))
+        except (binascii.Error, InvalidTag, ValueError):
+            raise BadSignature("it was not given out for this request") from None
         text, at_s = wire.loads(payload)
         if time.time() - at_s > self._max_age_s:
             raise BadSignature("it is too old")
@@ -107,14 +125,30 @@ class Signer:
 
     def mark(self, text: str, *binding: str) -> str:
         """A short mark that only this text with this binding has: 16 hexadecimal digits."""
-        return self._tag(text.encode("utf-8", "surrogatepass"), binding)[:_MARK_BYTES].hex()
+        parts = _joined((*binding, text))
+        return hmac.digest(self.key, parts, hashlib.sha256)[:_MARK_BYTES].hex()
 
-    def _tag(self, payload: bytes, binding: tuple[str, ...]) -> bytes:
-        digest = hmac.new(self.key, digestmod=hashlib.sha256)
-        for part in (*(name.encode("utf-8", "surrogatepass") for name in binding), payload):
-            # With its length in front: no two lists of parts run together to the same bytes.
-            digest.update(len(part).to_bytes(8, "big") + part)
-        return digest.digest()[:_TAG_BYTES]
+
+def _joined(parts: tuple[str, ...]) -> bytes:
+    # Each with its length in front: no two lists of parts run together to the same bytes.
+    encoded = (part.encode("utf-8", "surrogatepass") for part in parts)
+    return b"".join(len(part).to_bytes(8, "big") + part for part in encoded)
+
+
+def _kept_key(path: Path) -> bytes | None:
+    """The key in a file; None, with a warning where there is something else, if there is none to be believed."""
+    try:
+        key = read_private(path, most_bytes=_KEY_BYTES)
+    except FileNotFoundError:
+        return None
+    except NotOurs as error:
+        # Whoever put it there knows it, and could sign what no upstream has handed out.
+        log.warning("the signing key is replaced: %s", error)
+        return None
+    if len(key) != _KEY_BYTES:
+        log.warning("the signing key is replaced: it is damaged")
+        return None
+    return key
 
 
 def _encode(raw: bytes) -> str:

@@ -51,6 +51,7 @@ _LOCAL: Final = (
     "gateway.admin.allowCommands: true in the configuration file, or the server in that file"
 )
 _NO_TOKEN: Final = "the admin token is needed"
+_NO_SCRAPER: Final = "an API key for metrics or the admin token is needed (gateway.metrics.public opens this path)"
 _CHALLENGE: Final = (b"www-authenticate", b"Bearer")
 
 
@@ -84,6 +85,7 @@ class AdminApi:
         self,
         *,
         token: str,
+        scrapers: Callable[[str], bool],
         registry: Registry,
         fleet: Fleet,
         views: ProfileViews,
@@ -96,8 +98,19 @@ class AdminApi:
         draining: Callable[[], bool],
         allows_commands: Callable[[], bool],
     ) -> None:
+        """Answer about these.
+
+        Args:
+            token: What `/admin` takes.
+            scrapers: Whether an Authorization header without the token may read `/metrics`.
+            registry, fleet, views, call_stats, hooks, notes, private_links, tool_vectors: What there is to tell.
+            reloader: Knows the configuration file.
+            draining: Whether the end has begun.
+            allows_commands: Whether servers may be added that start programs or read files of this machine.
+        """
         SECRETS.hide([token])
         self._token = token.encode()
+        self._may_scrape = scrapers
         self._registry = registry
         self._fleet = fleet
         self._views = views
@@ -155,10 +168,12 @@ class AdminApi:
         """As `check`, where administrators have an address of their own and this is not it.
 
         Raises:
-            RequestRefused: It is none of the paths of orchestrators.
+            RequestRefused: It is none of the paths of orchestrators, or one of those that take credentials.
         """
         if head.path.decode("latin-1") not in _PROBES:
             raise RequestRefused(404, "there is nothing here", body=b'{"error":"there is nothing here"}')
+        if head.path == b"/metrics" and not self._reads_metrics(head.text(b"authorization")):
+            raise RequestRefused(401, _NO_SCRAPER, [_CHALLENGE], body=wire.dumps({"error": _NO_SCRAPER}))
 
     def route_of(self, method: str, path: str) -> AdminRoute | None:
         """The route that answers this; None where there is none."""
@@ -187,6 +202,9 @@ class AdminApi:
         # In constant time: how long a refusal takes must not tell how much of a guess was right.
         return scheme.lower() == "bearer" and hmac.compare_digest(token.strip().encode(), self._token)
 
+    def _reads_metrics(self, authorization: str) -> bool:
+        return self._may_scrape(authorization) or self._authorized(authorization)
+
     # for orchestrators
 
     async def _healthz(self, request: Request) -> Response:
@@ -200,6 +218,8 @@ class AdminApi:
         return PlainTextResponse("ready\n")
 
     async def _metrics(self, request: Request) -> Response:
+        if not self._reads_metrics(request.headers.get("authorization", "")):
+            return JsonDocument({"error": _NO_SCRAPER}, 401, headers={"www-authenticate": "Bearer"})
         # Late: the first answers of a start do not wait for this import.
         from gateway.telemetry.metrics import CONTENT_TYPE, render
 

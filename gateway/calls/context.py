@@ -8,7 +8,7 @@ from typing import Any
 
 from gateway.access.principal import LOCAL, Principal
 from gateway.access.quotas import Account, account_of_its_own
-from gateway.protocol import LOG_LEVELS, MODERN_VERSIONS
+from gateway.protocol import LOG_LEVELS, MODERN_VERSIONS, QUESTIONS
 from gateway.upstream.request_callbacks import Ask, HostSession, OnParams, RequestCallbacks
 from registry.views.view import View
 
@@ -27,6 +27,7 @@ class Caller:
         session_id: Of its session, in versions with a handshake; None in modern ones, which have no sessions.
         host: The same session, as seen by upstreams that get a connection for each.
         capabilities: Those that it declares.
+        answers: It sends answers of its user to questions of the upstream, or the state of an earlier round.
         log_level: The least severe level of log messages that it wants; None for no messages.
         on_progress: Takes progress params, if the caller asked for progress.
         on_log: Takes the params of log messages.
@@ -46,6 +47,7 @@ class Caller:
     session_id: str | None = None
     host: HostSession | None = None
     capabilities: Mapping[str, Any] = field(default_factory=dict)
+    answers: bool = False
     log_level: str | None = None
     on_progress: OnParams | None = None
     on_log: OnParams | None = None
@@ -64,6 +66,11 @@ class Caller:
     def share(self) -> str:
         """Whose share of an upstream's places it takes; empty where callers cannot be told apart."""
         return "" if self.principal is LOCAL else self.principal.name
+
+    @property
+    def can_be_asked(self) -> bool:
+        """Whether an upstream may ask its user, or its model, in the middle of a call."""
+        return any(name in self.capabilities for name in QUESTIONS.values())
 
     def request_callbacks(self) -> RequestCallbacks:
         """The way of one request back to this caller."""

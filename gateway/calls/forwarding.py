@@ -25,8 +25,10 @@ log = logging.getLogger(__name__)
 MAX_ROUNDS: Final = 16
 # Questions in one round, all of which are put to the host at the same time: a form has as many, a person no more.
 MAX_QUESTIONS: Final = 32
+# Of a later round, beside what it repeats of the first.
+_ANSWERS: Final = frozenset({"inputResponses", "requestState"})
 # What a retry adds to the request that it repeats; all else has to be equal.
-_RETRY_MEMBERS: Final = frozenset({"_meta", "inputResponses", "requestState"})
+_RETRY_MEMBERS: Final = frozenset({"_meta", *_ANSWERS})
 
 
 class InputRefused(UpstreamError):
@@ -83,9 +85,13 @@ class Forwarder:
         """
         link = await self._link_for(server, caller)
         binding: tuple[str, ...] = ()
-        if caller.modern and ("requestState" in params or "inputResponses" in params):
-            binding = self._binding(server, method, original_params, caller)
-            params = self._with_upstream_state(params, binding)
+        if "requestState" in params or "inputResponses" in params:
+            if caller.modern:
+                binding = self._binding(server, method, params, original_params, caller)
+                params = self._with_upstream_state(params, binding)
+            else:
+                # Its versions do not have them: they are for an upstream that asked us, and nothing proves that.
+                params = {key: value for key, value in params.items() if key not in _ANSWERS}
         params = _with_meta(params)
         for _ in range(MAX_ROUNDS):
             # A new one for each round: what was refused in an earlier round says nothing about this one.
@@ -121,12 +127,12 @@ class Forwarder:
                 # It asks its user itself, and repeats the request with the answers and this state.
                 state = result.get("requestState")
                 if isinstance(state, str):
-                    binding = binding or self._binding(server, method, original_params, caller)
+                    binding = binding or self._binding(server, method, params, original_params, caller)
                     result["requestState"] = self._signer.sign(state, *binding)
                 return result
             answers = await self._collect_input(server, result, caller)
             state = {"requestState": result["requestState"]} if "requestState" in result else {}
-            params = {k: v for k, v in params.items() if k not in ("inputResponses", "requestState")}
+            params = {key: value for key, value in params.items() if key not in _ANSWERS}
             params = {**params, "inputResponses": answers, **state}
         raise InputRefused(server, f"Server '{server}' asked for input {MAX_ROUNDS} times and never had enough.")
 
@@ -140,10 +146,16 @@ class Forwarder:
         own = await self._private.get(caller.session_id, server, link.config, caller.host, caller.account)
         return own or link  # None where the upstream speaks a modern version, which asks in its results
 
-    def _binding(self, server: str, method: str, params: dict[str, Any], caller: Caller) -> tuple[str, ...]:
+    def _binding(
+        self, server: str, method: str, params: dict[str, Any], original_params: dict[str, Any], caller: Caller
+    ) -> tuple[str, ...]:
+        """What a request state is good for: this caller, in this session, with this very request."""
         # Canonical, because a client may write the members of its retry in another order.
-        repeated = canonical_json({key: value for key, value in params.items() if key not in _RETRY_MEMBERS})
-        return caller.principal.name, server, method, repeated.decode("utf-8", "surrogatepass")
+        repeated = canonical_json({key: value for key, value in original_params.items() if key not in _RETRY_MEMBERS})
+        # As the upstream knows the tool: the caller's name for it may have come to mean another one.
+        target = str(params.get("name", ""))
+        text = repeated.decode("utf-8", "surrogatepass")
+        return caller.principal.name, caller.session_id or "", server, method, target, text
 
     def _with_upstream_state(self, params: dict[str, Any], binding: tuple[str, ...]) -> dict[str, Any]:
         signed = params.get("requestState")

@@ -10,7 +10,7 @@ from gateway.access.signing import Signer
 from gateway.calls.builtin_tools import GATEWAY_TOOLS, complete_server, tool_manual
 from gateway.calls.context import Caller
 from gateway.calls.forwarding import Forwarder
-from gateway.calls.results import adapt_other
+from gateway.calls.results import adapt_other, whole, without_own_uris
 from gateway.errors import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
@@ -33,6 +33,8 @@ from registry.catalog.store import Registry
 _MAX_OWNERS: Final = 8
 # The code of versions with a handshake, and that of modern ones.
 _NOT_FOUND: Final = frozenset({RESOURCE_NOT_FOUND, INVALID_PARAMS})
+# What of a completion is its arguments; the rest says whose.
+_COMPLETED: Final = ("argument", "context")
 TASKS: Final = "io.modelcontextprotocol/tasks"
 _RELATED_TASK: Final = "io.modelcontextprotocol/related-task"
 
@@ -112,16 +114,23 @@ class PromptsAndResources:
             prompt = prompts_and_resources.prompt(ref["name"])
             if prompt is None:
                 raise RpcError(INVALID_PARAMS, f"Unknown prompt: {ref['name'][:MAX_QUOTED_CHARS]}")
-            server, ref = prompt.server, {**ref, "name": prompt.original}
+            shown, server, original = ref["name"], prompt.server, prompt.original
+            ref = {**ref, "name": original}
         elif isinstance(ref, dict) and kind == "ref/resource" and isinstance(ref.get("uri"), str):
             template = prompts_and_resources.template(ref["uri"])
             owners = ((template.server, template.original),) if template else prompts_and_resources.owners(ref["uri"])
             if not owners:
                 raise RpcError(INVALID_PARAMS, "Unknown resource", {"uri": ref["uri"]})
-            server, ref = owners[0][0], {**ref, "uri": owners[0][1]}
+            shown, (server, original) = ref["uri"], owners[0]
+            ref = {**ref, "uri": original}
         else:
             raise RpcError(INVALID_PARAMS, "params.ref must be a ref/prompt with a name or a ref/resource with a uri")
-        return await self._ask(server, "completion/complete", {**params, "ref": ref}, caller)
+        arguments = {key: params[key] for key in _COMPLETED if key in params}
+        with self._hooks.prompt_or_resource("completion", server, shown, original, caller) as invocation:
+            return await self._ask(
+                server, "completion/complete", {**params, "ref": ref}, caller,
+                invocation=invocation, arguments=arguments,
+            )  # fmt: skip
 
     async def task(self, method: str, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
         """Answer `tasks/get`, `tasks/update` and `tasks/cancel` through the server that has the task.
@@ -160,7 +169,8 @@ class PromptsAndResources:
             # Only tools have error results: here a block, or an answer that is an error, becomes a protocol error.
             if invocation.answer is not None and result.get("isError"):
                 raise RpcError(INTERNAL_ERROR, str(result["content"][0]["text"]))
-            return adapt_other(result, server=server, version=caller.version)
+            adapted = adapt_other(result, server=server, version=caller.version)
+            return without_own_uris(whole(adapted, server)) if method == "prompts/get" else adapted
         except HookRefusal:
             raise
         except UpstreamError as error:
@@ -175,7 +185,7 @@ class PromptsAndResources:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Request:
-    """A request for a prompt or a resource, in its upstream's names, ready to be sent.
+    """A request for a prompt, a resource or a completion, in its upstream's names, ready to be sent.
 
     Attributes:
         changed: The params as hooks have left them, if they have changed them.
@@ -189,13 +199,20 @@ class _Request:
     changed: dict[str, Any] | None = None
 
     def revise(self, arguments: dict[str, Any], changed_by: tuple[str, ...]) -> str | None:
-        """Take the arguments of a prompt, or the URI of a resource, from the hooks; all of them are text."""
+        """Take the arguments of a prompt, the URI of a resource, or what is completed, from the hooks."""
         if not changed_by:
             return None
+        if self.method == "completion/complete":
+            argument = arguments.get("argument")
+            texts = [argument.get("name"), argument.get("value")] if isinstance(argument, dict) else [None]
+            rest = {key: value for key, value in self.params.items() if key not in _COMPLETED}
+            self.changed = {**rest, **{key: arguments[key] for key in _COMPLETED if key in arguments}}
+            fit = all(isinstance(text, str) for text in texts) and isinstance(arguments.get("context", {}), dict)
+            return None if fit else "`argument` has to have a name and a value, both of them text."
         is_prompt = self.method == "prompts/get"
-        texts = arguments if is_prompt else {"uri": arguments.get("uri")}
-        self.changed = {**self.params, "arguments": texts} if is_prompt else {**self.params, **texts}
-        fit = all(isinstance(text, str) for text in texts.values())
+        named = arguments if is_prompt else {"uri": arguments.get("uri")}
+        self.changed = {**self.params, "arguments": named} if is_prompt else {**self.params, **named}
+        fit = all(isinstance(text, str) for text in named.values())
         return None if fit else "All of them have to be text."
 
     def send(self) -> Awaitable[Any]:

@@ -7,6 +7,8 @@ from typing import Any
 from gateway import wire
 from gateway.errors import UpstreamProtocolError, error_result
 from gateway.protocol import MODERN_VERSIONS, SERVER_INFO_KEY
+from registry.intake.prompts_and_resources import is_own_uri
+from registry.schema.json_values import map_items
 
 # From the changelogs of the protocol versions; they compare as text.
 _STRUCTURED_SINCE = "2025-06-18"
@@ -14,6 +16,8 @@ _LINKS_SINCE = "2025-06-18"
 _AUDIO_SINCE = "2025-03-26"
 # Members of results that versions with a handshake do not know.
 _MODERN_ONLY = ("resultType", "ttlMs", "cacheScope")
+
+_LEFT_OUT = {"type": "text", "text": "[left out by the gateway: a resource in the gateway's own scheme is no server's]"}
 
 
 def adapt(answer: Any, *, server: str, version: str) -> dict[str, Any]:
@@ -95,6 +99,34 @@ def _fill_content(result: dict[str, Any], server: str) -> None:
             result["content"] = [*kept, {"type": "text", "text": text}]
     elif not _is_list(content):
         raise UpstreamProtocolError(server, f"Server '{server}' answered without content; the call has no result.")
+
+
+def without_own_uris(result: dict[str, Any]) -> dict[str, Any]:
+    """Return the result of a prompt without resources in our own scheme; the same object if there are none.
+
+    A server that embeds one would speak for whichever server its URI names.
+    """
+    messages = result.get("messages")
+    if not isinstance(messages, list):
+        return result
+    checked = map_items(messages, _without_own_uri)
+    return result if checked is messages else {**result, "messages": checked}
+
+
+def _without_own_uri(message: Any) -> Any:
+    item = message.get("content") if isinstance(message, dict) else None
+    if isinstance(item, list):
+        blocks = map_items(item, lambda block: _LEFT_OUT if _is_ours(block) else block)
+        return message if blocks is item else {**message, "content": blocks}
+    return {**message, "content": _LEFT_OUT} if _is_ours(item) else message
+
+
+def _is_ours(item: Any) -> bool:
+    if not isinstance(item, dict):
+        return False
+    holders = (item, item.get("resource"))
+    uris = (holder.get("uri") for holder in holders if isinstance(holder, dict))
+    return any(isinstance(uri, str) and is_own_uri(uri) for uri in uris)
 
 
 def whole(result: dict[str, Any], server: str) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from gateway.errors import MAX_QUOTED_CHARS, error_result
 from gateway.upstream.link import UpstreamLink
 from registry.catalog.names import ServerName
 from registry.catalog.store import Registry
-from registry.schema.display_text import excerpt
+from registry.schema.display_text import clean, excerpt
 from registry.search.fusion import fuse_scores
 from registry.search.index import SearchHit, SearchIndex
 from registry.views.view import View, ViewEntry
@@ -120,7 +120,7 @@ class SearchTools:
         link = self._links.get(server)
         details = {
             **self._server_line(server, view),
-            "about": link.session.instructions if link is not None and link.session is not None else None,
+            "about": clean(link.session.instructions or "") if link is not None and link.session is not None else None,
             "supplement": shape.supplement,
             "siblings": [sibling for sibling in shape.siblings if sibling in view.servers],
             "toolNames": {

@@ -13,6 +13,7 @@ from registry.arguments.invoke_tool import UnresolvedCall
 from registry.catalog.catalog import ToolWrapper
 from registry.catalog.drift import Drift
 from registry.catalog.names import NAME_SEPARATOR, ServerName, normalized_name
+from registry.catalog.shape import ServerShape
 from registry.catalog.store import Registry
 from registry.views.view import View
 
@@ -111,8 +112,10 @@ class UnknownToolErrors:
         return f"\n\nThis tool has changed: {', '.join(renamed)}." if renamed else ""
 
     def _removed_server(self, view: View, alias: str, tool: str) -> dict[str, Any] | None:
-        """Answer for a server that was removed or renamed; None if no server ever had this alias."""
-        if not self._retired(alias):
+        """Answer for a server that was removed or renamed; None if this profile had none of this alias."""
+        # By the alias alone, since nothing else is known of it any more: a profile that selects servers by their tags
+        # says the same as of one that never was.
+        if not self._retired(alias) or not view.profile.permits_server(alias, ServerShape()):
             return None
         successor = self._successor(alias)
         if successor is None or successor not in view.servers:
@@ -128,8 +131,11 @@ class UnknownToolErrors:
             return error_result(f"Not called: server '{server}' is not reachable right now{reason}. Try again.")
         # Callers may put the wrapper's name where `invoke_tool` wants the tool's.
         removed = self.drift.removed(tool) or self.drift.removed(f"{server}{NAME_SEPARATOR}{tool}")
-        if removed is not None and removed.wrapper.server == server:
-            heir = f" Call {removed.successor} instead." if removed.successor else ""
+        shape = self._registry.shape.of(ServerName(server))
+        # Neither what is gone nor what replaced it may be another profile's.
+        if removed is not None and removed.wrapper.server == server and view.profile.permits(removed.wrapper, shape):
+            known = removed.successor is not None and catalog.get(removed.successor) is not None
+            heir = f" Call {removed.successor} instead." if known else ""
             gone = removed.wrapper.tool[:MAX_QUOTED_CHARS]
             return error_result(f"Not called: server '{server}' no longer has the tool '{gone}'.{heir}")
         wrappers = catalog.wrappers_of(server)

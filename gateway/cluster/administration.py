@@ -123,6 +123,8 @@ class Administration:
 
     async def _metrics(self, scope: Scope) -> Reply:
         reply = await self.alone(scope, b"")
+        if reply.status != 200:
+            return reply
         replies = {self._index: reply, **await self._all(scope)}
         texts = {index: (each.headers.get(PROCESS, ""), each.body.decode()) for index, each in replies.items()}
         # One at a time: two scrapes at once would count an ended worker twice.

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-# C0 and C1 without tab and newline: a tool's text must not steer the reader's terminal.
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+from registry.schema.display_text import is_hidden
 
 
 def say(text: str) -> None:
-    """A message for the person, on standard error."""
-    print(f"typegate: {text}", file=sys.stderr, flush=True)
+    """A message for the person, on standard error; it may quote others, so it steers no terminal."""
+    print(f"typegate: {_visible(text)}", file=sys.stderr, flush=True)
 
 
 def warn(warnings: Iterable[str]) -> None:
@@ -25,13 +23,18 @@ def warn(warnings: Iterable[str]) -> None:
 
 def text(value: str) -> None:
     """Text of an upstream on standard output: without control characters on a terminal, as it is in a pipe."""
-    print(_CONTROL.sub("\ufffd", value) if sys.stdout.isatty() else value)
+    print(_visible(value) if sys.stdout.isatty() else value)
 
 
 def as_json(value: object) -> None:
     """A value as JSON on standard output: indented on a terminal, one line in a pipe."""
-    indent = 2 if sys.stdout.isatty() else None
-    print(json.dumps(value, indent=indent, ensure_ascii=not sys.stdout.isatty(), default=str))
+    if not sys.stdout.isatty():
+        print(json.dumps(value, default=str))
+        return
+    shown = json.dumps(value, indent=2, ensure_ascii=False, default=str)
+    # JSON itself escapes the controls of ASCII only.
+    escapes = {ord(char): json.dumps(char)[1:-1] for char in set(shown) if char != "\n" and is_hidden(char)}
+    print(shown.translate(escapes))
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
@@ -61,4 +64,11 @@ def _cell(value: object) -> str:
         return "yes" if value else "no"
     if isinstance(value, dict | list | tuple):
         return str(len(value))
-    return _CONTROL.sub(" ", str(value)).replace("\n", " ").replace("\t", " ")
+    return _visible(str(value), " ").replace("\n", " ").replace("\t", " ")
+
+
+def _visible(value: str, instead: str = "\ufffd") -> str:
+    """A text without what a terminal obeys or does not show."""
+    # Not halves of surrogate pairs: the streams escape them, and that is all there is to see of a broken name.
+    unseen = (char for char in set(value) if char == "\r" or is_hidden(char))
+    return value.translate({ord(char): instead for char in unseen if not "\ud800" <= char <= "\udfff"})

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Literal
 
 from gateway.config.model import Config, GroupConfig, ProfileConfig
 from gateway.config.server import Prefix, ServerConfig, ToolConfig
+from registry.catalog.filters import NameFilter
 from registry.catalog.names import ToolName
 from registry.catalog.notes import Note
 from registry.catalog.overrides import OverrideRejected, ToolOverride, parse_arguments
@@ -27,8 +29,10 @@ def shape_of(config: ServerConfig, prefix: Prefix, notes: Mapping[str, tuple[Not
         plain_nulls=config.plain_nulls,
         renames={ToolName(tool): entry.name for tool, entry in tools.items() if entry.name},
         hidden=frozenset(tool for tool, entry in tools.items() if entry.hidden),
-        allow=tuple(config.allow),
-        deny=tuple(config.deny),
+        tools=_filter(config, "tools"),
+        prompts=_filter(config, "prompts"),
+        resources=_filter(config, "resources"),
+        private_connections=config.elicitation,
         notes=notes,
         display_name=config.display_name,
         tags=tuple(config.tags),
@@ -72,7 +76,20 @@ def profile_of(name: str, config: ProfileConfig, whole: Config) -> Profile:
 
 
 def _selection(config: GroupConfig) -> Selection:
-    return Selection(servers=_patterns(config.servers), tags=_patterns(config.tags), tools=_patterns(config.tools))
+    return Selection(
+        servers=_patterns(config.servers),
+        tags=_patterns(config.tags),
+        tools=_patterns(config.tools),
+        prompts=_patterns(config.prompts),
+        resources=_patterns(config.resources),
+    )
+
+
+def _filter(config: ServerConfig, kind: Literal["tools", "prompts", "resources"]) -> NameFilter:
+    """What of a kind an entry exposes."""
+    allowed: list[str] | None = getattr(config.allow, kind)
+    denied: list[str] | None = getattr(config.deny, kind)
+    return NameFilter(("*",) if allowed is None else tuple(allowed), tuple(denied or ()))
 
 
 def _patterns(patterns: list[str] | None) -> tuple[str, ...] | None:

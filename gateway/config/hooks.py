@@ -10,7 +10,8 @@ from pydantic import Field, field_validator, model_validator
 from gateway.config.section import Count, Seconds, Section, fault, is_http_url
 
 HookPhase = Literal[
-    "beforeCall", "afterCall", "beforePrompt", "afterPrompt", "beforeResource", "afterResource"
+    "beforeCall", "afterCall", "beforePrompt", "afterPrompt", "beforeResource", "afterResource", "beforeCompletion",
+    "afterCompletion",
 ]  # fmt: skip
 # It is a label of metrics and a part of log lines: printable without quotes, and short.
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")

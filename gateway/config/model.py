@@ -106,6 +106,15 @@ def _admin_address(value: object) -> object:
     return f"{host}:{int(port)}"
 
 
+class MetricsConfig(Section):
+    """Access to /metrics."""
+
+    # Off: it tells servers, tools and how much they are used.
+    public: bool = False
+    """Whether /metrics is open to everyone. By default, where there are API keys or `gateway.admin.token`, it takes
+    the admin token, or a key without scopes or with the scope `metrics`."""
+
+
 class AdminConfig(Section):
     """Access to the admin API."""
 
@@ -127,14 +136,21 @@ class AdminConfig(Section):
 
 
 class GroupConfig(Section):
-    """A selection of servers and tools by patterns. All given keys have to match; an empty list matches nothing."""
+    """A selection by patterns. All given keys have to match; an empty list matches nothing.
+
+    Where `tools` is given, prompts and resources are selected of servers that are named, unless it says which.
+    """
 
     servers: list[str] | None = None
     """Patterns of server aliases."""
     tags: list[str] | None = None
     """Patterns of tags; one of the tags of a server has to match."""
     tools: list[str] | None = None
-    """Patterns of wrapper names or tool names."""
+    """Patterns of wrapper names or tool names; in one with `__` the part before it is for aliases of servers."""
+    prompts: list[str] | None = None
+    """Patterns of names of prompts, as for tools."""
+    resources: list[str] | None = None
+    """Patterns of URIs of resources, listed or not, and of URI templates."""
 
 
 class ProfileConfig(GroupConfig):
@@ -186,6 +202,8 @@ class GatewayConfig(Section):
     """Who may use the admin API."""
     quotas: QuotasConfig = QuotasConfig()
     """What one caller may use at a time."""
+    metrics: MetricsConfig = MetricsConfig()
+    """Who may read /metrics."""
     profiles: dict[str, ProfileConfig] = Field(default_factory=dict)
     """Views of the catalog by name, each served at /mcp/NAME; `default` is served at /mcp."""
     groups: dict[str, GroupConfig] = Field(default_factory=dict)

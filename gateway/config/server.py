@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ModelWrapValidatorHandler, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    WithJsonSchema,
+    model_validator,
+)
 
-from gateway.config.section import Count, Seconds, Section
+from gateway.config.section import Count, Seconds, Section, fault
 from gateway.secrets import secrets_in
 
 Prefix = Literal["always", "none"]
@@ -57,6 +65,38 @@ class ToolConfig(Section):
     """replace: `arguments` replace the upstream's schema. By default they only fill what it leaves undocumented."""
 
 
+class KindPatterns(Section):
+    """Patterns for single kinds; what is not given is not restricted."""
+
+    tools: list[str] | None = None
+    """Patterns of tool names."""
+    prompts: list[str] | None = None
+    """Patterns of prompt names."""
+    resources: list[str] | None = None
+    """Patterns of URIs of resources, listed or not, and of URI templates."""
+
+
+def _kinds_of(*kinds: str) -> Callable[[object], object]:
+    """Read a list as patterns for these kinds."""
+
+    def read(value: object) -> object:
+        if isinstance(value, list) and all(isinstance(pattern, str) for pattern in value):
+            return dict.fromkeys(kinds, value)
+        if not isinstance(value, dict | KindPatterns):
+            raise fault("is no list of patterns", "a list, or an object with lists for tools, prompts and resources")
+        return value
+
+    return read
+
+
+_FORMS: Final = WithJsonSchema(
+    {"anyOf": [{"type": "array", "items": {"type": "string"}}, KindPatterns.model_json_schema(by_alias=True)]}
+)
+# What exposes tools has said nothing of prompts and resources; what denies something denies it whatever it is.
+Allowed = Annotated[KindPatterns, BeforeValidator(_kinds_of("tools")), _FORMS]
+Denied = Annotated[KindPatterns, BeforeValidator(_kinds_of("tools", "prompts", "resources")), _FORMS]
+
+
 class ServerConfig(Section):
     """One upstream. Keys of hosts stay as hosts write them; unknown ones are ignored with a warning.
 
@@ -103,10 +143,12 @@ class ServerConfig(Section):
     """Labels for selection by profiles, groups and hooks."""
     prefix: Prefix | None = None
     """none: tools, prompts and resources keep their own names, without the alias."""
-    allow: list[str] = Field(default_factory=lambda: ["*"])
-    """Patterns of tool names to expose."""
-    deny: list[str] = Field(default_factory=list)
-    """Patterns of tool names to leave out, even where `allow` matches."""
+    allow: Allowed = KindPatterns()
+    """Patterns of tool names to expose; or an object with `tools`, `prompts` and `resources`, each a list of patterns
+    of names or URIs."""
+    deny: Denied = KindPatterns()
+    """Patterns of tools, prompts and resources (their URIs) to leave out, even where `allow` matches; or an object with
+    lists for `tools`, `prompts` and `resources`, which leaves the kinds out of account that it does not name."""
     defaults: dict[str, Any] = Field(default_factory=dict)
     """Values for parameters that a call leaves out, by parameter name."""
     supplement: str | None = None

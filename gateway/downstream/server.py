@@ -339,6 +339,7 @@ class McpServer:
             version=meta[VERSION_KEY] if request.modern else HANDSHAKE_VERSIONS[-1],
             request_id=request.id,
             capabilities=capabilities if isinstance(capabilities, dict) else {},
+            answers="inputResponses" in request.params or "requestState" in request.params,
             log_level=level if level in LOG_LEVELS else None,
             on_progress=on_progress,
             on_log=on_log,

@@ -161,14 +161,24 @@ class Subscriptions:
         return kind != "resources" or self._pending() or any(kind in listing.capabilities for listing in servers)
 
     async def _watch(self, uri: str, profile: str, tell: Callable[[dict[str, Any]], None]) -> list[Callable[[], None]]:
-        def updated(params: dict[str, Any]) -> None:
-            tell({**params, "uri": uri})  # as the caller named it, not as the upstream does
+        owners = self._owners(uri, profile)
+        if not owners:
+            return []
+        server, original = owners[0]
 
-        for server, original in self._views.view(profile).catalog.prompts_and_resources.owners(uri)[:1]:
-            ending = self._upstream_subscriptions.add(server, "resourceSubscriptions", original, updated)
-            await self._upstream_subscriptions.settled(server)
-            return [ending]
-        return []
+        def updated(params: dict[str, Any]) -> None:
+            # A changed configuration may deny what was permitted when the subscription began.
+            if (server, original) in self._owners(uri, profile):
+                tell({**params, "uri": uri})  # as the caller named it, not as the upstream does
+
+        ending = self._upstream_subscriptions.add(server, "resourceSubscriptions", original, updated)
+        await self._upstream_subscriptions.settled(server)
+        return [ending]
+
+    def _owners(self, uri: str, profile: str) -> tuple[tuple[str, str], ...]:
+        if profile not in self._views.profiles:
+            return ()
+        return self._views.view(profile).catalog.prompts_and_resources.owners(uri)
 
     async def _watch_task(
         self, exposed: str, principal: Principal, tell: Callable[[dict[str, Any]], None]

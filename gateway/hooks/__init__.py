@@ -1,4 +1,4 @@
-"""Hooks around every tool call, prompt and resource.
+"""Hooks around every tool call, prompt, resource and completion.
 
 `hook` is the public interface for authors of hooks, and its manual. The rest of the room is the machinery:
 

@@ -75,7 +75,7 @@ class ActiveHooks:
     def prompt_or_resource(
         self, kind: Kind, server: str, name: str, original: str, caller: HookCaller
     ) -> Invocation:  # fmt: skip
-        """The invocation of one request for a prompt or a resource."""
+        """The invocation of one request for a prompt or a resource, or for a completion of either."""
         if not self.runners:
             return PASS_THROUGH
         return self._invocation(self._chains.for_prompt_or_resource(kind, server, name, original), caller)

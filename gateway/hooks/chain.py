@@ -19,6 +19,7 @@ _PHASES: Final[Mapping[Kind, tuple[str, str]]] = {
     "tool": ("before_call", "after_call"),
     "prompt": ("before_prompt", "after_prompt"),
     "resource": ("before_resource", "after_resource"),
+    "completion": ("before_completion", "after_completion"),
 }
 
 
@@ -29,6 +30,8 @@ class HookTarget:
     Attributes:
         name: As callers know it.
         original: As its upstream knows it.
+        private_connections: Its upstream may have a connection for each session.
+        private_results: Its upstream declares what it lists to be private (`cacheScope`).
         definition: Of a tool, as its upstream sent it.
     """
 
@@ -39,6 +42,8 @@ class HookTarget:
     tags: tuple[str, ...] = ()
     digest: str = ""
     read_only: bool = False
+    private_connections: bool = False
+    private_results: bool = False
     definition: Mapping[str, Any] | None = None
 
     @property
@@ -119,6 +124,7 @@ class HookChains:
         if known is not None and known[0] is wrapper:
             return known[1]
         hints = wrapper.definition.get("annotations")
+        listing = self._registry.catalog.servers.get(wrapper.server)
         chain = self._chain(
             HookTarget(
                 kind="tool",
@@ -128,6 +134,9 @@ class HookChains:
                 tags=self._tags(wrapper.server),
                 digest=wrapper.digest,
                 read_only=isinstance(hints, dict) and hints.get("readOnlyHint") is True,
+                private_connections=self._registry.shape.of(wrapper.server).private_connections,
+                # Of a server that has just gone nothing is known any more.
+                private_results=listing is None or listing.scope == "private",
                 definition=wrapper.definition,
             )
         )

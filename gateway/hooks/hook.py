@@ -8,7 +8,9 @@ from typing import Any, ClassVar, Literal
 
 from gateway.hooks.payloads import copied
 
-Kind = Literal["tool", "prompt", "resource"]
+Kind = Literal["tool", "prompt", "resource", "completion"]
+# Whose result it is; see `Metadata.shared_within`.
+Sharing = Literal["principal", "session", "request"]
 CallRoute = Literal["wrapper", "invoke_tool"]
 Mode = Literal["transform", "validate", "audit", "concurrent"]
 # The first of the codes that JSON-RPC 2.0 leaves to servers.
@@ -21,7 +23,7 @@ class Metadata:
     """What is known about a call apart from its arguments; it is never mixed with them.
 
     Attributes:
-        kind: Whether a tool is called, a prompt fetched or a resource read.
+        kind: Whether a tool is called, a prompt fetched, a resource read, or an argument of either completed.
         wrapper: The name that callers know: `server__tool`, a prompt's exposed name, a resource's exposed URI.
         server: The alias of the upstream.
         tool: The name that the upstream knows: of the tool or prompt, or the URI.
@@ -34,6 +36,10 @@ class Metadata:
         profile: The caller's profile.
         digest: A digest of the tool's definition; it changes with the definition.
         read_only: The tool declares that it changes nothing (`readOnlyHint`).
+        shared_within: How far the result may be given to a second equal call. `principal`: to any call of the same
+            principal. `session`: only in this session, since the upstream tells sessions apart or may have asked its
+            user. `request`: to none, since the upstream declares that its answers are private, or was given answers
+            of a user.
         elapsed_ms: For audit hooks after a call: how long it took, hooks included.
         blocked_by: For audit hooks after a blocked call: the hook that blocked it.
     """
@@ -51,6 +57,7 @@ class Metadata:
     profile: str
     digest: str = ""
     read_only: bool = False
+    shared_within: Sharing = "principal"
     elapsed_ms: float | None = None
     blocked_by: str | None = None
 
@@ -89,7 +96,8 @@ class Call:
     def args(self) -> dict[str, Any]:
         """The arguments, repaired, with defaults and checked; `{}` if the caller sent none.
 
-        For a prompt its arguments, for a resource `{"uri": …}`.
+        For a prompt its arguments, for a resource `{"uri": …}`; for a completion `{"argument": {"name", "value"}}`,
+        and `context` if the caller sent one.
         """
         # Copied on first access: a hook that looks only at metadata pays nothing.
         if self._own is None:
@@ -135,7 +143,7 @@ class Call:
 class Result:
     """The complete result of an upstream: every content item, `structuredContent`, `isError`, `_meta`.
 
-    A tool's has `content`, a prompt's `messages`, a resource's `contents`.
+    A tool's has `content`, a prompt's `messages`, a resource's `contents`, and that of a completion `completion`.
     """
 
     __slots__ = ("_own", "_value")
@@ -284,6 +292,14 @@ class Hook:
         """Called with a resource's contents."""
         return None
 
+    def before_completion(self, call: Call) -> Before | Awaitable[Before]:
+        """Called before values for an argument of a prompt or a template are asked for; `call.name` is of those."""
+        return None
+
+    def after_completion(self, call: Call, result: Result) -> After | Awaitable[After]:
+        """Called with the values, which are `result.value["completion"]["values"]`."""
+        return None
+
 
 PHASES: Mapping[str, str] = {
     "beforeCall": "before_call",
@@ -292,5 +308,7 @@ PHASES: Mapping[str, str] = {
     "afterPrompt": "after_prompt",
     "beforeResource": "before_resource",
     "afterResource": "after_resource",
+    "beforeCompletion": "before_completion",
+    "afterCompletion": "after_completion",
 }
 """The phases as the configuration spells them, and their methods."""

@@ -14,8 +14,8 @@ import anyio
 from gateway import wire
 from gateway.access.principal import Principal
 from gateway.errors import INTERNAL_ERROR, UPSTREAM_ERROR_KEY, RpcError, UpstreamProtocolError, error_result
-from gateway.hooks.chain import HookChain, HookChains
-from gateway.hooks.hook import Answer, Block, Call, CallRoute, HookFailed, HookReturn, Metadata, Result
+from gateway.hooks.chain import HookChain, HookChains, HookTarget
+from gateway.hooks.hook import Answer, Block, Call, CallRoute, HookFailed, HookReturn, Metadata, Result, Sharing
 from gateway.hooks.runner import HookRunner
 from registry.views.view import View
 
@@ -29,6 +29,7 @@ _HAPPENED: Final = {
     "tool": "The tool was {}called.",
     "prompt": "The prompt was {}fetched.",
     "resource": "It was {}read.",
+    "completion": "Its values were {}asked for.",
 }
 # Not the answer yet: a task's result passes the hooks when it is requested, and a question ends in another call.
 _UNFINISHED: Final = frozenset({"task", "input_required"})
@@ -51,6 +52,10 @@ class HookCaller(Protocol):
     def session_id(self) -> str | None: ...
     @property
     def request_id(self) -> str | int | float | None: ...
+    @property
+    def can_be_asked(self) -> bool: ...
+    @property
+    def answers(self) -> bool: ...
 
 
 class HookedRequest(Protocol):
@@ -192,7 +197,7 @@ class HookInvocation(Invocation):
         meta = {UPSTREAM_ERROR_KEY: error.to_object()}
         shown = error_result(error.message, meta=meta)
         if self._target.kind != "tool":
-            shown = {"messages": [], "contents": [], "isError": True, "_meta": meta}
+            shown = {"messages": [], "contents": [], "completion": {"values": []}, "isError": True, "_meta": meta}
         result: dict[str, Any] = await self.after(shown)
         if result == shown:
             return None
@@ -299,6 +304,7 @@ class HookInvocation(Invocation):
                 profile=caller.view.profile.name,
                 digest=target.digest,
                 read_only=target.read_only,
+                shared_within=_shared_within(target, caller),
             )
         return self._metadata
 
@@ -345,6 +351,15 @@ class HookInvocation(Invocation):
             runner.enqueue(self._after_phase, metadata, self._args, result)
 
 
+def _shared_within(target: HookTarget, caller: HookCaller) -> Sharing:
+    if caller.answers or (target.private_results and caller.session_id is None):
+        return "request"
+    # A host that can be asked may have been, and its user's answer is in the result.
+    if caller.session_id is not None and (target.private_results or target.private_connections or caller.can_be_asked):
+        return "session"
+    return "principal"
+
+
 def _in_words(error: BaseException) -> str:
     if isinstance(error, RpcError):
         return error.message[:_MAX_ERROR_CHARS]
@@ -357,4 +372,6 @@ def _is_result(result: Any) -> bool:
     if result.get("resultType", "complete") != "complete":
         return True
     lists = (result.get(name) for name in ("content", "messages", "contents"))
+    if isinstance(result.get("completion"), dict):
+        return True
     return "structuredContent" in result or any(isinstance(items, list) for items in lists)

@@ -229,14 +229,21 @@ def _checked_block(block: Block) -> Block:
 
 def _checked_result(value: Any, call: Call) -> dict[str, Any]:
     result, _ = plain(value)
-    member = _LIST_MEMBER[call.metadata.kind]
+    kind = call.metadata.kind
     if not isinstance(result, dict):
         raise BadPayload("handed back a result that is no object")
     if result.get("resultType", "complete") != "complete":
         return result
-    only_structured = call.metadata.kind == "tool" and "structuredContent" in result and member not in result
-    if not only_structured and not isinstance(result.get(member), list):
-        raise BadPayload(f"handed back a result without a list of `{member}`")
+    if kind == "completion":
+        completion = result.get("completion")
+        values = completion.get("values") if isinstance(completion, dict) else None
+        if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+            raise BadPayload("handed back a completion without a list of `values`")
+    else:
+        member = _LIST_MEMBER[kind]
+        only_structured = kind == "tool" and "structuredContent" in result and member not in result
+        if not only_structured and not isinstance(result.get(member), list):
+            raise BadPayload(f"handed back a result without a list of `{member}`")
     if not isinstance(result.get("isError", False), bool):
         raise BadPayload("handed back a result whose `isError` is neither true nor false")
     return result

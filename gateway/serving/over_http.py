@@ -43,6 +43,7 @@ MAX_CONNECTIONS: Final = 9_500
 _OWN_DESCRIPTORS: Final = 128
 # A child has three pipes, a server on the network as many connections as it has calls.
 _DESCRIPTORS_PER_SERVER: Final = 16
+_METRICS_SCOPE: Final = "metrics"
 # Requests in flight end at their own pace; nothing wakes anybody when the last one has.
 _POLL_S: Final = 0.02
 
@@ -129,6 +130,7 @@ async def serve_on(
         reloader = Reloader(gateway, check=check, text=team.assignment.text if team is not None else None)
         admin = AdminApi(
             token=token,
+            scrapers=partial(_may_read_metrics, gateway),
             registry=gateway.registry,
             fleet=gateway.fleet,
             views=gateway.views,
@@ -174,6 +176,16 @@ async def serve_on(
             await server.serve(sockets=[listener])
             group.cancel_scope.cancel()
     return 0
+
+
+def _may_read_metrics(gateway: Gateway, authorization: str) -> bool:
+    """Whether this Authorization header, or its absence, may read `/metrics`; the administrator may in any case."""
+    settings, authenticator = gateway.config.gateway, gateway.authenticator
+    # Where nobody needs credentials, whoever reaches the port may list and call everything that it tells of.
+    if settings.metrics.public or not (authenticator.required or settings.admin.token is not None):
+        return True
+    principal = authenticator.principal(authorization) if authenticator.required else None
+    return principal is not None and (not principal.scopes or _METRICS_SCOPE in principal.scopes)
 
 
 def _member(team: Team, gateway: Gateway, reloader: Reloader, endpoint: McpEndpoint, admin: AdminApi) -> Member:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from typing import Final
+from typing import Any, Final
 
 from gateway.secrets import SECRETS
-from registry.schema.display_text import clean
+from registry.schema.display_text import clean, is_hidden
 
 FIELDS: Final = ("server", "epoch", "tool", "wrapper", "via", "principal", "outcome", "duration_ms", "worker")
 
@@ -25,9 +25,16 @@ class _Line(logging.Formatter):
         return SECRETS.scrub(clean(super().format(record)))
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        line = super().formatMessage(record).replace("\r", "?").replace("\n", "?")  # no message forges a line
+        # No message forges a line, or steers the terminal that it is read in: errors quote what others sent.
+        line = super().formatMessage(record)
+        if not line.isprintable():
+            line = "".join(char if char.isprintable() else "?" for char in line)
         given = ((name, getattr(record, name, None)) for name in FIELDS)
         return " ".join((line, *(f"{name}={value!a}" for name, value in given if value is not None)))
+
+    def formatException(self, ei: Any) -> str:
+        trace = super().formatException(ei)
+        return "".join("?" if char == "\r" or is_hidden(char) else char for char in trace)
 
 
 class _OfWorker(logging.Filter):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import anyio
 
@@ -26,6 +26,7 @@ from gateway.upstream.transport.jsonrpc import Transport
 from gateway.upstream.watch_list import WatchList
 from gateway.upstream.watching import Watcher
 from registry.catalog.catalog import ListKind
+from registry.catalog.listing import CacheScope
 from registry.intake.prompts_and_resources import ItemKind
 
 log = logging.getLogger(__name__)
@@ -93,7 +94,7 @@ class McpSession:
     ) -> RawListing:
         """See `UpstreamSession.fetch_listing`; a repeated cursor ends a list."""
         ttls_ms: list[int] = []
-        scopes: set[Literal["public", "private"]] = set()
+        scopes: set[CacheScope] = set()
         tools = await self._list("tools", ttls_ms, scopes, limit_s) if "tools" in kinds else None
         prompts_and_resources: dict[ItemKind, list[Any]] = {}
         for member in (member for kind in ALL_KINDS & set(kinds) if self._offers(kind) for member in _LISTS[kind]):
@@ -109,7 +110,7 @@ class McpSession:
             capabilities=self.capabilities,
             # All pages of all lists are held as one: the most cautious of them decides.
             ttl_ms=min(ttls_ms, default=None),
-            scope="public" if scopes == {"public"} else "private",
+            scope=_most_cautious(scopes),
         )
 
     async def _request(self, method: str, params: dict[str, Any]) -> Any:
@@ -180,9 +181,7 @@ class McpSession:
         # Every server is asked for tools: some have them and do not say so.
         return kind == "tools" or isinstance(self.capabilities.get(kind), dict)
 
-    async def _list(
-        self, member: str, ttls_ms: list[int], scopes: set[Literal["public", "private"]], limit_s: float
-    ) -> list[Any]:
+    async def _list(self, member: str, ttls_ms: list[int], scopes: set[CacheScope], limit_s: float) -> list[Any]:
         method = "resources/templates/list" if member == "resourceTemplates" else f"{member}/list"
         with anyio.move_on_after(limit_s):
             return await self._pages(method, member, ttls_ms, scopes)
@@ -191,9 +190,7 @@ class McpSession:
             raise NoAnswer(f"no answer to {method} within {limit_s:g} s")
         raise TimeoutError(f"no answer within {limit_s:g} s")
 
-    async def _pages(
-        self, method: str, member: str, ttls_ms: list[int], scopes: set[Literal["public", "private"]]
-    ) -> list[Any]:
+    async def _pages(self, method: str, member: str, ttls_ms: list[int], scopes: set[CacheScope]) -> list[Any]:
         items: list[Any] = []
         seen: set[str] = set()
         params: dict[str, Any] = {}
@@ -206,7 +203,8 @@ class McpSession:
             ttl_ms = page.get("ttlMs")
             if isinstance(ttl_ms, int | float) and not isinstance(ttl_ms, bool) and ttl_ms >= 0:
                 ttls_ms.append(int(min(ttl_ms, MAX_TTL_MS)))
-            scopes.add("public" if page.get("cacheScope") == "public" else "private")
+            stated = page.get("cacheScope")
+            scopes.add(stated if stated in ("public", "private") else "unstated")
             cursor = page.get("nextCursor")
             # A cursor that comes again is a server that lists in a circle.
             if not isinstance(cursor, str) or cursor in seen or len(items) >= MAX_ITEMS:
@@ -236,3 +234,9 @@ class McpSession:
             await self._request("logging/setLevel", {"level": level})
         except (RpcError, HttpStatusError):
             log.debug("the level of logs could not be set", extra={"server": self.server})
+
+
+def _most_cautious(scopes: Collection[CacheScope]) -> CacheScope:
+    if "private" in scopes:
+        return "private"
+    return "public" if scopes and "unstated" not in scopes else "unstated"

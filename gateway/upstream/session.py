@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Protocol
 
 from gateway.upstream.request_callbacks import RequestCallbacks
 from gateway.upstream.watch_list import WatchedKind, WatchList
 from registry.catalog.catalog import ListKind
+from registry.catalog.listing import CacheScope
 from registry.intake.issues import ItemIssue
 from registry.intake.prompts_and_resources import ItemKind
 
@@ -42,7 +43,7 @@ class RawListing:
     prompts_and_resources: Mapping[ItemKind, list[Any]]
     capabilities: Mapping[str, Any]
     ttl_ms: int | None
-    scope: Literal["public", "private"]
+    scope: CacheScope
     refused: tuple[ItemIssue, ...] = ()
     noted: tuple[ItemIssue, ...] = ()
     confirmed: bool = True

@@ -62,14 +62,13 @@ def _prompts_and_resources(
         )
         if same and previous.naming_inputs == _naming_inputs(shape):
             return previous.prompts_and_resources
-    order, unprefixed, max_length = _naming_inputs(shape)
-    return build_item_catalog(listings, order=order, unprefixed=unprefixed, max_length=max_length)
+    return build_item_catalog(listings, shape)
 
 
-def _naming_inputs(shape: Shape) -> tuple[tuple[ServerName, ...], frozenset[ServerName], int]:
-    """Return what the names of prompts and resources depend on, apart from the listings."""
-    unprefixed = frozenset(server for server, own in shape.servers.items() if not own.prefixed)
-    return tuple(shape.servers), unprefixed, shape.max_length
+def _naming_inputs(shape: Shape) -> tuple[object, ...]:
+    """Return what prompts and resources depend on, names and filters, apart from the listings."""
+    servers = tuple((server, own.prefixed, own.prompts, own.resources) for server, own in shape.servers.items())
+    return servers, shape.max_length
 
 
 def _server_part(listing: ServerListing, shape: Shape, known: ServerPart | None) -> ServerPart:

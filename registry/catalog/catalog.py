@@ -10,7 +10,7 @@ from typing import Any, Literal
 from registry.catalog.listing import ServerListing
 from registry.catalog.names import NAME_SEPARATOR, ServerName, ToolName, WrapperName
 from registry.catalog.notes import Note
-from registry.catalog.prompts_and_resources import ItemCatalog
+from registry.catalog.prompts_and_resources import ItemCatalog, PermitsItem, PermitsUri
 from registry.catalog.shape import ServerShape
 from registry.errors import UnknownTool
 from registry.intake.issues import ItemIssue
@@ -126,20 +126,28 @@ class Catalog:
         """Return one server's wrappers, ordered by name."""
         return self._by_server.get(server, ())
 
-    def narrowed(self, permits: Callable[[ToolWrapper], bool], permits_server: Callable[[ServerName], bool]) -> Catalog:
-        """Return the permitted part of the catalog; the same object if everything is permitted."""
-        wrappers = tuple(wrapper for wrapper in self.wrappers if permits(wrapper))
-        servers = {server: listing for server, listing in self.servers.items() if permits_server(server)}
-        if len(wrappers) == len(self.wrappers) and len(servers) == len(self.servers):
-            return self
+    def narrowed(
+        self,
+        *,
+        wrappers: Callable[[ToolWrapper], bool],
+        server: Callable[[ServerName], bool],
+        prompts: PermitsItem,
+        resources: PermitsItem,
+        uris: PermitsUri,
+    ) -> Catalog:
+        """Return the part of the catalog that each of these permits; see `ItemCatalog.narrowed`."""
+        permitted = tuple(wrapper for wrapper in self.wrappers if wrappers(wrapper))
+        servers = {name: listing for name, listing in self.servers.items() if server(name)}
         narrowed = replace(
             self,
             servers=MappingProxyType(servers),
-            prompts_and_resources=self.prompts_and_resources.for_servers(frozenset(servers)),
+            prompts_and_resources=self.prompts_and_resources.narrowed(
+                servers=frozenset(servers), prompts=prompts, resources=resources, uris=uris
+            ),
             quarantined=tuple((server, issue) for server, issue in self.quarantined if server in servers),
             warnings=tuple((server, issue) for server, issue in self.warnings if server in servers),
         )
-        return narrowed.with_wrappers(wrappers)
+        return narrowed.with_wrappers(permitted)
 
     def with_wrappers(self, wrappers: tuple[ToolWrapper, ...]) -> Catalog:
         """Return the catalog with these wrappers, which are ordered by name, and the indexes to find them by."""

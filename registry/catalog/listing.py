@@ -10,6 +10,8 @@ from registry.catalog.names import ServerName
 from registry.intake.issues import ItemIssue
 
 ListedItems = tuple[dict[str, Any], ...]
+# `unstated`: of versions with a handshake, which have no such word. Shared caches take it for `private`.
+CacheScope = Literal["public", "private", "unstated"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +21,7 @@ class ServerListing:
     Attributes:
         epoch: The number of the connection.
         ttl_ms: How long the upstream says that its lists stay fresh.
+        scope: Whether it says that others may be given them too.
         origin: `snapshot` until the server has answered for the first time since we started.
         stale: The connection is lost; tools stay listed until the next one.
     """
@@ -33,7 +36,7 @@ class ServerListing:
     quarantined: tuple[ItemIssue, ...] = ()
     repaired: tuple[ItemIssue, ...] = ()
     ttl_ms: int | None = None
-    scope: Literal["public", "private"] = "public"
+    scope: CacheScope = "public"
     origin: Literal["live", "snapshot"] = "live"
     stale: bool = False
     transport: Literal["stdio", "http"] = "stdio"

@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from registry.catalog.filters import resolve_uri
 from registry.catalog.listing import ServerListing
 from registry.catalog.names import ServerName, ToolName, compile_names
-from registry.intake.prompts_and_resources import ITEM_KEYS, ItemKind
+from registry.catalog.shape import Shape
+from registry.intake.prompts_and_resources import ITEM_KEYS, OWN_URI_PREFIX, ItemKind, is_own_uri
 from registry.schema.schemas import digest
 
-QUALIFIED_URI_PREFIX: Final = "typegate://"
 _EXPRESSION: Final = re.compile(r"\{[^{}]*\}")
+_Literals = tuple[str, ...]
+PermitsItem = Callable[["ListedItem"], bool]
+PermitsUri = Callable[[ServerName, str], bool]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +56,11 @@ class ItemCatalog:
     _prompts: Mapping[str, ListedItem] = field(default_factory=dict, repr=False)
     _resources: Mapping[str, ListedItem] = field(default_factory=dict, repr=False)
     _sharers: Mapping[str, tuple[ServerName, ...]] = field(default_factory=dict, repr=False)
-    _templates: tuple[tuple[tuple[str, ...], ListedItem], ...] = field(default=(), repr=False)
+    _templates: tuple[tuple[_Literals, ListedItem], ...] = field(default=(), repr=False)
     _servers: tuple[ServerName, ...] = ()
+    # All of the first have to permit a URI; all of the second too, unless a template that is shown stands for it.
+    _denials: tuple[PermitsUri, ...] = field(default=(), repr=False, compare=False)
+    _allowances: tuple[PermitsUri, ...] = field(default=(), repr=False, compare=False)
 
     def items(self, kind: ItemKind) -> tuple[ListedItem, ...]:
         """Return all items of one kind."""
@@ -61,16 +68,33 @@ class ItemCatalog:
             return self.prompts
         return self.resources if kind == "resources" else self.templates
 
-    def for_servers(self, servers: frozenset[ServerName]) -> ItemCatalog:
-        """Return what these servers have, under the same names as in the whole."""
+    def narrowed(
+        self, *, servers: frozenset[ServerName], prompts: PermitsItem, resources: PermitsItem, uris: PermitsUri
+    ) -> ItemCatalog:
+        """Return the permitted part, under the same names as in the whole.
 
-        def permitted(owners: Iterable[ServerName]) -> tuple[ServerName, ...]:
+        Args:
+            servers: What other servers have is left out.
+            prompts: Whether a prompt is permitted.
+            resources: Whether a resource or a template is permitted.
+            uris: Whether a URI may be read that no server lists.
+        """
+
+        def permitted(item: ListedItem, kind: ItemKind) -> bool:
+            return item.server in servers and (prompts(item) if kind == "prompts" else resources(item))
+
+        def known(owners: Iterable[ServerName]) -> tuple[ServerName, ...]:
             return tuple(server for server in owners if server in servers)
 
-        return _indexed(
-            {kind: [item for item in self.items(kind) if item.server in servers] for kind in ITEM_KEYS},
-            sharers={uri: left for uri, owners in self._sharers.items() if (left := permitted(owners))},
-            servers=permitted(self._servers),
+        narrowed = _indexed(
+            {kind: [item for item in self.items(kind) if permitted(item, kind)] for kind in ITEM_KEYS},
+            sharers={uri: left for uri, owners in self._sharers.items() if (left := known(owners))},
+            servers=known(self._servers),
+        )
+        return replace(
+            narrowed,
+            _denials=self._denials,
+            _allowances=(*self._allowances, uris),
         )
 
     def prompt(self, name: str) -> ListedItem | None:
@@ -90,51 +114,85 @@ class ItemCatalog:
         listed = self._resources.get(uri)
         if listed is not None:
             return ((listed.server, listed.original),)
-        alias, found, rest = uri.removeprefix(QUALIFIED_URI_PREFIX).partition("/")
-        if found and uri.startswith(QUALIFIED_URI_PREFIX) and alias in self._servers:
-            return ((ServerName(alias), rest),)
-        sharers = self._sharers.get(uri)
-        if sharers is not None:
-            return tuple((server, uri) for server in sharers)
-        matching = [item.server for literals, item in self._templates if _matches(uri, literals)]
-        return tuple((server, uri) for server in dict.fromkeys([*matching, *self._servers]))
+        if is_own_uri(uri):
+            # Our scheme is nobody's: what cannot be taken apart into a server and its URI is not asked of any.
+            alias, _, rest = uri.removeprefix(OWN_URI_PREFIX).partition("/")
+            known = rest and alias in self._servers and not is_own_uri(rest) and self._may_read(ServerName(alias), rest)
+            return ((ServerName(alias), rest),) if known else ()
+        candidates = self._sharers.get(uri)
+        if candidates is None:
+            matching = [item.server for literals, item in self._templates if _matches(uri, literals)]
+            candidates = tuple(dict.fromkeys([*matching, *self._servers]))
+        return tuple((server, uri) for server in candidates if self._may_read(server, uri))
+
+    def _may_read(self, server: ServerName, uri: str) -> bool:
+        """Return whether callers may have a server read this URI, listed or not."""
+        if not self._denials and not self._allowances:
+            return True
+        if not all(permits(server, uri) for permits in self._denials):
+            return False
+        if all(permits(server, uri) for permits in self._allowances):
+            return True
+        # Whoever is shown a template may read what it stands for; and nothing that only looks like it.
+        shown = [literals for literals, item in self._templates if item.server == server]
+        forms = (uri, resolve_uri(uri))
+        return any(all(_matches(form, literals) for form in forms) for literals in shown)
 
 
-def build_item_catalog(
-    listings: Mapping[ServerName, ServerListing],
-    *,
-    order: Iterable[ServerName],
-    unprefixed: frozenset[ServerName],
-    max_length: int,
-) -> ItemCatalog:
-    """Index all prompts, resources and templates of these servers.
+def build_item_catalog(listings: Mapping[ServerName, ServerListing], shape: Shape) -> ItemCatalog:
+    """Index all prompts, resources and templates of these servers that configuration exposes.
 
-    Args:
-        listings: By server.
-        order: The servers in the order of configuration: of those that share a URI, the first answers to it.
-        unprefixed: The servers whose names stay as they are.
-        max_length: Of a prompt's name, in characters.
+    Of the servers that share a URI, the first in the order of configuration answers to it.
     """
-    position = {server: index for index, server in enumerate(order)}
+    position = {server: index for index, server in enumerate(shape.servers)}
     ordered = sorted(listings, key=lambda server: (position.get(server, len(position)), server))
     prompts: dict[str, ListedItem] = {}
     # Unprefixed names go first: they are promised exactly. Among them the earlier server keeps a shared name.
-    for server in sorted(ordered, key=lambda server: server not in unprefixed):
+    for server in sorted(ordered, key=lambda server: shape.of(server).prefixed):
+        own = shape.of(server)
         items = {ToolName(item["name"]): item for item in listings[server].prompts}
-        names = compile_names(server, items, max_length=max_length, prefixed=server not in unprefixed, renames={})
+        names = compile_names(server, items, max_length=shape.max_length, prefixed=own.prefixed, renames={})
         for original, item in items.items():
-            name = names[original].name
-            prompts.setdefault(
-                name, ListedItem(key=name, server=server, original=original, definition={**item, "name": name})
-            )
-    resources, sharers = _by_uri(listings, ordered, unprefixed, "resources")
-    templates, _ = _by_uri(listings, ordered, unprefixed, "resourceTemplates")
+            # What is denied takes part in naming, so that denying it renames nothing, and no other gets its name.
+            if own.prompts.admits(original):
+                name = names[original].name
+                prompts.setdefault(
+                    name, ListedItem(key=name, server=server, original=original, definition={**item, "name": name})
+                )
+    permits = _permits_uri(listings, shape)
+    resources, sharers = _by_uri(listings, ordered, shape, "resources", permits)
+    templates, _ = _by_uri(listings, ordered, shape, "resourceTemplates", permits)
     by_kind = {"prompts": prompts, "resources": resources, "resourceTemplates": templates}
-    return _indexed(
+    indexed = _indexed(
         {kind: [by_kind[kind][key] for key in sorted(by_kind[kind])] for kind in ITEM_KEYS},
         sharers=sharers,
         servers=tuple(server for server in ordered if _has_resources(listings[server])),
     )
+    if all(shape.of(server).resources.is_open for server in ordered):
+        return indexed
+    return replace(
+        indexed, _denials=(permits,), _allowances=(lambda server, uri: shape.of(server).resources.allows_uri(uri),)
+    )
+
+
+def _permits_uri(listings: Mapping[ServerName, ServerListing], shape: Shape) -> PermitsUri:
+    """Return what tells whether a server's `deny` leaves a URI alone; a denied template is denied with all its URIs."""
+    denied: dict[ServerName, list[_Literals]] = {}
+    for server, listing in listings.items():
+        filtered = shape.of(server).resources
+        texts = [item["uriTemplate"] for item in listing.templates if filtered.denies_uri(item["uriTemplate"])]
+        if texts:
+            denied[server] = [tuple(_EXPRESSION.split(text)) for text in texts]
+
+    def permits(server: ServerName, uri: str) -> bool:
+        if shape.of(server).resources.denies_uri(uri):
+            return False
+        templates = denied.get(server)
+        return templates is None or not any(
+            _matches(form, literals) for literals in templates for form in (uri, resolve_uri(uri))
+        )
+
+    return permits
 
 
 def _indexed(
@@ -142,7 +200,7 @@ def _indexed(
     sharers: Mapping[str, tuple[ServerName, ...]],
     servers: tuple[ServerName, ...],
 ) -> ItemCatalog:
-    def specific_first(template: tuple[tuple[str, ...], ListedItem]) -> tuple[int, int]:
+    def specific_first(template: tuple[_Literals, ListedItem]) -> tuple[int, int]:
         # The more literal text, the more specific the template; among equal ones the order of configuration decides.
         literals, item = template
         return -sum(map(len, literals)), servers.index(item.server)
@@ -164,8 +222,9 @@ def _indexed(
 def _by_uri(
     listings: Mapping[ServerName, ServerListing],
     ordered: list[ServerName],
-    unprefixed: frozenset[ServerName],
+    shape: Shape,
     kind: ItemKind,
+    permits: PermitsUri,
 ) -> tuple[dict[str, ListedItem], dict[str, tuple[ServerName, ...]]]:
     """Return the items by our URI, and the servers of each URI that several have."""
     member = ITEM_KEYS[kind]
@@ -173,6 +232,10 @@ def _by_uri(
         (server, item[member], item)
         for server in ordered
         for item in (listings[server].resources if kind == "resources" else listings[server].templates)
+        # In our scheme only if a snapshot is older than the rule that intake keeps.
+        if shape.of(server).resources.allows_uri(item[member])
+        and permits(server, item[member])
+        and not is_own_uri(item[member])
     ]
     count = Counter(uri for _, uri, _ in found)
     items: dict[str, ListedItem] = {}
@@ -182,8 +245,8 @@ def _by_uri(
         if count[uri] > 1:
             sharers.setdefault(uri, []).append(server)
             # The first unprefixed server keeps the URI itself, all others are qualified.
-            if server not in unprefixed or uri in items:
-                key = f"{QUALIFIED_URI_PREFIX}{server}/{uri}"
+            if shape.of(server).prefixed or uri in items:
+                key = f"{OWN_URI_PREFIX}{server}/{uri}"
         items[key] = ListedItem(key=key, server=server, original=uri, definition={**item, member: key})
     return items, {uri: tuple(servers) for uri, servers in sharers.items()}
 
@@ -192,7 +255,7 @@ def _has_resources(listing: ServerListing) -> bool:
     return bool(listing.resources or listing.templates or "resources" in listing.capabilities)
 
 
-def _matches(uri: str, literals: tuple[str, ...]) -> bool:
+def _matches(uri: str, literals: _Literals) -> bool:
     """Return whether a URI can be an expansion of the template with these literal parts."""
     # By hand and linear in the URI's length: as a regular expression, a template of many expressions would backtrack.
     if len(literals) == 1:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from typing import Any, Final, Literal
 
+from registry.catalog.filters import OPEN, NameFilter
 from registry.catalog.names import DEFAULT_NAME_LENGTH, ServerName, ToolName
 from registry.catalog.notes import Note
 from registry.catalog.overrides import ToolOverride
@@ -20,6 +20,9 @@ class ServerShape:
     """How one server's tools are named, documented and called, and which are exposed. Patterns match upstream names.
 
     Attributes:
+        hidden: Tools that are not exposed, whatever `tools` says.
+        tools, prompts, resources: Which of each kind are exposed; those of resources are for their templates too.
+        private_connections: A session that can be asked has a connection of its own.
         notes: Operators' notes, by tool.
         repair: What may be repaired in calls of this server; `repairs` has single tools.
         defaults: Values for parameters of these names, where a call omits them.
@@ -30,8 +33,10 @@ class ServerShape:
     plain_nulls: bool = False
     renames: Mapping[ToolName, str] = field(default_factory=dict)
     hidden: frozenset[str] = frozenset()
-    allow: tuple[str, ...] = ("*",)
-    deny: tuple[str, ...] = ()
+    tools: NameFilter = OPEN
+    prompts: NameFilter = OPEN
+    resources: NameFilter = OPEN
+    private_connections: bool = False
     overrides: Mapping[str, ToolOverride] = field(default_factory=dict)
     notes: Mapping[str, tuple[Note, ...]] = field(default_factory=dict)
     display_name: str | None = None
@@ -56,11 +61,7 @@ class ServerShape:
 
     def exposes(self, tool: str) -> bool:
         """Return whether this tool has a wrapper at all."""
-        return (
-            tool not in self.hidden
-            and any(fnmatchcase(tool, pattern) for pattern in self.allow)
-            and not any(fnmatchcase(tool, pattern) for pattern in self.deny)
-        )
+        return tool not in self.hidden and self.tools.admits(tool)
 
 
 _DEFAULT: Final = ServerShape()

@@ -9,6 +9,7 @@ from registry.errors import SchemaRejected
 from registry.intake.issues import IntakeResult, RepairNotes, check_each
 from registry.intake.repairs import repair_members
 from registry.schema import schemas
+from registry.schema.display_text import clean, clean_json
 from registry.schema.json_values import edited
 
 ItemKind = Literal["prompts", "resources", "resourceTemplates"]
@@ -18,6 +19,9 @@ ITEM_KEYS: Final[Mapping[ItemKind, str]] = {
     "resources": "uri",
     "resourceTemplates": "uriTemplate",
 }
+OWN_URI_PREFIX: Final = "typegate://"
+"""What our own URIs begin with: `typegate://ALIAS/URI` names a URI that several servers have."""
+_OWN_SCHEME: Final = "typegate:"
 # HTTP servers usually refuse URIs beyond 8 KiB; nothing that is meant to be read needs half of that.
 MAX_KEY_LENGTH: Final = 4_096
 _MEMBER_TYPES: Final[dict[str, type | tuple[type, ...]]] = {"mimeType": str, "size": (int, float)}
@@ -32,6 +36,12 @@ def admit_items(items: Sequence[object], kind: ItemKind) -> IntakeResult:
         key = item.get(ITEM_KEYS[kind]) if isinstance(item, dict) else None
         if not isinstance(key, str) or not 0 < len(key) <= MAX_KEY_LENGTH:
             raise SchemaRejected("no_key", f"it has no usable {ITEM_KEYS[kind]}")
+        if is_own_uri(key):
+            # It would answer for another server, whose own resource could not be reached any more.
+            raise SchemaRejected("reserved_uri", "URIs of the scheme typegate belong to this gateway")
+        if kind != "prompts" and clean(key) != key:
+            # Nobody could see what is read; and unlike a name, a URI is not ours to change (RFC 3987, section 4.1).
+            raise SchemaRejected("hidden_text", f"there are hidden characters in its {ITEM_KEYS[kind]}")
         if key in seen:
             raise SchemaRejected("duplicate_name", f"another one of this {ITEM_KEYS[kind]} came first")
         schemas.measure(item)
@@ -44,6 +54,11 @@ def admit_items(items: Sequence[object], kind: ItemKind) -> IntakeResult:
     return check_each(items, check, key=ITEM_KEYS[kind], kind=kind, noun=kind)
 
 
+def is_own_uri(uri: str) -> bool:
+    """Return whether a URI or a template is in our scheme, however it is written (RFC 3986, section 3.1)."""
+    return uri.lstrip()[: len(_OWN_SCHEME)].casefold() == _OWN_SCHEME
+
+
 def _repaired(item: dict[str, Any], key: str, kind: ItemKind, notes: RepairNotes) -> dict[str, Any]:
     # For tools, `repair_members` leaves this unsaid: they get another description anyway.
     if item.get("description", "") is None:
@@ -54,10 +69,16 @@ def _repaired(item: dict[str, Any], key: str, kind: ItemKind, notes: RepairNotes
     if not isinstance(item.get("name"), str):
         changes["name"] = key
         notes.append(("no_name", f"there was no name; the {ITEM_KEYS[kind]} stands for it"))
+    elif kind != "prompts" and (name := clean(item["name"])) is not item["name"]:
+        changes["name"] = name or key
+        notes.append(("hidden_text", "hidden characters removed from the name"))
     for member, types in _MEMBER_TYPES.items():
         if member in item and (not isinstance(item[member], types) or isinstance(item[member], bool)):
             dropped.append(member)
             notes.append(("wrong_type", f"{member} was of the wrong type"))
+        elif isinstance(item.get(member), str) and (shown := clean(item[member])) is not item[member]:
+            changes[member] = shown
+            notes.append(("hidden_text", f"hidden characters removed from the {member}"))
     if "arguments" in item and kind == "prompts":
         arguments = _repaired_arguments(item["arguments"])
         if arguments is None:
@@ -65,7 +86,7 @@ def _repaired(item: dict[str, Any], key: str, kind: ItemKind, notes: RepairNotes
         elif arguments != item["arguments"]:
             changes["arguments"] = arguments
         if "arguments" in changes or "arguments" in dropped:
-            notes.append(("arguments", "arguments of the wrong shape were mended or dropped"))
+            notes.append(("arguments", "arguments of the wrong shape or with hidden characters were mended or dropped"))
     return edited(item, changes=changes, dropped=dropped)
 
 
@@ -73,7 +94,13 @@ def _repaired_arguments(arguments: Any) -> list[dict[str, Any]] | None:
     if not isinstance(arguments, list):
         return None
     named = [argument for argument in arguments if isinstance(argument, dict) and isinstance(argument.get("name"), str)]
+    if any(clean(argument["name"]) != argument["name"] for argument in named):
+        raise SchemaRejected("hidden_text", "there are hidden characters in the name of an argument")
     return [
-        {key: value for key, value in argument.items() if isinstance(value, _ARGUMENT_TYPES.get(key, object))}
+        {
+            key: clean_json(value)
+            for key, value in argument.items()
+            if isinstance(value, _ARGUMENT_TYPES.get(key, object))
+        }
         for argument in named
     ]

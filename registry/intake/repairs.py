@@ -5,12 +5,20 @@ from __future__ import annotations
 from typing import Any, Final
 
 from registry.intake.issues import RepairNotes
-from registry.schema.display_text import clean
+from registry.intake.param_headers import KEYWORD
+from registry.schema.display_text import clean, clean_json, excerpt
 from registry.schema.json_values import edited, map_items, without_keys
-from registry.schema.references import DATA_KEYWORDS, SUBSCHEMA_MAPS
+from registry.schema.references import DATA_KEYWORDS, REFERENCE_KEYWORDS, SUBSCHEMA_MAPS
 
 _HINTS: Final = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
 _REPAIRED_MEMBERS: Final = ("title", "description", "annotations", "_meta", "icons", "execution")
+# Texts that say what a schema accepts or refers to; all others are for readers, whatever they are called.
+_NO_PROSE: Final = REFERENCE_KEYWORDS | DATA_KEYWORDS | {
+    "$id", "id", "$anchor", "$dynamicAnchor", "$recursiveAnchor", "$schema", "pattern", "format", "contentEncoding",
+    "contentMediaType", KEYWORD,
+}  # fmt: skip
+# Values that are shown, and change nothing of what is accepted.
+_SHOWN_DATA: Final = frozenset({"default", "examples", "example"})
 _TASK_SUPPORT: Final = ("optional", "required", "forbidden")
 
 
@@ -44,13 +52,13 @@ def repair_schema(schema: Any, notes: RepairNotes) -> Any:
         elif key == "$schema" and not isinstance(child, str):
             dropped.append(key)
             notes.append(("dialect", "$schema was not a text"))
-        elif key in ("title", "description"):
-            if child is None:
-                dropped.append(key)
-                notes.append(("null_member", f"{key} of a schema was null"))
-            elif isinstance(child, str) and (cleaned := clean(child)) is not child:
+        elif key in ("title", "description") and child is None:
+            dropped.append(key)
+            notes.append(("null_member", f"{key} of a schema was null"))
+        elif key in _SHOWN_DATA or (isinstance(child, str) and key not in _NO_PROSE):
+            if (cleaned := clean_json(child)) is not child:
                 changes[key] = cleaned
-                notes.append(("hidden_text", f"hidden characters removed from the {key} of a schema"))
+                notes.append(("hidden_text", f"hidden characters removed from the {excerpt(key, 40)} of a schema"))
         elif isinstance(child, dict):
             repaired: Any = child
             if key in SUBSCHEMA_MAPS:

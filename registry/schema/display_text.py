@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from typing import Any
+
+from registry.schema.json_values import map_items
 
 # Every repetition is bounded, so that a text of nothing but openings cannot make the search quadratic.
 _TERMINAL_ESCAPE = re.compile(
@@ -11,43 +14,79 @@ _TERMINAL_ESCAPE = re.compile(
     r"|(?:\x1b[\]PX^_]|[\x9d\x90\x98\x9e\x9f])[^\x07\x1b\x9c]{0,4096}(?:\x07|\x1b\\|\x9c)"  # OSC, DCS, …
     r"|\x1b[ -/]{0,4}[0-~]"
 )
-_HIDDEN = re.compile(
-    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff"  # controls, halves of surrogate pairs
-    "\u00ad\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b\u2028-\u202e\u2060-\u206f"
-    "\u3164\ufe00-\ufe0d\ufeff\uffa0\ufff0-\ufffb"  # fillers, invisible operators, bidi overrides
-    "\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"  # tag characters: a whole hidden alphabet
-    # Joiners and direction marks belong to emoji and to scripts that need them, not to ASCII.
-    "|(?:(?<=[\x00-\x7f])|^)[\u061c\u200c-\u200f\ufe0e\ufe0f]"
-    "|\r(?!\n)"
+# Format characters that are drawn: signs of Arabic and other scripts in front of numbers.
+_DRAWN = frozenset("\u0600\u0601\u0602\u0603\u0604\u0605\u06dd\u070f\u0890\u0891\u08e2\U000110bd\U000110cd")
+# Default_Ignorable_Code_Point beyond the categories below, for which Python has no table: fillers and selectors.
+_IGNORABLE = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2065\u3164\ufe00-\ufe0f\uffa0\ufff0-\ufff8\U000e0000-\U000e0fff]"
 )
-# One character class, so that the many texts in other languages that hide nothing cost a single fast search.
-_SUSPECT = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f"
-    "\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb"
-    "\ud800-\udfff\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
-)
+# Joiners, direction marks and variation selectors belong to emoji and to scripts that need them.
+_JOINERS = frozenset("\u061c\u200c\u200d\u200e\u200f\ufe0e\ufe0f")
+_JOINER_RUN = re.compile(f"(^|[^{''.join(sorted(_JOINERS))}])([{''.join(sorted(_JOINERS))}]+)", re.DOTALL)
+_EMOJI_JOIN = "\ufe0f\u200d"
+_KEPT_CONTROLS = frozenset("\t\n\r")
+# Controls, format, surrogates, private use, line and paragraph separators: nothing of it is drawn, or all fonts differ.
+_HIDDEN_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
+_ASCII_CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|\r(?!\n)")
+_LONE_RETURN = re.compile("\r(?!\n)")
+# The last two code points of each plane, and these, are no characters and never will be.
+_NONCHARACTERS = range(0xFDD0, 0xFDF0)
 # A cleaned text is shorter than the original: so much more is read that an excerpt is full nevertheless.
 _READ_PER_SHOWN = 4
-# Removing one character can bring two others together; three rounds are more than any honest text needs.
-_MAX_CLEANING_ROUNDS = 3
 _WORD_EDGE = re.compile(r"[^0-9A-Za-z]+|(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 
 def clean(text: str) -> str:
-    """Return the text without terminal escapes, control, hidden and bidi-override characters.
+    """Return the text without terminal escapes and without characters that readers do not see.
 
-    Line breaks and tabs stay. The same object is returned when there was nothing to remove.
+    Those are control, format, private-use and tag characters, fillers, selectors and bidirectional overrides. Line
+    breaks and tabs stay, and joiners where a script can need them. The same object is returned when there was nothing
+    to remove.
     """
-    if text.isascii() and text.isprintable():  # nearly every text, and much faster than a regular expression
+    if text.isascii():
+        # Nearly every text; much faster than a regular expression where there is one line.
+        if text.isprintable() or not _ASCII_CONTROLS.search(text):
+            return text
+    elif not any(char in _JOINERS or is_hidden(char) for char in set(text)) and not _LONE_RETURN.search(text):
         return text
-    if not _SUSPECT.search(text):
-        return text
-    for _round in range(_MAX_CLEANING_ROUNDS):
-        shorter = _HIDDEN.sub("", _TERMINAL_ESCAPE.sub("", text))
-        if shorter == text:
-            break
-        text = shorter
-    return text
+    kept = _TERMINAL_ESCAPE.sub("", text)
+    kept = kept.translate({ord(char): None for char in set(kept) if is_hidden(char)})
+    # Last: whatever stood between a joiner and what it joins is gone by now.
+    kept = _JOINER_RUN.sub(_joined, _LONE_RETURN.sub("", kept))
+    return text if kept == text else kept
+
+
+def clean_json(value: Any) -> Any:
+    """Return a JSON value with every text in it cleaned, names of members too; the same object if nothing changed."""
+    if isinstance(value, str):
+        return clean(value)
+    if isinstance(value, list):
+        return map_items(value, clean_json)
+    if isinstance(value, dict):
+        cleaned = {clean(name): clean_json(member) for name, member in value.items()}
+        same = all(name in cleaned and cleaned[name] is member for name, member in value.items())
+        return value if same else cleaned
+    return value
+
+
+def is_hidden(char: str) -> bool:
+    """Return whether a character is not drawn, or may be drawn as anything; not so for joiners and breaks."""
+    if char.isprintable():  # all but a few, at the cost of a look into Python's own table
+        return _IGNORABLE.match(char) is not None and char not in _JOINERS
+    if char in _JOINERS or char in _KEPT_CONTROLS or char in _DRAWN:
+        return False
+    if unicodedata.category(char) in _HIDDEN_CATEGORIES or _IGNORABLE.match(char):
+        return True
+    # What is not assigned may be a new emoji that this Python does not know.
+    return ord(char) & 0xFFFE == 0xFFFE or ord(char) in _NONCHARACTERS
+
+
+def _joined(found: re.Match[str]) -> str:
+    """What stays of joiners in a row: one, after what a script or an emoji can join; more only hide a message."""
+    before, run = found.groups()
+    if before <= "\x7f":
+        return str(before)
+    return before + (_EMOJI_JOIN if run.startswith(_EMOJI_JOIN) else run[0])
 
 
 def name_as_words(name: str) -> str:

@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from registry.catalog.catalog import Catalog, ToolWrapper
+from registry.catalog.filters import allows_uri
 from registry.catalog.names import ServerName
 from registry.catalog.shape import ServerShape, Shape
 from registry.dialects.client_profiles import DIALECTS, unsupported_names
@@ -16,7 +17,7 @@ from registry.dialects.null_removal import without_nulls
 from registry.schema.schemas import compact_json, digest
 from registry.views.descriptions import MAX_DESCRIPTION, contextual_definition
 from registry.views.disclosure import Candidate, Reason, plan_disclosure
-from registry.views.profile import Profile, selectable_names
+from registry.views.profile import Profile, selects_prompt, selects_wrapper
 from registry.views.tokens import estimate_tokens
 
 # For servers that configuration says nothing about.
@@ -135,10 +136,15 @@ def build_view(
     def shape_of(server: ServerName) -> ServerShape:
         return shape.servers.get(server, _UNSHAPED)
 
-    narrowed = catalog.narrowed(
-        lambda wrapper: profile.permits(wrapper, shape_of(wrapper.server)),
-        lambda server: profile.permits_server(server, shape_of(server)),
-    )
+    narrowed = catalog
+    if not profile.permits_all:
+        narrowed = catalog.narrowed(
+            wrappers=lambda wrapper: profile.permits(wrapper, shape_of(wrapper.server)),
+            server=lambda server: profile.permits_server(server, shape_of(server)),
+            prompts=lambda prompt: profile.permits_prompt(prompt, shape_of(prompt.server)),
+            resources=lambda item: profile.permits_uri(item.server, item.original, shape_of(item.server)),
+            uris=lambda server, uri: profile.permits_uri(server, uri, shape_of(server)),
+        )
     contexts = {server: (shape_of(server), _siblings(server, narrowed, shape)) for server in narrowed.servers}
     # Narrowed first: names of servers that a caller may not see must not be in a description.
     kept = _kept(previous, profile, contexts)
@@ -231,18 +237,27 @@ def _siblings(server: ServerName, catalog: Catalog, shape: Shape) -> dict[str, s
 def _warnings(profile: Profile, narrowed: Catalog, whole: Catalog, shape: Shape) -> list[str]:
     selection = profile.selection
     tags = {tag for own in shape.servers.values() for tag in own.tags}
-    names = (
-        {name for wrapper in whole.wrappers for name in selectable_names(wrapper)} if selection.tools else set[str]()
-    )
+    items = whole.prompts_and_resources
+
+    def selects_any(key: str, pattern: str) -> bool:
+        match key:
+            case "servers":
+                return any(fnmatchcase(server, pattern) for server in shape.servers)
+            case "tags":
+                return any(fnmatchcase(tag, pattern) for tag in tags)
+            case "tools":
+                return any(selects_wrapper(pattern, one, shape.of(one.server)) for one in whole.wrappers)
+            case "prompts":
+                return any(selects_prompt(pattern, one, shape.of(one.server)) for one in items.prompts)
+            case _:
+                # A URI need not be listed to be read, so a pattern for one says nothing in vain for sure.
+                return bool(items.templates) or any(allows_uri(one.original, (pattern,)) for one in items.resources)
+
     warnings = [
         f"{key}: {pattern} selects nothing"
-        for key, patterns, known in (
-            ("servers", selection.servers, shape.servers),
-            ("tags", selection.tags, tags),
-            ("tools", selection.tools, names),
-        )
-        for pattern in patterns or ()
-        if pattern != "*" and not any(fnmatchcase(name, pattern) for name in known)
+        for key in ("servers", "tags", "tools", "prompts", "resources")
+        for pattern in getattr(selection, key) or ()
+        if pattern != "*" and not selects_any(key, pattern)
     ]
     warnings += [f"guidance: {tag} selects nothing" for tag in profile.guidance if tag not in tags]
     for wrapper in profile.supplements:

@@ -126,16 +126,25 @@ async def test_a_connection_that_ends_under_a_request_costs_no_call(tmp_path: Pa
         assert seen[1] == seen[2] == remote.headers[1]["typegate-delivery"]
 
 
-def test_a_signature_holds_for_its_body_its_time_and_its_secret_only() -> None:
+def test_a_signature_holds_for_its_body_its_time_its_delivery_and_its_secret_only() -> None:
     body, at = b'{"phase":"beforeCall"}', "1700000000"
-    headers = {"typegate-timestamp": at, "typegate-signature": sign(SECRET, at, body)}
+    delivery = "1f-2:beforeCall"
+    headers = {
+        "typegate-timestamp": at,
+        "typegate-delivery": delivery,
+        "typegate-signature": sign(SECRET, at, body, delivery),
+    }
     assert verify(SECRET, headers, body, now_s=1_700_000_000)
     assert verify(SECRET, headers, body, now_s=1_700_000_299)
     assert not verify(SECRET, headers, body, now_s=1_700_000_301), "replayed later"
     assert not verify(SECRET, headers, body + b" ", now_s=1_700_000_000)
     assert not verify(SECRET + "x", headers, body, now_s=1_700_000_000)
     assert not verify(SECRET, {**headers, "typegate-timestamp": "1700000001"}, body, now_s=1_700_000_000)
-    for wrong in ({}, {**headers, "typegate-timestamp": "now"}, {**headers, "typegate-signature": "é"}):
+    without = {name: value for name, value in headers.items() if name != "typegate-delivery"}
+    for wrong in (
+        {}, {**headers, "typegate-timestamp": "now"}, {**headers, "typegate-signature": "é"}, without,
+        {**headers, "typegate-delivery": "1f-3:beforeCall"}, {**headers, "typegate-delivery": ""},
+    ):  # fmt: skip
         assert not verify(SECRET, wrong, body, now_s=1_700_000_000)
 
 

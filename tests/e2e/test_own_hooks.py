@@ -13,7 +13,7 @@ from typing import Any
 import anyio
 import pytest
 from jsonschema import Draft202012Validator
-from support.callers import hello, running_host
+from support.callers import handshake, hello, running_host
 from support.gateways import TOKEN, glance_again
 from support.hooked import SAMPLES, Hooked, every_way, hooked, said, sample
 from support.upstreams.running import scripted_stdio_server, tool
@@ -77,6 +77,41 @@ async def test_what_is_kept_for_one_principal_is_not_given_to_another(tmp_path: 
         assert len(up.recording.calls()) == 2
 
 
+async def test_what_is_kept_for_one_session_with_a_connection_of_its_own_is_not_given_to_another(
+    tmp_path: Path,
+) -> None:
+    async with hooked(tmp_path, own("cache"), tools=[READ_ONLY], server={"elicitation": True}) as up:
+        for _ in range(2):
+            session = await handshake(up.gateway)
+            for _ in range(2):
+                answer = await session.call("up__look", {"what": "x"})
+            assert "typegate/cachedSeconds" in answer["result"]["_meta"]
+        assert len(up.recording.calls()) == 2
+
+
+async def test_what_a_server_declares_to_be_private_is_kept_for_one_session_only(tmp_path: Path) -> None:
+    async with hooked(tmp_path, own("cache"), tools=[READ_ONLY], modern=True, scope="private") as up:
+        for _ in range(2):
+            session = await handshake(up.gateway)
+            for _ in range(2):
+                await session.call("up__look", {"what": "x"})
+        assert len(up.recording.calls()) == 2
+        # Without a session there is nothing to tell callers apart by.
+        for _ in range(2):
+            await up.ask("modern", "wrapper", "look", {"what": "x"})
+        assert len(up.recording.calls()) == 4
+
+
+async def test_what_a_user_was_asked_for_is_neither_kept_nor_answered_from_the_cache(tmp_path: Path) -> None:
+    async with hooked(tmp_path, own("cache"), tools=[READ_ONLY]) as up:
+        await up.ask("modern", "wrapper", "look", {"what": "x"})
+        for _ in range(2):
+            params = {"name": "up__look", "arguments": {"what": "x"}, "inputResponses": {"who": {"action": "accept"}}}
+            answer = await up.rpc("modern", "tools/call", params)
+            assert "typegate/cachedSeconds" not in answer["result"].get("_meta", {})
+        assert len(up.recording.calls()) == 3
+
+
 @every_way
 async def test_a_limit_says_when_to_try_again(era: str, route: str, tmp_path: Path) -> None:
     async with hooked(tmp_path, own("rate_limit", config={"perMinute": 1, "burst": 2})) as up:
@@ -86,6 +121,36 @@ async def test_a_limit_says_when_to_try_again(era: str, route: str, tmp_path: Pa
         assert "the limit of 1 calls a minute for up__echo is used up\nTry again in " in said(answer)
         assert len(up.recording.calls()) == 2
         assert "isError" not in (await up.ask(era, route, "send", {"to": "a"}))["result"]
+
+
+async def test_completions_are_limited_redacted_blocked_and_logged_like_everything_else(tmp_path: Path) -> None:
+    script: dict[str, Any] = {
+        "capabilities": {"prompts": {}, "resources": {}, "completions": {}},
+        "answers": {
+            "prompts/list": {"prompts": [{"name": "greet", "arguments": [{"name": "who"}]}]},
+            "resources/templates/list": {"resourceTemplates": [{"uriTemplate": "x://{id}", "name": "x"}]},
+            "completion/complete": {"completion": {"values": [KEY, "ann"]}},
+        },
+    }
+    limit = own("rate_limit", config={"perMinute": 1, "burst": 2})
+    log = own("audit_log", config={"file": "audit.jsonl", "arguments": True})
+    async with hooked(tmp_path, limit, own("redact"), log, **script) as up:
+        ref = {"type": "ref/prompt", "name": "up__greet"}
+        asked = {"ref": ref, "argument": {"name": "who", "value": "a"}}
+        for era in ("modern", "handshake"):
+            answer = await up.rpc(era, "completion/complete", asked)
+            assert answer["result"]["completion"]["values"] == ["[redacted secret]", "ann"]
+        for other in (asked, {**asked, "ref": {"type": "ref/resource", "uri": "x://{id}"}}):
+            answer = await up.rpc("modern", "completion/complete", other)
+            assert "for completions of up is used up" in answer["error"]["message"]
+        assert len(up.recording.requests("completion/complete")) == 2
+        assert await up.gateway.stop() == 0
+        lines = [json.loads(line) for line in (tmp_path / "audit.jsonl").read_text().splitlines()]
+        assert [(one["kind"], one["wrapper"], one["outcome"]) for one in lines] == [
+            ("completion", "up__greet", "ok"), ("completion", "up__greet", "ok"),
+            ("completion", "up__greet", "blocked"), ("completion", "x://{id}", "blocked"),
+        ]  # fmt: skip
+        assert lines[0]["arguments"] == {"argument": {"name": "who", "value": "a"}}
 
 
 async def test_a_log_has_every_call_on_both_routes_and_blocked_ones(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from functools import partial
@@ -10,7 +11,7 @@ from pathlib import Path
 import anyio
 import pytest
 from e2e.lanes import Lane, entries
-from support.gateways import MODERN, running_gateway
+from support.gateways import MODERN, glance_again, running_gateway
 from support.hosts_connected import http_host
 from support.upstreams.full_running import full_http, full_stdio
 
@@ -69,6 +70,53 @@ async def test_a_subscription_outlives_a_restart_of_its_server(modern: bool, tmp
         await lane.call("touch", uri=lane.uri("note"))
         for host in (new, old):
             await host.until(lambda host=host: host.of(UPDATED))
+
+
+async def test_the_subscriptions_of_an_ended_session_end_at_the_server_too(tmp_path: Path) -> None:
+    server = full_stdio(tmp_path, "s", modern=False)
+    async with (
+        running_gateway(tmp_path, entries([server])) as gateway,
+        http_host(gateway.url, "2025-11-25", gateway.client) as leaving,
+        http_host(gateway.url, "2025-11-25", gateway.client) as staying,
+    ):
+        lane = Lane(host=staying, server=server, through=True)
+        await lane.ready()
+        note, pixel = lane.uri("note"), lane.uri("pixel")
+        await leaving.watch(note, pixel)
+        await staying.watch(pixel)
+        headers = {**leaving.headers, "mcp-protocol-version": "2025-11-25"}
+        assert (await gateway.client.delete(gateway.url, headers=headers)).status_code == 204
+        ended = await server.recording.until(lambda record: record.requests("resources/unsubscribe"))
+        # The other resource has a subscriber left.
+        assert [one["params"]["uri"] for one in ended] == [note]
+        await lane.call("touch", uri=pixel)
+        await staying.until(lambda: staying.of(UPDATED))
+        assert [one["params"]["uri"] for one in server.recording.requests("resources/unsubscribe")] == [note]
+
+
+async def test_nobody_hears_any_more_of_what_a_changed_configuration_denies(tmp_path: Path) -> None:
+    server = full_stdio(tmp_path, "s", modern=False)
+    async with (
+        running_gateway(tmp_path, entries([server])) as gateway,
+        http_host(gateway.url, MODERN, gateway.client) as new,
+        http_host(gateway.url, "2025-11-25", gateway.client) as old,
+    ):
+        lane = Lane(host=new, server=server, through=True)
+        await lane.ready()
+        note, pixel = lane.uri("note"), lane.uri("pixel")
+        for host in (new, old):
+            await host.watch(note, pixel)
+        config = json.loads(gateway.config.read_text())
+        config["mcpServers"]["s"]["deny"] = {"resources": [note]}
+        gateway.config.write_text(json.dumps(config))
+        with anyio.fail_after(10):
+            while note in str((await gateway.rpc("resources/list"))["result"]):
+                await glance_again()
+        await lane.call("touch", uri=note)
+        await lane.call("touch", uri=pixel)
+        for host in (new, old):
+            await host.until(lambda host=host: host.of(UPDATED))
+            assert [one.params["uri"] for one in host.of(UPDATED)] == [pixel]
 
 
 @pytest.mark.parametrize("modern", [True, False])

@@ -16,7 +16,9 @@ from support.callers import handshake, hello, running_host
 from support.gateways import RunningGateway, glance_again, running_gateway, text_of
 from support.upstreams.running import builtin_tools, rescript, scripted_http_server, scripted_stdio_server, tool
 
-from gateway.snapshot import load
+from gateway.snapshot import Saved, load, save
+from registry.catalog.listing import CacheScope, ServerListing
+from registry.catalog.names import ServerName
 
 FILE = "snapshot.json"
 
@@ -206,3 +208,23 @@ async def test_what_the_snapshot_knows_of_another_server_under_the_same_alias_is
         session = await handshake(gateway)
         listed = (await session.post({"jsonrpc": "2.0", "id": 1, "method": "tools/list"})).json()
         assert [one["name"] for one in listed["result"]["tools"]] == ["invoke_tool"]
+
+
+@pytest.mark.parametrize("scope", ["public", "private", "unstated"])
+def test_what_may_be_shared_with_others_is_kept_as_it_was_said(scope: CacheScope, tmp_path: Path) -> None:
+    listing = ServerListing(server=ServerName("a"), epoch=1, tools=(), scope=scope)
+    save(tmp_path, {"a": Saved(fingerprint="f", at_s=1.0, listing=listing)})
+    assert load(tmp_path)["a"].listing.scope == scope
+
+
+@pytest.mark.parametrize("scope", ["public", "private"])
+async def test_a_list_from_the_snapshot_is_as_private_as_its_server_said(scope: str, tmp_path: Path) -> None:
+    config, record = scripted_stdio_server(tmp_path, "s", tools=[tool("read")], modern=True, scope=scope)
+    for origin in ("live", "snapshot"):
+        async with running_gateway(tmp_path, {"s": config}) as gateway:
+            await gateway.until_listed("s__read")
+            row = await server_state(gateway, "s", lambda row, origin=origin: row["origin"] == origin)
+            assert row["origin"] == origin
+            assert (await gateway.rpc("tools/list"))["result"]["cacheScope"] == scope
+            await until_saved(gateway.state_dir, "read")
+        rescript(config, record, faults={"exit_at_start": True})

@@ -45,7 +45,8 @@ class Visitor:
         if self.modern:
             body["params"]["_meta"] = envelope()
             head = {**_ACCEPT, "mcp-protocol-version": MODERN, "mcp-method": method}
-            head |= {"mcp-name": body["params"]["name"]} if "name" in body["params"] else {}
+            named = [body["params"][key] for key in ("name", "uri") if key in body["params"]]
+            head |= {"mcp-name": named[0]} if named else {}
         else:
             head = await self.session(profile)
         return await self.gateway.client.post(self.url(profile), json=body, headers=head, timeout=30)

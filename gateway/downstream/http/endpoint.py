@@ -148,12 +148,13 @@ class McpEndpoint:
         head.check_fields()
         path = head.path if b"%" not in head.path else unquote(head.path.decode("latin-1")).encode("latin-1", "replace")
         profile = path[5:].decode("latin-1") or DEFAULT_PROFILE
-        if profile not in self._views.profiles:
-            raise RequestRefused(404, "there is no such profile")
         authorization = head.raw(b"authorization")
         principal = self.authenticator.principal(None if authorization is None else head.text(b"authorization"))
         if principal is None:
             raise RequestRefused(401, "a valid API key is needed", [(b"www-authenticate", b"Bearer")])
+        # After the key: names of profiles are not for everybody.
+        if profile not in self._views.profiles:
+            raise RequestRefused(404, "there is no such profile")
         if self.draining:
             raise RequestRefused(503, "the gateway is shutting down", [(b"retry-after", b"1")])
         modern = head.raw(b"mcp-protocol-version") not in _HANDSHAKE

@@ -84,7 +84,7 @@ class AuditLog(Hook):
         if written != len(data):
             raise OSError("the line was not written whole")
 
-    after_prompt = after_resource = after_call
+    after_prompt = after_resource = after_completion = after_call
 
     def _open(self) -> None:
         self._descriptor = os.open(self._file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)

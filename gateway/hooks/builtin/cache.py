@@ -34,7 +34,9 @@ class Cache(Hook):
     """Answers repeated calls. `config`: `ttl` in seconds (60), `maxBytes` (16 MiB).
 
     Only tools with `readOnlyHint` are cached. The key is made of principal, profile, wrapper, the digest of the tool's
-    definition and the arguments; errors, questions and tasks are not kept. Hooks with a higher `priority` number do
+    definition and the arguments, and of the session where the upstream tells sessions apart or may ask their users;
+    errors, questions, what was answered to them, and tasks are not kept, and what an upstream declares to be private
+    only within one session. Hooks with a higher `priority` number do
     not see calls that are answered from the cache; the results in it are as those hooks left them.
     """
 
@@ -51,9 +53,12 @@ class Cache(Hook):
     async def before_call(self, call: Call) -> Before:
         """Answer from the cache."""
         metadata = call.metadata
-        if not metadata.read_only:
+        if not metadata.read_only or metadata.shared_within == "request":
             return None
-        key = canonical_json([metadata.principal, metadata.profile, metadata.wrapper, metadata.digest, call.args])
+        session = metadata.session if metadata.shared_within == "session" else None
+        key = canonical_json(
+            [metadata.principal, session, metadata.profile, metadata.wrapper, metadata.digest, call.args]
+        )
         found = self._kept.get(key)
         if found is None:
             call.memo[_KEY] = key

@@ -1,20 +1,22 @@
-"""`rate_limit`: limits the calls of one tool by one principal; the refusal says when to try again."""
+"""`rate_limit`: limits the calls of one tool, or of one kind of request, by one principal."""
 
 from __future__ import annotations
 
 import math
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
-from cachetools import LRUCache
-
 from gateway.hooks import settings
 from gateway.hooks.hook import Before, Block, Call, Hook, Mode
 
-# Bounded because principals and wrappers multiply. Whoever loses a bucket starts with a full one.
-MAX_BUCKETS: Final = 20_000
+# Some 20 MB. Principals and tools multiply, so both a hundred keys of a thousand tools and the reverse have room.
+MAX_BUCKETS: Final = 100_000
+"""All buckets. Beyond it the principal that has most loses those that it used least; they are full ones again."""
+# So many at once, for the principal that has most has to be looked for.
+_EVICTED: Final = 1_000
 # In the range that JSON-RPC leaves to servers, apart from the codes that MCP defines there; ends as HTTP's 429.
 LIMIT_CODE: Final = -32029
 """The code of its blocks if they are answered as protocol errors."""
@@ -53,7 +55,11 @@ class Bucket:
 
 
 class RateLimit(Hook):
-    """Limits the rate of calls. `config`: `perMinute` (60), `burst` (as much), `per` ([principal, tool])."""
+    """Limits the rate of calls. `config`: `perMinute` (60), `burst` (as much), `per` ([principal, tool]).
+
+    With `tool`, each tool has a limit of its own, and prompts, resources and completions of a server have one for each
+    kind: callers choose URIs, and a fresh one must not come with a fresh limit. The refusal says when to try again.
+    """
 
     mode: ClassVar[Mode] = "validate"
 
@@ -64,26 +70,45 @@ class RateLimit(Hook):
         self._burst = settings.number(config, "burst", max(1.0, self._per_minute), least=1, most=_MAX_PER_MINUTE)
         self._per = settings.words(config, "per", ("principal", "tool"), ("principal", "tool", "server"))
         self._clock = clock
-        self._buckets: LRUCache[tuple[str, ...], Bucket] = LRUCache(MAX_BUCKETS)
+        # By principal first, so that nobody's calls push another's buckets out.
+        self._buckets: dict[str, OrderedDict[tuple[str, ...], Bucket]] = {}
+        self._count = 0
 
     async def before_call(self, call: Call) -> Before:
         """Take a token, or block."""
         meta = call.metadata
-        parts = {"principal": meta.principal, "tool": f"{meta.kind}:{meta.wrapper}", "server": meta.server}
+        limited = meta.wrapper if meta.kind == "tool" else f"{meta.kind}s of {meta.server}"
+        parts = {"principal": meta.principal, "tool": f"{meta.kind}:{limited}", "server": meta.server}
         key = tuple(parts[part] for part in self._per)
+        buckets = self._buckets.setdefault(meta.principal if "principal" in self._per else "", OrderedDict())
         per_s, now_s = self._per_minute / _SECONDS_PER_MINUTE, self._clock()
-        bucket = self._buckets.get(key) or Bucket(tokens=self._burst, at_s=now_s)
+        known = buckets.get(key)
+        bucket = known or Bucket(tokens=self._burst, at_s=now_s)
         bucket = bucket.at(now_s, per_s=per_s, burst=self._burst)
         taken = bucket.taken()
-        self._buckets[key] = taken or bucket
+        buckets[key] = taken or bucket
+        buckets.move_to_end(key)
+        if known is None:
+            self._count += 1
+            self._keep_bounded()
         if taken is not None:
             return None
         # Rounded up to a tenth: who waits as long as the text says must get through.
         wait_s = math.ceil(bucket.wait_s(per_s) * 10) / 10
         return Block(
-            reason=f"the limit of {self._per_minute:g} calls a minute for {meta.wrapper} is used up",
+            reason=f"the limit of {self._per_minute:g} calls a minute for {limited} is used up",
             description=f"Try again in {wait_s:g} s.",
             code=LIMIT_CODE,
         )
 
-    before_prompt = before_resource = before_call
+    def _keep_bounded(self) -> None:
+        if self._count <= MAX_BUCKETS:
+            return
+        owner, largest = max(self._buckets.items(), key=lambda one: len(one[1]))
+        for _ in range(min(_EVICTED, len(largest))):
+            largest.popitem(last=False)
+            self._count -= 1
+        if not largest:
+            del self._buckets[owner]
+
+    before_prompt = before_resource = before_completion = before_call

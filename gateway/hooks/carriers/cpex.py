@@ -9,7 +9,8 @@ gives `server__tool` instead) and `payload.args` the arguments; after a call `pa
 object. `context.global_context` has `request_id` (our call id, unique), `user` (the principal), `server_id` (the
 alias), `tenant_id` (the profile) and, in `metadata`, what our own hooks get apart from the arguments. What it stores
 in `context.state` before a call it finds there after it. A violation blocks; its `mcp_error_code` is the code
-of the block. A resource's contents are shown one by one. Modified headers and retry delays are ignored.
+of the block. A resource's contents are shown one by one. Modified headers and retry delays are ignored, and
+completions are not shown: the framework has no hook for them.
 """
 
 from __future__ import annotations

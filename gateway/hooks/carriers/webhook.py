@@ -4,11 +4,11 @@ The request is a `POST` whose body is `{"phase", "name", "args", "metadata"}`, a
 these headers:
 
 - `typegate-timestamp`: seconds since 1970, as a whole number.
-- `typegate-signature`: `sha256=` and the HMAC-SHA256 of timestamp, a full stop and the body, in hexadecimal, under
-  the secret of the hook's `config`. A receiver computes it over the raw bytes, compares in constant time, and
-  refuses a timestamp that is more than 300 s away from its clock, so that a request cannot be replayed later.
 - `typegate-delivery`: the call's id and the phase; unique, so that a replay within the window can be recognised.
   If a kept connection ends during a request it is sent once more, with the same delivery.
+- `typegate-signature`: `sha256=` and the HMAC-SHA256 of delivery, timestamp and body, joined by full stops, in
+  hexadecimal, under the secret of the hook's `config`. A receiver computes it over the raw bytes, compares in constant
+  time, and refuses a timestamp that is more than 300 s away from its clock, so that a request cannot be replayed later.
 
 The metadata contains session ids: the receiver must be one that may know them.
 
@@ -41,9 +41,11 @@ _MAX_TIMESTAMP_CHARS: Final = 12
 _KEYS: Final = ("args", "answer", "result", "block")
 
 
-def sign(secret: str, timestamp: str, body: bytes) -> str:
-    """The value of `typegate-signature`."""
-    return "sha256=" + hmac.new(secret.encode(), timestamp.encode() + b"." + body, "sha256").hexdigest()
+def sign(secret: str, timestamp: str, body: bytes, delivery: str = "") -> str:
+    """The value of `typegate-signature`; `delivery` is left out only of a request that has none."""
+    head = f"{delivery}.{timestamp}." if delivery else f"{timestamp}."
+    signed = head.encode("utf-8", "replace") + body
+    return "sha256=" + hmac.new(secret.encode(), signed, "sha256").hexdigest()
 
 
 def verify(secret: str, headers: Mapping[str, str], body: bytes, *, now_s: float) -> bool:
@@ -58,9 +60,13 @@ def verify(secret: str, headers: Mapping[str, str], body: bytes, *, now_s: float
         or abs(now_s - int(timestamp[:_MAX_TIMESTAMP_CHARS])) > WINDOW_S
     ):
         return False
+    delivery = headers.get("typegate-delivery", "")
+    # No name of ours: with a full stop, or as a number, two requests could have one signature.
+    if delivery and ("." in delivery or ":" not in delivery):
+        return False
     given = headers.get("typegate-signature", "").encode("utf-8", "replace")
     # In constant time: the time of a plain comparison would tell an attacker how much of a signature is right.
-    return hmac.compare_digest(sign(secret, timestamp, body).encode(), given)
+    return hmac.compare_digest(sign(secret, timestamp, body, delivery).encode(), given)
 
 
 class Webhook(Hook):
@@ -106,8 +112,8 @@ class Webhook(Hook):
             raise BadPayload(f"answered with `{key}` after the call; expected `result` or `block`")
         return _block(value) if key == "block" else None
 
-    before_prompt = before_resource = before_call
-    after_prompt = after_resource = after_call
+    before_prompt = before_resource = before_completion = before_call
+    after_prompt = after_resource = after_completion = after_call
 
     async def _request(self, stage: str, call: Call, more: Mapping[str, Any]) -> tuple[str, Any]:
         """Post one phase; returns the one member of the response, if it has one."""
@@ -115,11 +121,12 @@ class Webhook(Hook):
         phase = f"{stage}{kind.capitalize()}"
         payload = {"phase": phase, "name": call.name, "args": call.args, "metadata": described(call.metadata), **more}
         body, timestamp = wire.dumps(payload), str(int(self._clock()))
+        delivery = f"{call.metadata.call_id}:{phase}"
         headers = {
             **self._headers,
             "typegate-timestamp": timestamp,
-            "typegate-signature": sign(self._secret, timestamp, body),
-            "typegate-delivery": f"{call.metadata.call_id}:{phase}",
+            "typegate-signature": sign(self._secret, timestamp, body, delivery),
+            "typegate-delivery": delivery,
         }
         try:
             try:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -56,6 +59,41 @@ def test_the_key_outlives_the_process_and_is_nobody_elses(tmp_path: Path) -> Non
     assert (state / FILE_NAME).stat().st_mode & 0o777 == 0o600
     with pytest.raises(BadSignature):
         Signer(tmp_path / "other").verify(signed, "ann")
+
+
+@pytest.mark.parametrize("planted", ["open to others", "a link", "a pipe", "another user's", "too short", "too long"])
+def test_a_planted_or_damaged_key_is_replaced_by_a_good_one(
+    planted: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, known = tmp_path / FILE_NAME, b"k" * 32
+    if planted == "a link":
+        (tmp_path / "elsewhere").write_bytes(known)
+        (tmp_path / "elsewhere").chmod(0o600)
+        path.symlink_to(tmp_path / "elsewhere")
+    elif planted == "a pipe":
+        os.mkfifo(path, 0o600)
+    else:
+        path.write_bytes({"too short": known[:31], "too long": known + b"k"}.get(planted, known))
+        path.chmod(0o644 if planted == "open to others" else 0o600)
+    if planted == "another user's":
+        if os.geteuid() != 0:
+            pytest.skip("only the superuser can give a file away")
+        os.chown(path, 12_345, -1)
+    signed = Signer(tmp_path).sign("state", "ann")
+    assert "the signing key is replaced" in caplog.text
+    # What is there now is kept, is as secret as it should be, and is not what was planted.
+    assert Signer(tmp_path).verify(signed, "ann") == "state"
+    found = path.lstat()
+    assert stat.S_ISREG(found.st_mode)
+    assert (found.st_mode & 0o777, found.st_uid, found.st_size) == (0o600, os.geteuid(), 32)
+    with pytest.raises(BadSignature):
+        Signer(key=known).verify(signed, "ann")
+
+
+def test_a_signed_text_cannot_be_read() -> None:
+    signed = KEPT.sign("the state of an upstream", "ann")
+    assert b"state" not in base64.urlsafe_b64decode(signed + "=" * (-len(signed) % 4))
+    assert signed != KEPT.sign("the state of an upstream", "ann")
 
 
 def test_a_damaged_key_is_replaced_and_one_that_cannot_be_kept_costs_a_warning(tmp_path: Path) -> None:

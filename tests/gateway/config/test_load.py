@@ -8,9 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from gateway.config.conversion import shape_of
 from gateway.config.load import load, parse
 from gateway.config.model import Config, json_schema
 from gateway.errors import ConfigError
+from registry.catalog.filters import NameFilter
+from registry.catalog.shape import ServerShape
 
 CALENDAR = {"command": "python", "args": ["-m", "gateway.demo.calendar"]}
 
@@ -102,6 +105,9 @@ def test_a_url_that_ends_in_sse_is_http_unless_the_type_says_sse() -> None:
         ({"command": "x", "repair": "maybe"}, "mcpServers.cal.repair"),
         ({"command": "x", "tools": {"t": {"hidden": "perhaps"}}}, "mcpServers.cal.tools.t.hidden"),
         ({"command": "x", "tools": {"t": {"name": ""}}}, "mcpServers.cal.tools.t.name"),
+        ({"command": "x", "deny": "*"}, "mcpServers.cal.deny"),
+        ({"command": "x", "deny": {"tools": "*"}}, "mcpServers.cal.deny.tools"),
+        ({"command": "x", "deny": {"tool": ["*"]}}, "mcpServers.cal.deny.tool"),
         ([], "mcpServers.cal"),
         ("python", "mcpServers.cal"),
     ],
@@ -142,6 +148,21 @@ def test_an_unknown_key_of_a_tool_is_an_error_with_its_near_miss() -> None:
     error = refusal(one(tools={"send.it": {"hiden": True}}))
     assert error.key == 'mcpServers.cal.tools["send.it"].hiden'
     assert "hidden (did you mean it?)" in str(error)
+
+
+def test_what_an_entry_denies_is_for_every_kind_or_for_those_that_it_names() -> None:
+    assert "prompts (did you mean it?)" in str(refusal(one(deny={"promts": ["*"]})))
+
+    def shape(**entry: object) -> ServerShape:
+        return shape_of(parse(one(**entry), path=Path("gw.json"), environ={}).servers["cal"], "always", {})
+
+    everywhere = shape(deny=["x"])
+    assert everywhere.tools == everywhere.prompts == everywhere.resources == NameFilter(deny=("x",))
+    only = shape(deny={"prompts": ["x"]}, allow={"tools": ["a"], "resources": []})
+    assert (only.tools, only.prompts) == (NameFilter(("a",)), NameFilter(deny=("x",)))
+    assert only.resources == NameFilter(())
+    # As before: a list of what is allowed is about tools.
+    assert shape(allow=["a"]).prompts.is_open
 
 
 def test_an_unknown_key_of_a_server_is_a_warning_with_its_near_miss() -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from registry.catalog.build import build_catalog
 from registry.catalog.catalog import Catalog, handshake_definition
+from registry.catalog.filters import NameFilter
 from registry.catalog.listing import ServerListing
 from registry.catalog.names import BUILTIN_NAMES, ServerName, ToolName
 from registry.catalog.shape import ServerShape, Shape
@@ -76,7 +77,7 @@ def test_resolving_finds_by_wrapper_name_and_by_upstream_name() -> None:
 def test_hidden_denied_and_not_allowed_tools_have_no_wrapper_and_rename_nobody() -> None:
     tools = (tool("list_items"), tool("list-items"), tool("delete_all"), tool("other"))
     everything = catalog(listing(MAIL, *tools))
-    shape = ServerShape(hidden=frozenset({"list_items"}), allow=("list*", "delete*"), deny=("delete_*",))
+    shape = ServerShape(hidden=frozenset({"list_items"}), tools=NameFilter(("list*", "delete*"), ("delete_*",)))
     found = catalog(listing(MAIL, *tools), shape=Shape(servers={MAIL: shape}))
     assert [w.tool for w in found.wrappers] == ["list-items"]
     assert everything.get(found.wrappers[0].name) is not None
@@ -94,6 +95,18 @@ def test_an_unprefixed_tool_never_takes_a_built_in_or_prefixed_name(name: str) -
     found = catalog(listing(MAIL, tool(name), tool("ok.name")), listing(FILES, tool("read")), shape=bare)
     assert [w.name for w in found.wrappers_of("mail")] == ["ok.name"]
     assert [(s, f.tool, f.code) for s, f in found.quarantined] == [("mail", name, "name_taken")]
+
+
+def test_without_a_prefix_a_rename_onto_a_siblings_name_takes_nothing_from_the_sibling() -> None:
+    for names in (("old", "new"), ("new", "old")):
+        shape = ServerShape(prefixed=False, renames={ToolName("old"): "new"})
+        found = catalog(listing(MAIL, *map(tool, names)), shape=Shape(servers={MAIL: shape}))
+        assert found.resolve("new").tool == "new"
+        [renamed] = [wrapper for wrapper in found.wrappers if wrapper.tool == "old"]
+        assert renamed.name.startswith("new_")
+        assert renamed.name_reason == "looks the same as a sibling's name to a host"
+        assert found.get("old") is None
+        assert found.quarantined == ()
 
 
 def test_of_two_unprefixed_servers_the_first_configured_keeps_a_shared_name() -> None:

@@ -10,10 +10,12 @@ from hypothesis import strategies as st
 
 from registry.catalog.build import build_catalog
 from registry.catalog.catalog import Catalog, CatalogChange
+from registry.catalog.filters import NameFilter
 from registry.catalog.listing import ServerListing
 from registry.catalog.names import ServerName
-from registry.catalog.prompts_and_resources import QUALIFIED_URI_PREFIX
+from registry.catalog.prompts_and_resources import ItemCatalog
 from registry.catalog.shape import ServerShape, Shape
+from registry.intake.prompts_and_resources import OWN_URI_PREFIX
 
 URIS = st.text(alphabet="abc:/?#{}%é", min_size=1, max_size=12)
 
@@ -103,7 +105,7 @@ def test_every_listed_resource_has_a_uri_of_its_own_that_leads_back(servers: dic
     assert pairs == {(server, uri) for server, uris in servers.items() for uri in uris}
     for one in items.resources:
         assert items.owners(one.key) == ((one.server, one.original),)
-        assert one.key in (one.original, f"{QUALIFIED_URI_PREFIX}{one.server}/{one.original}")
+        assert one.key in (one.original, f"{OWN_URI_PREFIX}{one.server}/{one.original}")
 
 
 def test_a_change_names_the_lists_that_it_touches() -> None:
@@ -120,3 +122,32 @@ def test_prompts_and_resources_are_built_again_only_where_something_changed() ->
     assert (
         catalog(listing("a", prompts=["q"]), previous=before).prompts_and_resources is not before.prompts_and_resources
     )
+
+
+def filtered(name_filter: NameFilter) -> ItemCatalog:
+    one = listing("a", resources=["x://pub/1", "x://own/1"], templates=["x://pub/{id}", "x://own/{id}"])
+    shape = Shape(servers={ServerName("a"): ServerShape(resources=name_filter)})
+    return build_catalog({one.server: one}, shape, version=1).prompts_and_resources
+
+
+def test_what_a_denied_template_stands_for_is_denied_with_it() -> None:
+    found = filtered(NameFilter(deny=("x://own/{id}",)))
+    assert [one.key for one in found.templates] == ["x://pub/{id}"]
+    assert [one.key for one in found.resources] == ["x://pub/1"]
+    for uri in ("x://own/1", "x://own/2", "typegate://a/x://own/2", "x://pub/../own/2", "x://%6fwn/2"):
+        assert found.owners(uri) == (), uri
+    assert found.owners("x://pub/2") == (("a", "x://pub/2"),)
+
+
+def test_where_some_resources_are_allowed_no_other_can_be_read() -> None:
+    found = filtered(NameFilter(allow=("x://pub/*",)))
+    assert [one.key for one in (*found.resources, *found.templates)] == ["x://pub/1", "x://pub/{id}"]
+    assert found.owners("x://pub/2") == (("a", "x://pub/2"),)
+    for uri in ("x://own/1", "x://own/2", "x://pub/../own/1", "x://unlisted", "typegate://a/x://own/1"):
+        assert found.owners(uri) == (), uri
+
+
+@pytest.mark.parametrize("uri", ["typegate://nobody/x://pub/1", "TypeGate://a/x://pub/1", "typegate:x", "typegate://a"])
+def test_a_uri_in_our_scheme_that_names_no_server_is_asked_of_none(uri: str) -> None:
+    greedy = listing("a", templates=["{+anything}"])
+    assert catalog(greedy).prompts_and_resources.owners(uri) == ()

@@ -54,6 +54,37 @@ def test_what_a_strict_client_would_refuse_is_mended_and_reported(kind: Any, ite
     assert all(one.kind == kind for one in admission.repaired)
 
 
+def test_hidden_characters_leave_the_texts_of_prompts_and_resources() -> None:
+    dirty = "x\u202e\U000e0041\ue000y"
+    arguments = [{"name": "a", "description": dirty, "title": dirty, "x": [dirty]}]
+    [prompt] = admit_items([{"name": "p", "title": dirty, "arguments": arguments}], "prompts").items
+    assert prompt == {
+        "name": "p", "title": "xy", "arguments": [{"name": "a", "description": "xy", "title": "xy", "x": ["xy"]}],
+    }  # fmt: skip
+    [resource] = admit_items(
+        [{"uri": "u:1", "name": dirty, "description": dirty, "mimeType": dirty}], "resources"
+    ).items
+    assert resource == {"uri": "u:1", "name": "xy", "description": "xy", "mimeType": "xy"}
+    assert admit_items([{"uri": "u:1", "name": "\u200b"}], "resources").items[0]["name"] == "u:1"
+
+
+@pytest.mark.parametrize(
+    ("kind", "item", "code"),
+    [
+        ("resources", {"uri": "u:\u202e1"}, "hidden_text"),
+        ("resourceTemplates", {"uriTemplate": "u:{\u200bid}"}, "hidden_text"),
+        ("prompts", {"name": "p", "arguments": [{"name": "a\u200b"}]}, "hidden_text"),
+        ("resources", {"uri": "typegate://bank/u:1"}, "reserved_uri"),
+        ("resources", {"uri": "TypeGate:x"}, "reserved_uri"),
+        ("resourceTemplates", {"uriTemplate": "typegate://{+uri}"}, "reserved_uri"),
+    ],
+)
+def test_what_would_pass_for_something_else_is_quarantined(kind: Any, item: Any, code: str) -> None:
+    admission = admit_items([item], kind)
+    assert admission.items == ()
+    assert [one.code for one in admission.quarantined] == [code]
+
+
 @pytest.mark.parametrize(
     "item",
     [None, 7, {}, {"name": "p"}, {"uri": ""}, {"uri": 7}, {"uri": "x" * (MAX_KEY_LENGTH + 1)}, {"uri": "\ud800"}],

@@ -314,6 +314,18 @@ def test_hidden_characters_and_escapes_leave_texts_and_are_reported() -> None:
     assert found["inputSchema"]["title"] == "t"
 
 
+def test_hidden_characters_leave_every_text_of_a_schema_that_is_shown_and_no_value_that_is_compared() -> None:
+    dirty = "x\u202e\U000e0041\ue000y"
+    shown = {"$comment": dirty, "default": {"k": [dirty]}, "examples": [dirty], "x-about": dirty, "errorMessage": dirty}
+    compared = {"const": dirty, "enum": [dirty], "pattern": dirty}
+    found = repaired(inputSchema={"type": "object", "properties": {"p": {**shown, **compared}}})
+    schema = found["inputSchema"]["properties"]["p"]
+    assert {key: schema[key] for key in shown} == {
+        "$comment": "xy", "default": {"k": ["xy"]}, "examples": ["xy"], "x-about": "xy", "errorMessage": "xy",
+    }  # fmt: skip
+    assert {key: schema[key] for key in compared} == compared
+
+
 @given(st.text(st.characters()))
 def test_cleaning_twice_is_cleaning_once(text: str) -> None:
     assert clean(clean(text)) == clean(text)

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from gateway import wire
 from gateway.hooks import Answer, Block, Call, Hook, Metadata, Result
-from gateway.hooks.builtin import audit_log
+from gateway.hooks.builtin import audit_log, rate_limit
 from gateway.hooks.builtin.audit_log import AuditLog
 from gateway.hooks.builtin.cache import CACHED_KEY, Cache
 from gateway.hooks.builtin.rate_limit import Bucket, RateLimit
@@ -87,7 +87,49 @@ async def test_a_limit_is_each_principals_and_each_tools_own_and_says_when_to_tr
     assert await hook.before_call(call()) is None
 
 
+async def test_prompts_resources_and_completions_have_a_limit_for_each_server_and_kind() -> None:
+    hook = RateLimit({"perMinute": 1, "burst": 2}, clock=Clock())
+    for kind in ("prompt", "resource", "completion"):
+        said = [
+            await hook.before_call(call(kind=kind, wrapper=f"x://{number}", tool=f"x://{number}"))
+            for number in range(3)
+        ]  # fmt: skip
+        assert said[:2] == [None, None]
+        assert isinstance(said[2], Block)
+        assert f"for {kind}s of up is used up" in said[2].reason
+        assert await hook.before_call(call(kind=kind, server="other")) is None
+    assert await hook.before_call(call()) is None
+
+
+async def test_nobodys_calls_take_another_principals_used_up_limit_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rate_limit, "MAX_BUCKETS", 50)
+    hook = RateLimit({"perMinute": 1, "burst": 1}, clock=Clock())
+    assert await hook.before_call(call()) is None
+    for number in range(200):
+        assert await hook.before_call(call(principal="bob", wrapper=f"up__{number}")) is None
+    assert isinstance(await hook.before_call(call()), Block)
+
+
 # cache
+
+
+async def test_a_result_of_one_session_alone_is_given_to_no_other_and_a_private_one_to_none() -> None:
+    hook = Cache({})
+
+    async def is_kept(**known: Any) -> bool:
+        return await hook.before_call(call(**known)) is not None
+
+    mine = call(shared_within="session", session="a")
+    await hook.before_call(mine)
+    await hook.after_call(mine, text("mine"))
+    assert await is_kept(shared_within="session", session="a")
+    assert not await is_kept(shared_within="session", session="b")
+    assert not await is_kept(session="a")
+    alone = call({"x": 1}, shared_within="request")
+    await hook.before_call(alone)
+    await hook.after_call(alone, text("alone"))
+    for shared_within in ("request", "session", "principal"):
+        assert await hook.before_call(call({"x": 1}, shared_within=shared_within)) is None
 
 
 async def test_a_result_is_kept_for_its_time_and_its_principal_arguments_and_definition() -> None:
@@ -208,6 +250,36 @@ def test_redaction_reaches_every_text_and_leaves_keys_and_binary_data() -> None:
     assert said.value["structuredContent"] == {key: [{"k": "[redacted secret]"}]}
     assert said.value["_meta"] == {"v": 1, REDACTED_KEY: {"secret": 2}}
     assert Redact({}).after_call(call(), text("nothing")) is None
+
+
+def test_only_content_blocks_of_the_protocol_may_hold_base64_that_is_not_looked_at() -> None:
+    key = "AKIAIOSFODNN7EXAMPLE"
+    image = {"type": "image", "data": key, "mimeType": "image/png"}
+    blob = {"uri": "x://y", "blob": key, "mimeType": "image/png"}
+
+    def redacted(value: dict[str, Any]) -> Any:
+        said = Redact({}).after_call(call(), Result(value=value))
+        return None if said is None else said.value  # type: ignore[union-attr]
+
+    for exempt in (
+        {"content": [image, {**image, "type": "audio"}, {"type": "resource", "resource": blob}]},
+        {"contents": [blob]},
+        {"messages": [{"role": "user", "content": image}, {"role": "user", "content": [image]}]},
+    ):
+        assert redacted(exempt) is None
+    for seen in (
+        {"content": [{"type": "text", "text": "a", "data": key, "mimeType": "image/png"}]},
+        {"content": [{**image, "data": f"the key {key}"}]},
+        {"content": [{"type": "image", "data": "aGk=", "blob": key, "mimeType": "image/png"}]},
+        {"content": [{"type": "image", "data": "aGk=", "mimeType": key}]},
+        {"content": [{"type": "resource_link", "uri": "x://y", "data": key, "mimeType": "image/png"}]},
+        {"content": [], "structuredContent": {"image": image, "blob": blob}},
+        {"content": [], "structuredContent": {"content": [image], "contents": [blob]}},
+        {"content": [], "_meta": {"data": key, "mimeType": "text/plain"}},
+        {"contents": [{"uri": "x://y", "data": key, "mimeType": "image/png"}]},
+        {"completion": {"values": [key]}},
+    ):
+        assert key not in json.dumps(redacted(seen)), seen
 
 
 def test_arguments_are_redacted_only_where_that_is_asked_for() -> None:

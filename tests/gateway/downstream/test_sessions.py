@@ -1,0 +1,145 @@
+"""What a session leaves behind when it ends, is idle or withdraws a question: nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+import pytest
+
+from gateway.access.principal import LOCAL
+from gateway.access.quotas import account_of_its_own
+from gateway.downstream import sessions
+from gateway.downstream.sessions import IDLE_S, Session, SessionTable
+
+
+class Announcer:
+    """Counts who listens."""
+
+    def __init__(self) -> None:
+        self.listening = 0
+
+    def subscribe(self, listener: Any, profile: str) -> Callable[[], None]:
+        self.listening += 1
+
+        def end() -> None:
+            self.listening -= 1
+
+        return end
+
+
+class Clock:
+    """Time as a test has it."""
+
+    now_s = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+class Running:
+    """A request in flight."""
+
+    cancelled = False
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+def session() -> Session:
+    return Session(LOCAL, version="2025-11-25", params={}, account=account_of_its_own())
+
+
+def table() -> tuple[SessionTable, Announcer, Clock]:
+    announcer, clock = Announcer(), Clock()
+    return SessionTable(announcer, clock=clock), announcer, clock  # type: ignore[arg-type]
+
+
+def test_an_idle_session_ends_with_all_that_is_its_own_though_nobody_calls() -> None:
+    known, announcer, clock = table()
+    idle, ended = session(), list[str]()
+    idle.subscribed["x://y"] = lambda: ended.append("subscription")
+    idle.on_end.append(lambda: ended.append("session"))
+    known.put(idle)
+    clock.now_s += IDLE_S - 1
+    known.sweep()
+    assert (ended, len(known), announcer.listening) == ([], 1, 1)
+    clock.now_s += 2
+    known.sweep()
+    assert (sorted(ended), len(known), announcer.listening) == (["session", "subscription"], 0, 0)
+    assert known.get(idle.id, LOCAL) is None
+
+
+def test_a_session_that_streams_runs_or_is_used_is_not_idle() -> None:
+    known, _, clock = table()
+    streaming, running, used, idle = (session() for _ in range(4))
+    for one in (streaming, running, used, idle):
+        known.put(one)
+    streaming.open_stream(lambda message, number: None, lambda: None)
+    running.running[1] = Running()
+    for _ in range(3):
+        clock.now_s += IDLE_S - 1
+        assert known.get(used.id, LOCAL) is used
+        known.sweep()
+    assert [known.get(one.id, LOCAL) for one in (streaming, running, used, idle)] == [streaming, running, used, None]
+
+
+async def test_idle_sessions_are_looked_for_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "_SWEEP_S", 0.001)
+    known, _, clock = table()
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as group:
+            group.start_soon(known.keep_swept)
+            for _ in range(2):
+                gone, one = anyio.Event(), session()
+                one.on_end.append(gone.set)
+                known.put(one)
+                clock.now_s += IDLE_S + 1
+                await gone.wait()
+            group.cancel_scope.cancel()
+
+
+def test_a_session_that_is_closed_stops_watching_and_what_it_runs_is_cancelled() -> None:
+    known, announcer, _ = table()
+    one, running, ended = session(), Running(), list[str]()
+    one.running[1] = running
+    for uri in ("x://a", "x://b"):
+        one.subscribed[uri] = lambda uri=uri: ended.append(uri)  # type: ignore[misc]
+    hung_up: list[bool] = []
+    one.open_stream(lambda message, number: None, lambda: hung_up.append(True))
+    known.put(one)
+    known.close(one)
+    assert (running.cancelled, ended, hung_up, announcer.listening) == (True, ["x://a", "x://b"], [True], 0)
+
+
+async def test_a_question_that_nobody_needs_answered_any_more_is_withdrawn_once() -> None:
+    one, told = session(), list[dict[str, Any]]()
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as group:
+            group.start_soon(one.ask, told.append, "elicitation/create", {"message": "Who?"})
+            while not told:
+                await anyio.lowlevel.checkpoint()
+            group.cancel_scope.cancel()
+    question, withdrawn = told
+    assert (question["method"], question["params"]) == ("elicitation/create", {"message": "Who?"})
+    assert withdrawn["method"] == "notifications/cancelled"
+    assert withdrawn["params"]["requestId"] == question["id"]
+    assert "id" not in withdrawn
+    # An answer that comes too late belongs to no later question.
+    one.answered({"jsonrpc": "2.0", "id": question["id"], "result": {"late": True}})
+    later: list[dict[str, Any]] = []
+    results: list[Any] = []
+
+    async def ask_again() -> None:
+        results.append(await one.ask(later.append, "elicitation/create", {}))
+
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as group:
+            group.start_soon(ask_again)
+            while not later:
+                await anyio.lowlevel.checkpoint()
+            one.answered({"jsonrpc": "2.0", "id": question["id"], "result": {"late": True}})
+            one.answered({"jsonrpc": "2.0", "id": later[0]["id"], "result": {"late": False}})
+    assert results == [{"late": False}]
+    assert [message["method"] for message in later] == ["elicitation/create"]
