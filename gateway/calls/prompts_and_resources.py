@@ -188,7 +188,7 @@ class _Request:
     caller: Caller
     changed: dict[str, Any] | None = None
 
-    def revise(self, arguments: dict[str, Any], changed_by: tuple[str, ...]) -> str | None:
+    async def revise(self, arguments: dict[str, Any], changed_by: tuple[str, ...]) -> str | None:
         """Take the arguments of a prompt, or the URI of a resource, from the hooks; all of them are text."""
         if not changed_by:
             return None
