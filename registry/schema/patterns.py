@@ -193,6 +193,8 @@ def compile_cost(pattern: str) -> int:
     cost = len(pattern) + _COST_OF_PATTERN + _COST_OF_UNICODE_CLASS * len(_UNICODE_CLASS.findall(pattern))
     if _BACKTRACKING.search(pattern):
         cost += _COST_OF_BACKTRACKING
+    if _COUNTED_ATOM.fullmatch(pattern):
+        return cost  # it is run without its count
     for low, high in _COUNTED.findall(pattern):
         # Capped, since nested counts multiply to numbers of any size.
         cost = min(cost * max(int(high or low), 1), MAX_COMPILE_COST * 2)
