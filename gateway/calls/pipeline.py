@@ -20,7 +20,7 @@ from gateway.calls.results import adapt
 from gateway.calls.search_tools import SEARCH_TOOL_NAMES, SearchTools
 from gateway.calls.thorough_checks import ThoroughChecks
 from gateway.calls.unknown_tool import UnknownToolErrors
-from gateway.errors import INVALID_PARAMS, RpcError, UpstreamError, error_result, relay
+from gateway.errors import INVALID_PARAMS, RpcError, UpstreamError, UpstreamUnavailable, error_result, relay
 from gateway.hooks.active import ActiveHooks
 from gateway.hooks.hook import CallRoute
 from gateway.hooks.invocation import HookRefusal, Invocation
@@ -138,7 +138,24 @@ class _ToolCall:
             original_params=self.params,
             repeatable=_repeatable(wrapper),
             header_map={path: header for header, path in wrapper.headers.items()} if wrapper.headers else None,
+            confirm=self.confirm,
         )
+
+    async def confirm(self) -> None:
+        """Check that the call still fits its tool, which may have changed with the connection.
+
+        Raises:
+            UpstreamUnavailable: It does not.
+        """
+        server, tool, before = self.wrapper.server, self.wrapper.tool, self.wrapper
+        current = self.pipeline.registry.catalog.get_by_tool(server, tool)
+        if current is None:
+            raise UpstreamUnavailable(server, f"Not called: server '{server}' no longer has the tool '{tool}'.")
+        problem = await self.revise(self.prepared.arguments, ())
+        if problem is None and current.headers != before.headers:
+            problem = f"Not called: the tool '{tool}' has changed. Nothing was sent; call it again."
+        if problem is not None:
+            raise UpstreamUnavailable(server, problem)
 
 
 class CallPipeline:

@@ -129,7 +129,7 @@ def test_a_tuple_in_items_becomes_what_the_current_dialect_calls_it() -> None:
     assert not compiled.is_valid({"at": ["x", 1.5]})
     assert not compiled.is_valid({"at": [1.5, "x", 2]})
     earlier = tool(inputSchema={"$schema": "http://json-schema.org/draft-07/schema#", **schema})
-    assert take(earlier).items == (earlier,), "there it is right as it stands"
+    assert take(earlier).items[0] is earlier, "there it is right as it stands"
 
 
 def test_required_inside_a_property_is_said_by_the_object_around_it() -> None:
