@@ -97,6 +97,15 @@ class CheckCost:
                 raise too_many_values(instance)
             raise NotChecked(dearest[1], dearest[2])
 
+    def is_within(self, limit: int, instance: object) -> bool:
+        """Return whether schemas are applied to parts of a value no more often than this."""
+        try:
+            for _ in applications(self._references(), self._schema, instance, limit):
+                pass
+        except TooManyApplications:
+            return False
+        return True
+
     def _cost_of(self, where: JsonPath, text: str, pattern: str, effort: Effort) -> int:
         runnable = self._patterns.runnable.get(pattern)
         if runnable is None:

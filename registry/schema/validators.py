@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from registry.errors import SchemaRejected
 from registry.schema.check_cost import OPTIONS_PER_APPLICATION, CheckCost, too_many_values
 from registry.schema.effort import INLINE_MEMBERS, THOROUGH, Effort, current_effort
+from registry.schema.failing_parts import FailingParts
 from registry.schema.instance_size import MAX_INSTANCE_DEPTH, InstanceSize
 from registry.schema.json_values import containers, without_keys
 from registry.schema.patterns import BACKTRACK_LIMIT, PATTERN_BYTES, read_patterns
@@ -20,10 +21,14 @@ if TYPE_CHECKING:
 # the other: the first that is still invalid shows what is wrong with it.
 _CUTS: Final = (2, 16, 200)
 _MANY_MEMBERS: Final = 100_000
+# Applications of schemas up to which the errors of a whole value are collected at once: 0.3 s if all of them fail.
+_MAX_WHOLE: Final = 20_000
 # What a list that was cut may be accused of wrongly.
 _ERRORS_OF_CUTS: Final = frozenset({"minItems", "contains"})
 # What is quoted of a compiler's complaint about a schema.
 _MAX_REASON: Final = 200
+# `mask`: messages must not repeat a value that was sent, which may be a secret.
+_OPTIONS: Final[dict[str, Any]] = {"validate_formats": False, "offline": True, "mask": "the value"}
 _DRAFTS: Final = {
     "http://json-schema.org/draft-04/schema": "Draft4Validator",
     "http://json-schema.org/draft-06/schema": "Draft6Validator",
@@ -40,8 +45,8 @@ class Validator:
         unchecked_patterns: Patterns that no engine here supports: no text that one applies to can be checked.
     """
 
-    __slots__ = ("_branches", "_cost", "_dialect", "_engine", "_required", "_schema", "_visits", "_weight",
-                 "_without_patterns", "unchecked_patterns")  # fmt: skip
+    __slots__ = ("_backtracking", "_branches", "_cost", "_dialect", "_engine", "_parts", "_required", "_supported",
+                 "_visits", "_weight", "_without_patterns", "unchecked_patterns")  # fmt: skip
 
     def __init__(
         self, schema: dict[str, Any] | bool, *, visits: int, weight: int, branches: int, has_references: bool = False
@@ -58,7 +63,6 @@ class Validator:
         Raises:
             SchemaRejected: `invalid_schema`.
         """
-        self._schema = schema
         self._visits = visits
         self._weight = weight
         self._branches = branches
@@ -68,7 +72,12 @@ class Validator:
         self._dialect = "Draft202012Validator"
         if isinstance(schema, dict) and "$schema" in schema:
             self._dialect = _DRAFTS.get(str(schema["$schema"]).rstrip("#"), "")
-        self._engine = self._compile(patterns.schema, patterns.backtracking)
+        self._supported, self._backtracking = patterns.schema, patterns.backtracking
+        if not self._dialect:
+            # The compiler would want to fetch a dialect that it does not know.
+            self._supported = without_keys(self._supported, {"$schema"})
+        self._engine = self._compile(self._supported, self._backtracking)
+        self._parts: FailingParts | None = None
         self._without_patterns: jsonschema_rs.Validator | None = None
         self._cost = CheckCost(
             schema, patterns, visits=visits, options=weight - visits, recursive=branches > 0,
@@ -108,7 +117,9 @@ class Validator:
         if size.members > cost.free_error_members or size.text > cost.free_text or size.depth > cost.free_depth:
             cost.require_affordable(instance, effort, errors=True)
         try:
-            if size.members > _MANY_MEMBERS or (cost.branching and self._repair_cost(size) > THOROUGH.repair_cost):
+            if cost.branching and not cost.is_within(_MAX_WHOLE, instance):
+                return self._failing_parts().errors(instance, limit)
+            if size.members > _MANY_MEMBERS:
                 for length in _CUTS:
                     shorter = _with_short_lists(instance, length)
                     if not self._engine.is_valid(shorter):
@@ -136,10 +147,15 @@ class Validator:
             raise too_many_values(instance)
         return size
 
+    def _failing_parts(self) -> FailingParts:
+        if self._parts is None:
+            self._parts = FailingParts(self._supported, _compile_all(self._supported, self._backtracking))
+        return self._parts
+
     def _lenient_engine(self) -> jsonschema_rs.Validator:
         """Return the validator without the patterns that may give up."""
         if self._without_patterns is None:
-            self._without_patterns = self._compile(read_patterns(self._schema, without_quadratic=True).schema, True)
+            self._without_patterns = self._compile(read_patterns(self._supported, without_quadratic=True).schema, True)
         return self._without_patterns
 
     def _repair_cost(self, size: InstanceSize) -> int:
@@ -153,10 +169,7 @@ class Validator:
         return cost
 
     def _compile(self, schema: Any, backtracking: bool) -> jsonschema_rs.Validator:
-        if not self._dialect:
-            # The compiler would want to fetch a dialect that it does not know.
-            return _compile(without_keys(schema, {"$schema"}), "Draft202012Validator", backtracking)
-        return _compile(schema, self._dialect, backtracking)
+        return _compile(schema, self._dialect or "Draft202012Validator", backtracking)
 
 
 def _with_short_lists(value: Any, length: int) -> Any:
@@ -172,15 +185,26 @@ def _compile(schema: Any, dialect: str, backtracking: bool) -> jsonschema_rs.Val
     import jsonschema_rs  # here, so that importing the registry stays quick
 
     make = cast("Callable[..., jsonschema_rs.Validator]", getattr(jsonschema_rs, dialect))
-    engine: object = jsonschema_rs.RegexOptions(size_limit=PATTERN_BYTES)
-    if backtracking:
-        engine = jsonschema_rs.FancyRegexOptions(backtrack_limit=BACKTRACK_LIMIT, size_limit=PATTERN_BYTES)
     try:
-        # `mask`: messages must not repeat a value that was sent, which may be a secret.
-        return make(schema, validate_formats=False, offline=True, mask="the value", pattern_options=engine)
+        return make(schema, **_OPTIONS, pattern_options=_pattern_options(backtracking))
     except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError) as error:
         reason = str(getattr(error, "message", error))[:_MAX_REASON]
         raise SchemaRejected("invalid_schema", reason) from None
+
+
+def _compile_all(schema: Any, backtracking: bool) -> jsonschema_rs.ValidatorMap:
+    """Return every schema in a document, compiled; it compiles as a whole."""
+    import jsonschema_rs
+
+    return jsonschema_rs.validator_map_for(schema, **_OPTIONS, pattern_options=_pattern_options(backtracking))
+
+
+def _pattern_options(backtracking: bool) -> jsonschema_rs.RegexOptions | jsonschema_rs.FancyRegexOptions:
+    import jsonschema_rs
+
+    if backtracking:
+        return jsonschema_rs.FancyRegexOptions(backtrack_limit=BACKTRACK_LIMIT, size_limit=PATTERN_BYTES)
+    return jsonschema_rs.RegexOptions(size_limit=PATTERN_BYTES)
 
 
 def _count_required(schema: object) -> int:

@@ -11,7 +11,7 @@ import pytest
 
 from registry.errors import NotChecked
 from registry.schema import schemas
-from registry.schema.effort import INLINE, effort_of
+from registry.schema.effort import INLINE, THOROUGH, effort_of
 from registry.schema.patterns import runnable_pattern
 
 # More than an estimate may be wrong by: processors differ, and so does what runs beside a test.
@@ -115,6 +115,49 @@ def test_nested_filters_of_usual_size_are_checked_and_explained_at_once() -> Non
     assert not compiled.is_valid(wrong)
     [error] = compiled.errors(wrong, 20)
     assert list(error.instance_path) == ["filter", "and", 1, "or", 1, "and", 0, "p2"]
+
+
+BLOCKS = {
+    **of(page={"$ref": "#/$defs/block"}),
+    "$defs": {
+        "block": {
+            "anyOf": [
+                {
+                    "type": "object",
+                    "properties": {
+                        "type": {"const": f"kind {n}"},
+                        "children": {"type": "array", "items": {"$ref": "#/$defs/block"}},
+                        "text": {"type": "string"},
+                    },
+                    "required": ["type"],
+                }
+                for n in range(8)
+            ]
+        }
+    },
+}
+
+
+def page(levels: int, leaf: Any) -> Any:
+    block: Any = {"type": "kind 1", "text": leaf}
+    for _ in range(levels):
+        block = {"type": "kind 2", "children": [{"type": "kind 0", "text": "a"}, block]}
+    return {"page": block}
+
+
+def test_the_error_in_a_deep_tree_of_alternatives_is_found_in_the_one_that_is_meant() -> None:
+    compiled = schemas.compile_schema(BLOCKS)
+    with effort_of(THOROUGH):
+        assert compiled.is_valid(page(40, "text"))
+        started = time.perf_counter()
+        [error] = compiled.errors(page(40, 5), 20)
+        assert time.perf_counter() - started < 1
+        assert list(error.instance_path) == ["page", *["children", 1] * 40, "text"]
+        assert error.kind.name == "type"
+        unknown = page(40, "a")
+        unknown["page"]["children"][1]["children"][1]["type"] = "no kind"
+        [error] = compiled.errors(unknown, 20)
+        assert list(error.instance_path) == ["page", "children", 1, "children", 1]
 
 
 @pytest.mark.parametrize(
