@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 from registry.errors import NotChecked
@@ -80,22 +82,23 @@ class CheckCost:
         budget, each = (effort.errors_ns, _ERROR_NS) if errors else (effort.check_ns, _APPLICATION_NS)
         if budget is None and self.free_text >= 0:
             return  # every pattern can be run, and none can give up
-        spent = 0
-        dearest: tuple[int, JsonPath, str] = (0, (), "")
+        spent, dearest = 0, 0
+        of_dearest: Callable[[Any], NotChecked] = too_many_values
         try:
             for found in applications(self._references(), self._schema, instance, effort.applications):
                 spent += _own_cost(found, each, errors)
                 for where, text, pattern in _matched(found):
-                    cost = self._cost_of(where, text, pattern, effort)
+                    cost = self._cost_of(where, len(text), pattern, effort)
                     spent += cost
-                    if cost > dearest[0]:
-                        dearest = cost, where, f"{len(text)} characters are too many for its pattern {_quoted(pattern)}"
+                    if cost > dearest:
+                        dearest, of_dearest = cost, partial(_too_long, where, len(text), pattern)
+                    # What is too much in all is not tried, either.
+                    if budget is None or spent <= budget:
+                        self._require_end(where, text, pattern, effort)
+                if budget is not None and spent > budget:
+                    raise (of_dearest if dearest * 2 > spent else too_many_values)(instance)
         except TooManyApplications:
             raise too_many_values(instance) from None
-        if budget is not None and spent > budget:
-            if dearest[0] * 2 < spent:
-                raise too_many_values(instance)
-            raise NotChecked(dearest[1], dearest[2])
 
     def is_within(self, limit: int, instance: object) -> bool:
         """Return whether schemas are applied to parts of a value no more often than this."""
@@ -106,21 +109,23 @@ class CheckCost:
             return False
         return True
 
-    def _cost_of(self, where: JsonPath, text: str, pattern: str, effort: Effort) -> int:
+    def _cost_of(self, where: JsonPath, length: int, pattern: str, effort: Effort) -> int:
         runnable = self._patterns.runnable.get(pattern)
-        if runnable is None:
-            if pattern in self._left_out and not effort.ignores_patterns:
-                reason = f"its pattern {_quoted(pattern)} is written in a syntax that is not supported here"
-                raise NotChecked(where, reason, final=True)
-            return 0
-        cost = runnable.cost_ns(len(text))
-        # The validator takes giving up for no match, of which `not` and the like make a match.
-        may_give_up = runnable.quadratic and not effort.ignores_patterns
-        affordable = effort.check_ns is None or cost <= effort.check_ns
-        if may_give_up and affordable and not ends_in_time(runnable.source, text):
+        if runnable is not None:
+            return runnable.cost_ns(length)
+        if pattern in self._left_out and not effort.ignores_patterns:
+            reason = f"its pattern {_quoted(pattern)} is written in a syntax that is not supported here"
+            raise NotChecked(where, reason, final=True)
+        return 0
+
+    def _require_end(self, where: JsonPath, text: str, pattern: str, effort: Effort) -> None:
+        """Check that matching comes to an end: the validator takes giving up for no match, of which `not` makes one."""
+        runnable = self._patterns.runnable.get(pattern)
+        if runnable is None or not runnable.quadratic or effort.ignores_patterns:
+            return
+        if not ends_in_time(runnable.source, text):
             reason = f"matching its pattern {_quoted(pattern)} takes more than {BACKTRACK_LIMIT} steps"
             raise NotChecked(where, reason, final=True)
-        return cost
 
     def _references(self) -> SchemaDocument:
         # Only now: most schemas are never applied to a value that needs a closer look.
@@ -149,6 +154,10 @@ def too_many_values(instance: Any) -> NotChecked:
     size = InstanceSize(instance, INLINE_MEMBERS)
     count = f"{size.members}" if size.complete else f"more than {INLINE_MEMBERS}"
     return NotChecked(where, f"{count} values are too many for its schema")
+
+
+def _too_long(where: JsonPath, length: int, pattern: str, instance: Any) -> NotChecked:
+    return NotChecked(where, f"{length} characters are too many for its pattern {_quoted(pattern)}")
 
 
 def _own_cost(found: Application, each: int, errors: bool) -> int:

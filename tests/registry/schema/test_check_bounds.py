@@ -70,6 +70,14 @@ def test_a_match_that_is_given_up_is_no_answer_under_not() -> None:
         assert schemas.compile_schema(schema).is_valid({"a": "ab" * 50})
 
 
+def test_many_texts_cost_as_much_as_one_that_is_long() -> None:
+    schema = of(a={"items": {"pattern": "(?=(a+)+b)x"}})
+    started = time.perf_counter()
+    found = doubt(schema, {"a": ["a" * 500] * 2_000})
+    assert time.perf_counter() - started < 0.2
+    assert (found.path, found.final) == (("a",), False)
+
+
 @pytest.mark.parametrize("word", ["not", "if", "oneOf"])
 def test_leaving_a_pattern_out_makes_no_schema_narrower(word: str) -> None:
     rule: Any = {"pattern": "("}
