@@ -30,6 +30,8 @@ LENGTH: Final = struct.Struct("!Q")
 # Large calls come in bursts; a process that is not needed for so long gives its memory back, and the next one takes a
 # fifth of a second to start.
 _IDLE_S: Final = 60
+# The parent's deadline is far shorter; this one is for a parent that was killed.
+_MAX_JOB_S: Final = 30
 # Checking takes some ten times the size of the arguments, of which a request has 16 MiB at most.
 _MAX_MEMORY: Final = 1 << 30
 
@@ -134,9 +136,10 @@ def main() -> None:
             return
         [length] = LENGTH.unpack(head)
         body = jobs.read(length)
-        signal.alarm(0)
         if len(body) < length:
             return
+        # Even where the validator is at work, and the parent is no longer there to end it.
+        signal.alarm(_MAX_JOB_S)
         job: CheckJob = pickle.loads(body)
         try:
             outcome: Prepared | NotChecked = job.run()

@@ -63,6 +63,11 @@ class Caller:
         """Whose share of an upstream's places it takes; empty where callers cannot be told apart."""
         return "" if self.principal is LOCAL else self.principal.name
 
+    @property
+    def who(self) -> str:
+        """Whoever it is as far as callers can be told apart: by key, else by session, else by address."""
+        return self.share or self.session_id or self.peer
+
     def request_callbacks(self) -> RequestCallbacks:
         """The way of one request back to this caller."""
         return RequestCallbacks(

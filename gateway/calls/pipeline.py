@@ -103,7 +103,7 @@ class _ToolCall:
         job = CheckJob.of(
             wrapper, arguments, level=level, defaults=shape.defaults, lowered=lowered, validation=shape.validation
         )
-        self.prepared = await self.pipeline.thorough_checks.prepare(job, self.caller.principal.name, doubt)
+        self.prepared = await self.pipeline.thorough_checks.prepare(job, self.caller.who, doubt)
         return self.prepared.problems
 
     async def revise(self, arguments: dict[str, Any], changed_by: tuple[str, ...]) -> str | None:
@@ -117,7 +117,7 @@ class _ToolCall:
             checked = prepare(current, arguments, level="off", validation=validation)
         except NotChecked as doubt:
             job = CheckJob.of(current, arguments, level="off", defaults={}, lowered=None, validation=validation)
-            checked = await self.pipeline.thorough_checks.prepare(job, self.caller.principal.name, doubt)
+            checked = await self.pipeline.thorough_checks.prepare(job, self.caller.who, doubt)
         if not checked.problems:
             self.prepared = replace(self.prepared, unchecked=checked.unchecked)
             return None

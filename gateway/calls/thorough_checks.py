@@ -28,9 +28,9 @@ log = logging.getLogger(__name__)
 CHECK_S: Final = 2.0
 # One process for each of two calls: while one caller keeps the first busy, others have the second.
 _MAX_PROCESSES: Final = 2
-# Calls that wait for a process, of one principal: more than a host sends at once.
+# Calls that wait for a process, of one caller: more than a host sends at once.
 _MAX_WAITING: Final = 16
-# As long as the deadlines of all that one principal may have waiting before a call, in the usual case that they are
+# As long as the deadlines of all that one caller may have waiting before a call, in the usual case that they are
 # met; a call that waits longer is better refused.
 _QUEUE_S: Final = 10.0
 # Time for an interpreter to start on a loaded machine.
@@ -48,7 +48,7 @@ class _ProcessEnded(Exception):
 class ThoroughChecks:
     """Prepares the arguments of calls where that may take longer than the event loop can wait.
 
-    One call of a principal is prepared at a time, so that nobody's calls keep all processes busy.
+    One call of a caller is prepared at a time, so that nobody's calls keep all processes busy.
     """
 
     def __init__(self) -> None:
@@ -68,18 +68,18 @@ class ThoroughChecks:
             for process in idle:
                 await process.end()
 
-    async def prepare(self, job: CheckJob, principal: str, doubt: NotChecked) -> Prepared:
+    async def prepare(self, job: CheckJob, who: str, doubt: NotChecked) -> Prepared:
         """Prepare the arguments of one call; those that cannot be checked in time are refused, or pass as configured.
 
         Args:
             job: The call.
-            principal: On whose behalf.
+            who: On whose behalf.
             doubt: Why it was not done on the loop.
         """
-        if self._waiting[principal] >= _MAX_WAITING:
+        if self._waiting[who] >= _MAX_WAITING:
             return _unchecked(job, NotChecked(doubt.path, f"{_MAX_WAITING} other large calls are being checked"))
-        self._waiting[principal] += 1
-        turn = self._turns.setdefault(principal, anyio.Lock())
+        self._waiting[who] += 1
+        turn = self._turns.setdefault(who, anyio.Lock())
         try:
             with anyio.move_on_after(_QUEUE_S) as queued:
                 async with turn, self._places:
@@ -87,9 +87,9 @@ class ThoroughChecks:
                     return await self._prepare(job, doubt)
             return _unchecked(job, NotChecked(doubt.path, "other large calls are being checked"), within_s=_QUEUE_S)
         finally:
-            self._waiting[principal] -= 1
-            if not self._waiting[principal]:
-                del self._waiting[principal], self._turns[principal]
+            self._waiting[who] -= 1
+            if not self._waiting[who]:
+                del self._waiting[who], self._turns[who]
 
     async def _prepare(self, job: CheckJob, doubt: NotChecked) -> Prepared:
         outcome = await self._outcome(pickle.dumps(job))

@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import pytest
 from support.gateways import running_gateway, text_of
-from support.upstreams.running import Recording, scripted_stdio_server, tool
+from support.upstreams.running import Recording, children_of, scripted_stdio_server, tool
 
 TEXT = {"type": "string"}
 # Every letter doubles the states that have to be followed.
@@ -27,6 +27,10 @@ def letters(count: int) -> str:
 def upstream(tmp_path: Path, **options: Any) -> tuple[dict[str, Any], Recording]:
     config, record = scripted_stdio_server(tmp_path, "files", tools=[FILES, ODD, SLOW])
     return {**config, **options}, record
+
+
+def of_process(pid: int, name: str) -> str:
+    return Path(f"/proc/{pid}/{name}").read_text(encoding="utf-8")
 
 
 @pytest.mark.heavy
@@ -103,3 +107,22 @@ async def test_a_lenient_server_gets_what_cannot_be_checked_and_admin_says_so(tm
         assert refused["isError"], "what can be checked still is"
         assert len(record.calls()) == 1
         assert "sent_unchecked" in str((await gateway.admin("failures")).json())
+
+
+async def test_the_process_that_checks_ends_with_the_gateway_and_holds_none_of_its_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SECRET_OF_THE_GATEWAY", "s3cret")
+    config, record = upstream(tmp_path)
+    async with running_gateway(tmp_path, {"files": config}) as gateway:
+        await gateway.until_listed("files__slow")
+        await gateway.call("files__slow", {"code": letters(5_000)})
+        assert len(record.calls()) == 1
+        own = set(children_of(gateway.process.pid)) - set(record.starts())
+        assert len(own) == 1
+        [pid] = own
+        assert "check_process" in of_process(pid, "cmdline")
+        assert "s3cret" not in of_process(pid, "environ")
+        assert await gateway.stop() == 0
+        with pytest.raises(FileNotFoundError):
+            of_process(pid, "cmdline")

@@ -63,12 +63,12 @@ async def running() -> AsyncIterator[ThoroughChecks]:
 
 
 async def prepared(
-    checks: ThoroughChecks, schema: Any, arguments: Any, validation: Validation = "strict", principal: str = "ann"
+    checks: ThoroughChecks, schema: Any, arguments: Any, validation: Validation = "strict", who: str = "ann"
 ) -> Prepared:
     with pytest.raises(NotChecked) as doubt:
         prepare(wrapper_of(schema), arguments)
     job = CheckJob.of(wrapper_of(schema), arguments, level="safe", defaults={}, lowered=None, validation=validation)
-    return await checks.prepare(job, principal, doubt.value)
+    return await checks.prepare(job, who, doubt.value)
 
 
 async def test_a_megabyte_of_arguments_is_checked_repaired_and_explained() -> None:
@@ -114,39 +114,41 @@ async def test_what_takes_longer_than_the_deadline_is_refused_or_passes_by_choic
         assert (await prepared(checks, ROWS, valid)).arguments is valid
 
 
-async def test_one_principal_keeps_one_process_and_others_have_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_caller_keeps_one_process_and_others_have_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(thorough_checks, "CHECK_S", 3)
     order: list[str] = []
+    first = anyio.Event()
     async with running() as checks, anyio.create_task_group() as group:
 
         async def attack() -> None:
-            await prepared(checks, ENDLESS, {"a": "a" * 200_000}, principal="mallory")
+            await prepared(checks, ENDLESS, {"a": "a" * 200_000}, who="mallory")
             order.append("mallory")
+            first.set()
 
         async def work() -> None:
             await prepared(checks, ROWS, rows())
             order.append("ann")
+            first.set()
 
         for _ in range(2):
             group.start_soon(attack)
         group.start_soon(work)
-        while not order:
-            await anyio.wait_all_tasks_blocked()
-            await anyio.sleep(0.01)
+        await first.wait()
         assert order == ["ann"]
         group.cancel_scope.cancel()
 
 
-async def test_more_waiting_calls_of_one_principal_than_there_is_room_for_are_refused() -> None:
+async def test_more_waiting_calls_of_one_caller_than_there_is_room_for_are_refused() -> None:
     async with running() as checks, anyio.create_task_group() as group:
         answers: list[Prepared] = []
+        first = anyio.Event()
 
         async def attack() -> None:
-            answers.append(await prepared(checks, ENDLESS, {"a": "a" * 200_000}, principal="mallory"))
+            answers.append(await prepared(checks, ENDLESS, {"a": "a" * 200_000}, who="mallory"))
+            first.set()
 
         for _ in range(17):
             group.start_soon(attack)
-        while not answers:
-            await anyio.sleep(0.01)
+        await first.wait()
         assert "other large calls" in answers[0].problems[0].message
         group.cancel_scope.cancel()
