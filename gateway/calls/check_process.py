@@ -32,8 +32,8 @@ LENGTH: Final = struct.Struct("!Q")
 _IDLE_S: Final = 60
 # The parent's deadline is far shorter; this one is for a parent that was killed.
 _MAX_JOB_S: Final = 30
-# Checking takes some ten times the size of the arguments, of which a request has 16 MiB at most.
-_MAX_MEMORY: Final = 1 << 30
+# Checking takes some ten times the size of the arguments, of which a request has a few megabytes.
+_MAX_MEMORY: Final = 1 << 29
 
 
 class Unsent(Enum):

@@ -71,7 +71,7 @@ class CheckCost:
         self.free_depth = _FREE_LEVELS if recursive and branching else MAX_INSTANCE_DEPTH
         self.free_members = min(INLINE_MEMBERS, (INLINE.check_ns or 0) // (_APPLICATION_NS * factor))
         self.free_error_members = (INLINE.errors_ns or 0) // (_ERROR_NS * (factor + required))
-        self.free_text = _free_text(patterns)
+        self.free_text = _free_text(patterns, branching)
 
     def require_affordable(self, instance: object, effort: Effort, *, errors: bool = False) -> None:
         """Estimate what a value costs by the schemas and patterns that apply to it.
@@ -183,12 +183,12 @@ def _matched(found: Application) -> list[tuple[JsonPath, str, str]]:
     return []
 
 
-def _free_text(patterns: PatternUse) -> int:
+def _free_text(patterns: PatternUse, branching: bool) -> int:
     """Return the length that all texts of a value may have together without a closer look."""
     if patterns.left_out or any(pattern.quadratic for pattern in patterns.runnable.values()):
         return -1
-    # At least two patterns may apply to the same text, and in an alternative all of them.
-    budget = (INLINE.check_ns or 0) // max(2, len(patterns.runnable))
+    # Only alternatives and the like apply several patterns to one text.
+    budget = (INLINE.check_ns or 0) // max(1, len(patterns.runnable) if branching else 1)
     return min((pattern.affordable_length(budget) for pattern in patterns.runnable.values()), default=UNBOUNDED)
 
 
