@@ -84,11 +84,12 @@ class ValidationRepair:
             # What came out of a text, or under its name by a repair, may use the names that the caller was shown.
             self._value, self._needs_mapping = self._map_back(self._value), False
         self._validations += 1
-        self._cost += self._validator.repair_cost(self._value)
+        if self._validations > 1:
+            self._cost += self._validator.repair_cost(self._value)
         return [] if self._is_spent() else self._validator.errors(self._value, _MAX_ERRORS)
 
     def _is_spent(self) -> bool:
-        return self._validations > _MAX_VALIDATIONS or (self._validations > 1 and self._cost > self._max_cost)
+        return self._validations > _MAX_VALIDATIONS or self._cost > self._max_cost
 
     def _resolve_all(self, errors: list[jsonschema_rs.ValidationError]) -> None:
         done: set[JsonPath] = set()

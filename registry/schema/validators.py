@@ -94,6 +94,7 @@ class Validator:
         size = InstanceSize(instance, INLINE_MEMBERS)
         if size.members > cost.free_members or size.text > cost.free_text or size.depth > cost.free_depth:
             effort = current_effort()
+            # Also where there is time: the validator has no bound of its own on levels.
             size = size if size.complete else self._size(instance, effort)
             if size.depth > MAX_INSTANCE_DEPTH:
                 return False

@@ -185,6 +185,9 @@ def test_hostile_instances_are_invalid_and_raise_nothing() -> None:
     assert not compiled.is_valid(nested)
     assert compiled.errors(nested, 5) == []
     assert not compiled.is_valid({"a": "\ud800"})
+    with effort_of(THOROUGH):
+        assert not compiled.is_valid({"wide": {str(n): {} for n in range(30_000)}, "deep": nested})
+        assert compiled.errors(nested, 5) == []
 
 
 def test_a_validator_is_compiled_once_and_so_is_a_refusal() -> None:
