@@ -35,7 +35,7 @@ One call over HTTP, file by file:
     downstream/http/responder   a task that will write the response, or a stream before it
     downstream/server           the method; the caller with every way to reach it
     calls/pipeline              pins the catalog, resolves the name, policy, `registry.arguments.prepare` (repair,
-                                defaults, check), hooks
+                                defaults, check; what may take long, in a process of `thorough_checks`), hooks
     calls/forwarding            on which connection, with which of the caller's capabilities
     upstream/link               breaker, concurrency, deadline, readiness; another epoch is resolved and checked again
     upstream/mcp_session        envelope and headers of the upstream's protocol version

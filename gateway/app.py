@@ -22,6 +22,7 @@ from gateway.calls.pipeline import CallPipeline
 from gateway.calls.profile_views import ProfileViews
 from gateway.calls.prompts_and_resources import PromptsAndResources, TaskIds
 from gateway.calls.search_tools import SearchTools
+from gateway.calls.thorough_checks import ThoroughChecks
 from gateway.calls.unknown_tool import UnknownToolErrors
 from gateway.calls.upstream_subscriptions import UpstreamSubscriptions
 from gateway.cluster.role import WorkerRole
@@ -123,6 +124,7 @@ class Gateway:
         signer = Signer(state_dir, key=role.signing_key if role is not None else None)
         task_ids = TaskIds(signer, self.hooks)
         forwarder = Forwarder(links, self.private, signer)
+        self.thorough_checks = ThoroughChecks()
         self.pipeline = CallPipeline(
             registry=self.registry,
             links=links,
@@ -134,6 +136,7 @@ class Gateway:
             call_stats=self.call_stats,
             search_tools=self.search_tools,
             hooks=self.hooks,
+            thorough_checks=self.thorough_checks,
         )
         self.server = McpServer(
             views=self.views,
@@ -159,7 +162,14 @@ class Gateway:
     def start(self) -> None:
         """Start every link at once; lists answer from the snapshot until then."""
         self.fleet.start(self.config.servers)
-        for part in (self.announcer, self.notes, self.tool_vectors, self.hooks, self.authenticator):
+        for part in (
+            self.announcer,
+            self.notes,
+            self.tool_vectors,
+            self.hooks,
+            self.authenticator,
+            self.thorough_checks,
+        ):
             self._group.start_soon(part.run)
 
     def close(self) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 
 
 class RegistryError(Exception):
@@ -41,3 +42,24 @@ class SchemaRejected(RegistryError):
         super().__init__(f"{code}: {detail}")
         self.code = code
         self.detail = detail
+
+
+class NotChecked(RegistryError):
+    """Whether arguments are valid cannot be told within the bounds of a check.
+
+    Attributes:
+        path: Which argument.
+        reason: What it is about the argument, as the rest of a sentence after its name.
+        final: A check that may cost more would not help.
+        invalid: The arguments are known to be invalid; only the errors could not be collected.
+    """
+
+    def __init__(self, path: tuple[str | int, ...], reason: str, *, final: bool = False, invalid: bool = False) -> None:
+        super().__init__(reason)
+        self.path = path
+        self.reason = reason
+        self.final = final
+        self.invalid = invalid
+
+    def __reduce__(self) -> tuple[Callable[..., NotChecked], tuple[object, ...]]:
+        return partial(NotChecked, final=self.final, invalid=self.invalid), (self.path, self.reason)

@@ -8,6 +8,7 @@ forwarding               sends a request on the right connection, and asks the c
 results                  adapts a result to the caller's protocol version
 builtin_tools            definitions of the gateway's own tools and prompt
 search_tools             answers the search tools
+thorough_checks          checks of arguments that could take long, in `check_process`es
 unknown_tool             answers calls of tools that do not exist
 error_hints              adds a hint to an upstream's complaint about arguments
 call_stats               counters, clusters of failures, repairs

@@ -60,6 +60,11 @@ class Failure:
         """The class of a wrong argument: which one, and what is wrong with it."""
         return cls(kind=f"argument_{problem.kind}", detail=format_path(problem.path))
 
+    @classmethod
+    def of_unchecked(cls, problem: ArgumentProblem) -> Failure:
+        """The class of an argument that was sent although it could not be checked."""
+        return cls(kind="sent_unchecked", detail=format_path(problem.path))
+
 
 @dataclass(slots=True)
 class _FailureCluster:

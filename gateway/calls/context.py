@@ -72,6 +72,11 @@ class Caller:
         """Whether an upstream may ask its user, or its model, in the middle of a call."""
         return any(name in self.capabilities for name in QUESTIONS.values())
 
+    @property
+    def who(self) -> str:
+        """Whoever it is as far as callers can be told apart: by key, else by session, else by address."""
+        return self.share or self.session_id or self.peer
+
     def request_callbacks(self) -> RequestCallbacks:
         """The way of one request back to this caller."""
         return RequestCallbacks(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 import anyio
@@ -65,6 +65,7 @@ class Forwarder:
         original_params: dict[str, Any],
         repeatable: bool = False,
         header_map: Mapping[tuple[str, ...], str] | None = None,
+        confirm: Callable[[], Awaitable[None]] | None = None,
     ) -> Any:
         """Send one request and return its raw result, which is the caller's alone.
 
@@ -77,6 +78,7 @@ class Forwarder:
                 something else of them at the next round.
             repeatable: Running it twice does no harm.
             header_map: Property paths to the headers that mirror them.
+            confirm: See `UpstreamCall`.
 
         Raises:
             UpstreamError: There is no result; the text says why.
@@ -106,6 +108,7 @@ class Forwarder:
                 trace=caller.trace,
                 principal=caller.share,
                 callbacks=callbacks,
+                confirm=confirm,
             )
             try:
                 result = await link.call(call)

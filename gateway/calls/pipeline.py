@@ -12,13 +12,15 @@ from typing import Any, Final
 from gateway.calls import error_hints
 from gateway.calls.builtin_tools import INVOKE_TOOL, parse_text_arguments
 from gateway.calls.call_stats import CallStats, Failure
+from gateway.calls.check_process import CheckJob
 from gateway.calls.context import Caller
 from gateway.calls.forwarding import Forwarder, StateRefused
 from gateway.calls.prompts_and_resources import TaskIds
 from gateway.calls.results import adapt
 from gateway.calls.search_tools import SEARCH_TOOL_NAMES, SearchTools
+from gateway.calls.thorough_checks import ThoroughChecks
 from gateway.calls.unknown_tool import UnknownToolErrors
-from gateway.errors import INVALID_PARAMS, RpcError, UpstreamError, error_result, relay
+from gateway.errors import INVALID_PARAMS, RpcError, UpstreamError, UpstreamUnavailable, error_result, relay
 from gateway.hooks.active import ActiveHooks
 from gateway.hooks.hook import CallRoute
 from gateway.hooks.invocation import HookRefusal, Invocation
@@ -27,12 +29,13 @@ from gateway.upstream.link import UpstreamLink
 from registry.arguments import problems
 from registry.arguments.diagnosis import ArgumentProblem
 from registry.arguments.invoke_tool import ResolvedCall, resolve_invoke_tool
-from registry.arguments.prepare import Prepared, prepare
+from registry.arguments.prepare import Prepared, prepare, refused
 from registry.arguments.repair_report import Repair, report_repairs
 from registry.catalog.catalog import ToolWrapper
 from registry.catalog.names import ServerName
 from registry.catalog.store import Registry
 from registry.dialects.definitions import LoweredDefinition, map_arguments
+from registry.errors import NotChecked
 from registry.views.profile import Profile
 
 log = logging.getLogger(__name__)
@@ -66,7 +69,11 @@ class _ToolCall:
     prepared: Prepared = field(init=False)
 
     def prepare(self, wrapper: ToolWrapper) -> tuple[ArgumentProblem, ...]:
-        """Repair and check the arguments for a wrapper; returns what is wrong with them."""
+        """Repair and check the arguments for a wrapper; returns what is wrong with them.
+
+        Raises:
+            NotChecked: That could take longer than the loop can wait; see `prepare_thoroughly`.
+        """
         shape = self.pipeline.registry.shape.of(wrapper.server)
         view, arguments = self.caller.view, self.arguments
         lowered, entry = view.lowered(wrapper), view.entry(wrapper.name)
@@ -75,20 +82,49 @@ class _ToolCall:
             arguments = map_arguments(arguments, entry.lowered)
         level = view.profile.repair or shape.repair_level(wrapper.tool)
         self.wrapper = wrapper
-        self.prepared = prepare(wrapper, arguments, level=level, defaults=shape.defaults, lowered=lowered)
+        self.prepared = prepare(
+            wrapper, arguments, level=level, defaults=shape.defaults, lowered=lowered, validation=shape.validation
+        )
         return self.prepared.problems
 
-    def revise(self, arguments: dict[str, Any], changed_by: tuple[str, ...]) -> str | None:
+    async def prepare_thoroughly(self, wrapper: ToolWrapper, doubt: NotChecked) -> tuple[ArgumentProblem, ...]:
+        """Do the same where it may take long, with a deadline."""
+        shape = self.pipeline.registry.shape.of(wrapper.server)
+        view, arguments = self.caller.view, self.arguments
+        lowered, entry = view.lowered(wrapper), view.entry(wrapper.name)
+        self.wrapper = wrapper
+        if entry is not None and entry.lowered is not lowered:
+            try:
+                arguments = map_arguments(arguments, entry.lowered)
+            except NotChecked:
+                self.prepared = refused(arguments, doubt)
+                return self.prepared.problems
+        level = view.profile.repair or shape.repair_level(wrapper.tool)
+        job = CheckJob.of(
+            wrapper, arguments, level=level, defaults=shape.defaults, lowered=lowered, validation=shape.validation
+        )
+        self.prepared = await self.pipeline.thorough_checks.prepare(job, self.caller.who, doubt)
+        return self.prepared.problems
+
+    async def revise(self, arguments: dict[str, Any], changed_by: tuple[str, ...]) -> str | None:
         """Check again what hooks have rewritten, and whatever waited for them while the tool changed."""
         current = self.pipeline.registry.catalog.get_by_tool(self.wrapper.server, self.wrapper.tool) or self.wrapper
         if not changed_by and current.digest == self.wrapper.digest:
             return None
         self.wrapper, self.prepared = current, replace(self.prepared, arguments=arguments)
-        found = problems.check(current, arguments)
-        if not found:
+        validation = self.pipeline.registry.shape.of(current.server).validation
+        try:
+            checked = prepare(current, arguments, level="off", validation=validation)
+        except NotChecked as doubt:
+            job = CheckJob.of(current, arguments, level="off", defaults={}, lowered=None, validation=validation)
+            checked = await self.pipeline.thorough_checks.prepare(job, self.caller.who, doubt)
+        if not checked.problems:
+            self.prepared = replace(self.prepared, unchecked=checked.unchecked)
             return None
         lowered = self.caller.view.lowered(current)
-        return problems.explain(current, found, arguments, via=self.via, understood=arguments, lowered=lowered)
+        return problems.explain(
+            current, checked.problems, arguments, via=self.via, understood=arguments, lowered=lowered
+        )
 
     def send(self) -> Awaitable[Any]:
         """Send the call to its upstream; returns the raw result."""
@@ -102,7 +138,24 @@ class _ToolCall:
             original_params=self.params,
             repeatable=_repeatable(wrapper),
             header_map={path: header for header, path in wrapper.headers.items()} if wrapper.headers else None,
+            confirm=self.confirm,
         )
+
+    async def confirm(self) -> None:
+        """Check that the call still fits its tool, which may have changed with the connection.
+
+        Raises:
+            UpstreamUnavailable: It does not.
+        """
+        server, tool, before = self.wrapper.server, self.wrapper.tool, self.wrapper
+        current = self.pipeline.registry.catalog.get_by_tool(server, tool)
+        if current is None:
+            raise UpstreamUnavailable(server, f"Not called: server '{server}' no longer has the tool '{tool}'.")
+        problem = await self.revise(self.prepared.arguments, ())
+        if problem is None and current.headers != before.headers:
+            problem = f"Not called: the tool '{tool}' has changed. Nothing was sent; call it again."
+        if problem is not None:
+            raise UpstreamUnavailable(server, problem)
 
 
 class CallPipeline:
@@ -119,6 +172,7 @@ class CallPipeline:
         call_stats: CallStats,
         search_tools: SearchTools,
         hooks: ActiveHooks,
+        thorough_checks: ThoroughChecks,
     ) -> None:
         self.registry = registry
         self._links = links
@@ -128,6 +182,7 @@ class CallPipeline:
         self._stats = call_stats
         self._search_tools = search_tools
         self._hooks = hooks
+        self.thorough_checks = thorough_checks
 
     async def call(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
         """Answer one `tools/call`.
@@ -194,7 +249,11 @@ class CallPipeline:
         if link is None:
             return error_result(f"Not called: server '{call.wrapper.server}' is no longer configured.")
         # Before anything is waited for: wrong arguments are refused even while the upstream is away.
-        if call.prepare(call.wrapper):
+        try:
+            wrong = call.prepare(call.wrapper)
+        except NotChecked as doubt:
+            wrong = await call.prepare_thoroughly(call.wrapper, doubt)
+        if wrong:
             return self._refused(call)
         try:
             if link.session is None or link.epoch != call.wrapper.epoch:
@@ -202,6 +261,8 @@ class CallPipeline:
                 if refusal is not None:
                     return refusal
             result = await invocation.send(call.prepared.arguments, call)
+            if call.prepared.unchecked is not None:
+                self._stats.record_failure(call.wrapper, Failure.of_unchecked(call.prepared.unchecked), call.caller)
             result = adapt(result, server=call.wrapper.server, version=call.caller.version)
             if result.get("resultType") == "task":
                 result = self._task_ids.started(result, call.wrapper, call.caller.principal.name)
@@ -238,8 +299,13 @@ class CallPipeline:
         current = self.registry.catalog.get_by_tool(wrapper.server, wrapper.tool)
         if current is None:
             return error_result(f"Not called: server '{wrapper.server}' no longer has the tool '{wrapper.tool}'.")
-        if current.digest != wrapper.digest and call.prepare(current):
-            return self._refused(call)
+        if current.digest != wrapper.digest:
+            try:
+                wrong = call.prepare(current)
+            except NotChecked as doubt:
+                wrong = await call.prepare_thoroughly(current, doubt)
+            if wrong:
+                return self._refused(call)
         call.wrapper = current
         return None
 

@@ -198,7 +198,7 @@ class _Request:
     caller: Caller
     changed: dict[str, Any] | None = None
 
-    def revise(self, arguments: dict[str, Any], changed_by: tuple[str, ...]) -> str | None:
+    async def revise(self, arguments: dict[str, Any], changed_by: tuple[str, ...]) -> str | None:
         """Take the arguments of a prompt, the URI of a resource, or what is completed, from the hooks."""
         if not changed_by:
             return None

@@ -48,6 +48,7 @@ def shape_of(config: ServerConfig, prefix: Prefix, notes: Mapping[str, tuple[Not
         priorities={tool: entry.priority for tool, entry in tools.items() if entry.priority is not None},
         repair=config.repair,
         repairs={tool: entry.repair for tool, entry in tools.items() if entry.repair is not None},
+        validation=config.validation,
         defaults=config.defaults,
         # Only tools with documentation: an empty override would cost every listing a merge.
         overrides={tool: _override(entry) for tool, entry in tools.items() if entry.arguments or entry.description},

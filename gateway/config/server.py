@@ -21,6 +21,7 @@ from gateway.secrets import secrets_in
 
 Prefix = Literal["always", "none"]
 Repair = Literal["off", "safe", "full"]
+Validation = Literal["strict", "lenient"]
 
 
 class HostKeys(BaseModel):
@@ -124,7 +125,7 @@ class ServerConfig(Section):
     connection: ClassVar[tuple[str, ...]] = ("connect_timeout", "elicitation")
     in_place: ClassVar[tuple[str, ...]] = (
         *("call_timeout", "max_concurrency", "tags", "prefix", "allow", "deny", "defaults", "supplement", "siblings"),
-        *("display_name", "priority", "copies", "repair", "tools"),
+        *("display_name", "priority", "copies", "repair", "validation", "tools"),
     )
 
     # Values that may hold credentials are kept out of every repr, here and in each type.
@@ -168,6 +169,9 @@ class ServerConfig(Section):
     repair: Repair = "safe"
     """How far wrong arguments are repaired: off, not at all; safe, where only one reading is possible; full, also by
     convention, and in calls that the schema accepts although their arguments would go unused."""
+    validation: Validation = "strict"
+    """What happens to arguments that cannot be checked, because a pattern in the schema cannot be run or a check would
+    take too long: strict, the call is refused; lenient, they are sent unchecked, which `/admin/failures` counts."""
     tools: dict[str, ToolConfig] = Field(default_factory=dict)
     """Overrides and documentation of single tools, by the upstream's names of them."""
 

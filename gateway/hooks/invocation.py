@@ -61,7 +61,7 @@ class HookCaller(Protocol):
 class HookedRequest(Protocol):
     """A request that is ready to be sent, as an invocation sees it."""
 
-    def revise(self, arguments: dict[str, Any], changed_by: tuple[str, ...]) -> str | None:
+    async def revise(self, arguments: dict[str, Any], changed_by: tuple[str, ...]) -> str | None:
         """Take the arguments as the hooks left them; return what is wrong with them now, or None."""
 
     def send(self) -> Awaitable[Any]:
@@ -158,7 +158,7 @@ class HookInvocation(Invocation):
     async def send(self, arguments: Any, request: HookedRequest) -> Any:
         """Run the hooks before, send the request, run the hooks after; see `Invocation.send`."""
         await self._before(arguments)
-        if self.answer is None and (problem := request.revise(self._args, self._changed_by)) is not None:
+        if self.answer is None and (problem := await request.revise(self._args, self._changed_by)) is not None:
             self._reject(problem)
         result = self.answer
         if result is None:

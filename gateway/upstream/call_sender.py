@@ -45,6 +45,9 @@ class ReadyLink(Protocol):
     config: ServerConfig
 
     @property
+    def session(self) -> UpstreamSession | None: ...
+
+    @property
     def patience_s(self) -> float: ...
 
     async def wait_ready(self, wait_s: float) -> Ready:
@@ -120,8 +123,12 @@ class CallSender:
         # How the first attempt ended, if it may have reached the upstream.
         lost: ConnectionLost | None = None
         for last in (False, True):
+            # A new connection brings a new listing, in which this may be wrong.
+            confirm = call.confirm if last or link.session is None else None
             try:
                 connection = await link.wait_ready(link.patience_s)
+                if confirm is not None:
+                    await confirm()
             except UpstreamUnavailable:
                 # Not "nothing was sent": the first attempt may have been.
                 if lost is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -63,6 +63,8 @@ class UpstreamCall:
         trace: HTTP headers of the caller's trace context.
         callbacks: The request's way back to its caller while it runs.
         principal: The name of the caller where callers are told apart, so that none takes all places; else empty.
+        confirm: Awaited before the request goes over another connection than the one that its caller knew of; it
+            raises if the request is not to be sent there.
     """
 
     method: str
@@ -74,6 +76,7 @@ class UpstreamCall:
     trace: Mapping[str, str] = field(default_factory=dict)
     callbacks: RequestCallbacks = field(default_factory=RequestCallbacks)
     principal: str = ""
+    confirm: Callable[[], Awaitable[None]] | None = None
 
 
 class UpstreamSession(Protocol):

@@ -49,7 +49,7 @@ class ArgumentProblem:
     """
 
     path: JsonPath
-    kind: Literal["missing", "unknown", "type", "value"]
+    kind: Literal["missing", "unknown", "type", "value", "unchecked"]
     message: str
 
 

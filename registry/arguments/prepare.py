@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Final
@@ -14,10 +14,12 @@ from registry.arguments.repair import MapBack, repair, unmapped
 from registry.arguments.repair_report import Repair
 from registry.arguments.unwrapping import ToolAddress
 from registry.catalog.catalog import ToolWrapper
-from registry.catalog.shape import RepairLevel
+from registry.catalog.shape import RepairLevel, Validation
 from registry.dialects.definitions import LoweredDefinition, map_arguments
-from registry.errors import SchemaRejected
+from registry.errors import NotChecked, SchemaRejected
 from registry.schema import schemas
+from registry.schema.check_cost import require_countable
+from registry.schema.effort import current_effort, effort_of
 from registry.schema.json_paths import NO_NAMES, declared_properties
 from registry.schema.validators import Validator
 
@@ -34,6 +36,7 @@ class Prepared:
         filled: The names of arguments that were added from configured defaults.
         problems: What is wrong; if there is anything, the call is not forwarded.
         understood: What the problems refer to: the arguments without their wrappers and with defaults.
+        unchecked: Why the arguments could not be checked, where they pass nevertheless.
     """
 
     arguments: Any
@@ -41,6 +44,7 @@ class Prepared:
     filled: tuple[str, ...] = ()
     problems: tuple[ArgumentProblem, ...] = ()
     understood: Any = None
+    unchecked: ArgumentProblem | None = None
 
 
 def fill_defaults(schema: Any, arguments: dict[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
@@ -63,6 +67,7 @@ def prepare(
     level: RepairLevel = "safe",
     defaults: Mapping[str, Any] = NO_DEFAULTS,
     lowered: LoweredDefinition | None = None,
+    validation: Validation = "strict",
 ) -> Prepared:
     """Repair the arguments, add defaults, and check the result, in this order.
 
@@ -76,17 +81,54 @@ def prepare(
         defaults: Configured values of parameters, by name.
         lowered: The definition that the caller was shown: its names and nulls are mapped back first, however deep
             inside wrappers they are.
+        validation: What happens to arguments that no effort can check: `strict` refuses them.
+
+    Raises:
+        NotChecked: They cannot be checked within the bounds that hold here, and could be within others.
     """
+    try:
+        return _prepare(wrapper, arguments, level=level, defaults=defaults, lowered=lowered)
+    except NotChecked as doubt:
+        if not doubt.final:
+            raise
+        names = lowered.shown_names if lowered is not None else NO_NAMES
+        if validation == "strict":
+            return refused(arguments, doubt, names)
+        unchecked = problems.unchecked_problem(doubt, names)
+    with effort_of(replace(current_effort(), ignores_patterns=True)):
+        prepared = _prepare(wrapper, arguments, level=level, defaults=defaults, lowered=lowered)
+    return replace(prepared, unchecked=unchecked)
+
+
+def refused(
+    arguments: Any, doubt: NotChecked, names: Mapping[str, str] = NO_NAMES, *, within_s: float | None = None
+) -> Prepared:
+    """Return arguments that are not sent because they cannot be checked; see `problems.unchecked_problem`."""
+    problem = problems.unchecked_problem(doubt, names, within_s=within_s)
+    return Prepared(arguments=arguments, problems=(problem,), understood=arguments)
+
+
+def _prepare(
+    wrapper: ToolWrapper,
+    arguments: Any,
+    *,
+    level: RepairLevel,
+    defaults: Mapping[str, Any],
+    lowered: LoweredDefinition | None,
+) -> Prepared:
     schema = wrapper.input_schema
     names = lowered.shown_names if lowered is not None and lowered.original_names else NO_NAMES
     map_back: MapBack = unmapped
     if lowered is not None and lowered.document is not None:
         map_back = partial(map_arguments, lowered=lowered)
+        require_countable(arguments)
     # First of all: repairs and checks know the original schema only.
     arguments = map_back(arguments)
     try:
         validator = schemas.validator(schema, wrapper.schema_digest)
-    except SchemaRejected:  # nothing to check against; the upstream decides
+    except SchemaRejected as rejected:
+        if not current_effort().ignores_patterns:
+            raise NotChecked((), f"the schema cannot be used: {rejected.detail}", final=True) from None
         plain = {} if arguments is None else arguments
         if not isinstance(plain, dict):
             return Prepared(arguments=plain, problems=problems.check(wrapper, plain, names), understood=plain)
@@ -104,13 +146,14 @@ def prepare(
         address=ToolAddress(server=wrapper.server, tool=wrapper.tool, name=wrapper.name),
         fill=lambda value: fill_defaults(schema, value, defaults),
         map_back=map_back,
-        known_valid=valid,
+        known_valid=valid if plain is arguments else None,
     )
     if done.valid:
         return _with_defaults(wrapper, validator, done.arguments, defaults, done.repairs)
     # A default may be what would have been missing.
     understood = fill_defaults(schema, done.unwrapped, defaults) if isinstance(done.unwrapped, dict) else done.unwrapped
-    return Prepared(arguments=arguments, problems=problems.check(wrapper, understood, names), understood=understood)
+    found = problems.check(wrapper, understood, names, known_invalid=understood is arguments)
+    return Prepared(arguments=arguments, problems=found, understood=understood)
 
 
 def _with_defaults(

@@ -11,7 +11,7 @@ from registry.arguments.example import example_arguments
 from registry.arguments.invoke_tool import UnresolvedCall
 from registry.catalog.catalog import ToolWrapper
 from registry.dialects.definitions import LoweredDefinition
-from registry.errors import SchemaRejected
+from registry.errors import NotChecked, SchemaRejected
 from registry.schema import schemas
 from registry.schema.display_text import excerpt
 from registry.schema.json_paths import MAX_SHOWN_KEY, NO_NAMES, declared_properties, format_path, rename_path
@@ -33,6 +33,8 @@ _MAX_QUOTED: Final = 200
 _MAX_TOOL_NAME: Final = 128
 # Errors looked at are more than the problems shown: what is missing may be reported after much that is wrong.
 _MAX_ERRORS: Final = 200
+# Room for a path, a pattern and a sentence.
+_MAX_UNCHECKED: Final = 400
 # Keys that are listed of what was sent, and suggestions for misspelled ones.
 _MAX_KEYS: Final = 20
 _MAX_SUGGESTIONS: Final = 5
@@ -41,15 +43,21 @@ _MAX_SUGGESTIONS: Final = 5
 CallRoute = Literal["wrapper", "invoke_tool"]
 
 
-def check(wrapper: ToolWrapper, arguments: object, names: Mapping[str, str] = NO_NAMES) -> tuple[ArgumentProblem, ...]:
+def check(
+    wrapper: ToolWrapper, arguments: object, names: Mapping[str, str] = NO_NAMES, *, known_invalid: bool = False
+) -> tuple[ArgumentProblem, ...]:
     """Return what is wrong with the arguments, at most 20 problems; nothing if they are valid.
 
-    With a schema that cannot be compiled there are no problems: its upstream decides.
+    With a schema that cannot be compiled there are no problems.
 
     Args:
         wrapper: The tool.
         arguments: What would be sent to it.
         names: Names that the reader was shown for some properties, if different.
+        known_invalid: Whether a check has shown that they do not validate.
+
+    Raises:
+        NotChecked: It cannot be told within the bounds that hold here.
     """
     if not isinstance(arguments, dict):
         message = f"arguments are declared as object, you sent {describe_type(arguments)}"
@@ -58,14 +66,37 @@ def check(wrapper: ToolWrapper, arguments: object, names: Mapping[str, str] = NO
         compiled = schemas.validator(wrapper.input_schema, wrapper.schema_digest)
     except SchemaRejected:
         return ()
-    if compiled.is_valid(arguments):
+    if not known_invalid and compiled.is_valid(arguments):
         return ()
     # Only now the errors: collecting them costs far more than the answer above.
-    found = diagnose(compiled.errors(arguments, _MAX_ERRORS), arguments, wrapper.input_schema, names)
-    if not found:  # errors were too expensive to collect, or the value cannot be walked
+    try:
+        errors = compiled.errors(arguments, _MAX_ERRORS)
+    except NotChecked as unchecked:
+        unchecked.invalid = True
+        raise
+    found = diagnose(errors, arguments, wrapper.input_schema, names)
+    if not found:  # the value cannot be walked
         message = "the arguments do not fit the schema, are nested too deeply or hold broken characters"
         found.append(ArgumentProblem(path=(), kind="value", message=message))
     return tuple(found[:MAX_PROBLEMS])
+
+
+def unchecked_problem(
+    unchecked: NotChecked, names: Mapping[str, str] = NO_NAMES, *, within_s: float | None = None
+) -> ArgumentProblem:
+    """Return why arguments cannot be checked.
+
+    Args:
+        unchecked: The argument, and what it is about it.
+        names: Names that the reader was shown for some properties, if different.
+        within_s: The time that was spent on a check.
+    """
+    where = format_path(unchecked.path, names)
+    limit = f" within {within_s:g} s" if within_s is not None else ""
+    text = f"{where} could not be checked{limit}: {unchecked.reason}"
+    if unchecked.invalid:
+        text = f"{where} does not fit the schema; what is wrong could not be found{limit}: {unchecked.reason}"
+    return ArgumentProblem(path=unchecked.path, kind="unchecked", message=excerpt(text, _MAX_UNCHECKED))
 
 
 def explain(

@@ -109,7 +109,9 @@ def repair(
             return inner
         return Repaired(arguments=arguments, valid=True, unwrapped=arguments)
     if level == "off":
-        return Repaired(arguments=arguments, valid=_accepts(validator, arguments, fill), unwrapped=arguments)
+        return Repaired(
+            arguments=arguments, valid=_accepts(validator, arguments, fill, known_invalid=True), unwrapped=arguments
+        )
     value, repairs = unwrap(
         arguments, declared_properties(schema, schema), address, until=lambda inner: validator.is_valid(map_back(inner))
     )
@@ -121,17 +123,18 @@ def repair(
         attempt = ValidationRepair(schema, validator, value, full=level == "full", map_back=map_back)
         repaired = attempt.run()
         # All or nothing: a call that stays invalid is reported as it was sent.
-        if not _accepts(validator, repaired if attempt.repairs else value, fill):
+        changed = bool(attempt.repairs)
+        if not _accepts(validator, repaired if changed else value, fill, known_invalid=not changed):
             return Repaired(arguments=arguments, valid=False, unwrapped=value)
         if attempt.repairs:
             return Repaired(arguments=repaired, repairs=(*repairs, *attempt.repairs), valid=True, unwrapped=value)
     return Repaired(arguments=value, repairs=tuple(repairs), valid=True, unwrapped=value)
 
 
-def _accepts(validator: Validator, arguments: Any, fill: Fill) -> bool:
+def _accepts(validator: Validator, arguments: Any, fill: Fill, *, known_invalid: bool = False) -> bool:
     if not isinstance(arguments, dict):
         return False
-    return validator.is_valid(arguments) or (
+    return (not known_invalid and validator.is_valid(arguments)) or (
         (filled := fill(arguments)) is not arguments and validator.is_valid(filled)
     )
 

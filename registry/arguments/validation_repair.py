@@ -11,10 +11,12 @@ from registry.arguments import coercion
 from registry.arguments.repair_report import Repair
 from registry.arguments.spelling import SpellingCorrector
 from registry.errors import SchemaRejected
+from registry.schema.effort import current_effort
+from registry.schema.instance_size import MAX_INSTANCE_DEPTH, InstanceSize
 from registry.schema.json_paths import MISSING, JsonPath, resolve_reference, value_at
 from registry.schema.json_values import deep_copy
 from registry.schema.schemas import canonical_json
-from registry.schema.validators import MAX_ERRORS_COST, MAX_INSTANCE_DEPTH, InstanceSize, Validator
+from registry.schema.validators import Validator
 
 if TYPE_CHECKING:
     import jsonschema_rs
@@ -25,8 +27,6 @@ _MAX_ROUNDS: Final = 8
 _MAX_ERRORS: Final = 2_000
 # How often errors may be collected in all, since alternatives are tried one by one.
 _MAX_VALIDATIONS: Final = 600
-# What these may cost together, apart from the first: a small call can afford many tries, a huge one a single try.
-_MAX_COST: Final = MAX_ERRORS_COST * 3
 # Alternatives tried for one value, and rounds for each. Generated unions of scalars have two to five.
 _MAX_ALTERNATIVES: Final = 16
 _ALTERNATIVE_ROUNDS: Final = 4
@@ -62,6 +62,8 @@ class ValidationRepair:
         self._value: Any = deep_copy(value) if InstanceSize(value).depth <= MAX_INSTANCE_DEPTH else value
         self._validations = 0
         self._cost = 0
+        # Apart from the first: a small call can afford many tries, a huge one a single try.
+        self._max_cost = current_effort().repair_cost
         self._dropped: set[JsonPath] = set()
         self._options: dict[int, coercion.EnumOptions] = {}
         self._spelling = SpellingCorrector(schema)
@@ -82,11 +84,12 @@ class ValidationRepair:
             # What came out of a text, or under its name by a repair, may use the names that the caller was shown.
             self._value, self._needs_mapping = self._map_back(self._value), False
         self._validations += 1
-        self._cost += self._validator.errors_cost(self._value)
+        if self._validations > 1:
+            self._cost += self._validator.repair_cost(self._value)
         return [] if self._is_spent() else self._validator.errors(self._value, _MAX_ERRORS)
 
     def _is_spent(self) -> bool:
-        return self._validations > _MAX_VALIDATIONS or (self._validations > 1 and self._cost > _MAX_COST)
+        return self._validations > _MAX_VALIDATIONS or self._cost > self._max_cost
 
     def _resolve_all(self, errors: list[jsonschema_rs.ValidationError]) -> None:
         done: set[JsonPath] = set()

@@ -13,6 +13,8 @@ from registry.catalog.overrides import ToolOverride
 
 # What may be repaired in a call; the docstring of `registry.arguments.repair` defines the levels.
 RepairLevel = Literal["off", "safe", "full"]
+# What becomes of arguments that cannot be checked within bounds: refused, or sent unchecked.
+Validation = Literal["strict", "lenient"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +27,7 @@ class ServerShape:
         private_connections: A session that can be asked has a connection of its own.
         notes: Operators' notes, by tool.
         repair: What may be repaired in calls of this server; `repairs` has single tools.
+        validation: Whether arguments that cannot be checked are refused.
         defaults: Values for parameters of these names, where a call omits them.
         plain_nulls: Show optional arguments without null as an alternative.
     """
@@ -53,6 +56,7 @@ class ServerShape:
     priorities: Mapping[str, int] = field(default_factory=dict)
     repair: RepairLevel = "safe"
     repairs: Mapping[str, RepairLevel] = field(default_factory=dict)
+    validation: Validation = "strict"
     defaults: Mapping[str, Any] = field(default_factory=dict)
 
     def repair_level(self, tool: str) -> RepairLevel:

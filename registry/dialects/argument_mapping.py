@@ -8,9 +8,9 @@ from typing import Any, Final
 from registry.dialects.merging import ANNOTATIONS
 from registry.errors import SchemaRejected
 from registry.schema import schemas
+from registry.schema.instance_size import MAX_INSTANCE_DEPTH
 from registry.schema.json_values import containers, unless_same
 from registry.schema.references import REFERENCE_KEYWORDS, SchemaDocument
-from registry.schema.validators import MAX_INSTANCE_DEPTH
 
 # Schemas of one value that are looked at, its references, `allOf` and alternatives included.
 _MAX_SCHEMAS: Final = 64

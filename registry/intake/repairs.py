@@ -19,6 +19,7 @@ _NO_PROSE: Final = REFERENCE_KEYWORDS | DATA_KEYWORDS | {
 }  # fmt: skip
 # Values that are shown, and change nothing of what is accepted.
 _SHOWN_DATA: Final = frozenset({"default", "examples", "example"})
+_DIALECTS_WITH_TUPLES: Final = ("draft-04", "draft-06", "draft-07", "2019-09")
 _TASK_SUPPORT: Final = ("optional", "required", "forbidden")
 
 
@@ -38,54 +39,97 @@ def repair_root(schema: dict[str, Any], notes: RepairNotes) -> dict[str, Any]:
 
 def repair_schema(schema: Any, notes: RepairNotes) -> Any:
     """Repair a schema within bounds and all of its subschemas; the same object if nothing was wrong."""
-    if not isinstance(schema, dict):
+    declared = schema.get("$schema") if isinstance(schema, dict) else None
+    # The dialects before 2020-12 have lists in `items`. Everything else is checked as 2020-12.
+    earlier = isinstance(declared, str) and any(name in declared for name in _DIALECTS_WITH_TUPLES)
+    return _SchemaRepair(notes, converts_tuples=not earlier).repaired(schema)
+
+
+class _SchemaRepair:
+    __slots__ = ("_converts_tuples", "_notes")
+
+    def __init__(self, notes: RepairNotes, *, converts_tuples: bool) -> None:
+        self._notes = notes
+        self._converts_tuples = converts_tuples
+
+    def repaired(self, schema: Any) -> Any:
+        if not isinstance(schema, dict):
+            return schema
+        changes: dict[str, Any] = {}
+        dropped: list[str] = []
+        for key, child in schema.items():
+            if key == "properties" and (child is None or isinstance(child, list)):
+                dropped.append(key)
+                self._notes.append(("properties", "properties was not an object"))
+            elif key == "required" and (child is None or isinstance(child, bool)):
+                dropped.append(key)
+                if child is None:
+                    self._notes.append(("required", "required was null"))
+                else:  # what it says is taken over by the object around it
+                    self._notes.append(("required", "required was a boolean inside a property"))
+            elif key == "$schema" and not isinstance(child, str):
+                dropped.append(key)
+                self._notes.append(("dialect", "$schema was not a text"))
+            elif key in ("title", "description") and child is None:
+                dropped.append(key)
+                self._notes.append(("null_member", f"{key} of a schema was null"))
+            elif key in _SHOWN_DATA or (isinstance(child, str) and key not in _NO_PROSE):
+                if (cleaned := clean_json(child)) is not child:
+                    changes[key] = cleaned
+                    what = f"hidden characters removed from the {excerpt(key, 40)} of a schema"
+                    self._notes.append(("hidden_text", what))
+            elif isinstance(child, dict):
+                repaired: Any = child
+                if key in SUBSCHEMA_MAPS:
+                    repaired = self._map(child, key)
+                elif key not in DATA_KEYWORDS:
+                    repaired = self.repaired(child)
+                if repaired is not child:
+                    changes[key] = repaired
+            elif isinstance(child, list) and key not in DATA_KEYWORDS:
+                items = map_items(child, self.repaired)
+                if items is not child:
+                    changes[key] = items
+        changed = edited(schema, changes=changes, dropped=dropped)
+        changed = _with_required(changed, schema)
+        return self._without_tuple(changed)
+
+    def _map(self, children: dict[str, Any], keyword: str) -> dict[str, Any]:
+        changes: dict[str, Any] = {}
+        for name, child in children.items():
+            if isinstance(child, bool) and keyword == "properties":
+                changes[name] = {} if child else {"not": {}}
+                # Valid JSON Schema, but several model APIs and clients expect an object for each property.
+                self._notes.append(("boolean_property", "a property's schema was a boolean"))
+            elif isinstance(child, dict):
+                repaired = self.repaired(child)
+                if repaired is not child:
+                    changes[name] = repaired
+        return edited(children, changes=changes)
+
+    def _without_tuple(self, schema: dict[str, Any]) -> dict[str, Any]:
+        """Return a schema whose list in `items` stands in `prefixItems`, where 2020-12 has it."""
+        tuples = schema.get("items")
+        if not self._converts_tuples or not isinstance(tuples, list) or "prefixItems" in schema:
+            return schema
+        self._notes.append(("tuple", "the schemas of single items stood in `items`, as in earlier dialects"))
+        changes: dict[str, Any] = {"prefixItems": tuples} if tuples else {}
+        if "additionalItems" in schema:
+            changes["items"] = schema["additionalItems"]
+        return {**without_keys(schema, ("items", "additionalItems")), **changes}
+
+
+def _with_required(schema: dict[str, Any], original: dict[str, Any]) -> dict[str, Any]:
+    """Return an object's schema that requires the properties which said `required: true` themselves, as in draft 3."""
+    properties = original.get("properties")
+    if not isinstance(properties, dict):
         return schema
-    changes: dict[str, Any] = {}
-    dropped: list[str] = []
-    for key, child in schema.items():
-        if key == "properties" and (child is None or isinstance(child, list)):
-            dropped.append(key)
-            notes.append(("properties", "properties was not an object"))
-        elif key == "required" and child is None:
-            dropped.append(key)
-            notes.append(("required", "required was null"))
-        elif key == "$schema" and not isinstance(child, str):
-            dropped.append(key)
-            notes.append(("dialect", "$schema was not a text"))
-        elif key in ("title", "description") and child is None:
-            dropped.append(key)
-            notes.append(("null_member", f"{key} of a schema was null"))
-        elif key in _SHOWN_DATA or (isinstance(child, str) and key not in _NO_PROSE):
-            if (cleaned := clean_json(child)) is not child:
-                changes[key] = cleaned
-                notes.append(("hidden_text", f"hidden characters removed from the {excerpt(key, 40)} of a schema"))
-        elif isinstance(child, dict):
-            repaired: Any = child
-            if key in SUBSCHEMA_MAPS:
-                repaired = _repair_schema_map(child, key, notes)
-            elif key not in DATA_KEYWORDS:
-                repaired = repair_schema(child, notes)
-            if repaired is not child:
-                changes[key] = repaired
-        elif isinstance(child, list) and key not in DATA_KEYWORDS:
-            items = map_items(child, lambda item: repair_schema(item, notes))
-            if items is not child:
-                changes[key] = items
-    return edited(schema, changes=changes, dropped=dropped)
-
-
-def _repair_schema_map(children: dict[str, Any], keyword: str, notes: RepairNotes) -> dict[str, Any]:
-    changes: dict[str, Any] = {}
-    for name, child in children.items():
-        if isinstance(child, bool) and keyword == "properties":
-            changes[name] = {} if child else {"not": {}}
-            # Valid JSON Schema, but several model APIs and clients expect an object for each property.
-            notes.append(("boolean_property", "a property's schema was a boolean"))
-        elif isinstance(child, dict):
-            repaired = repair_schema(child, notes)
-            if repaired is not child:
-                changes[name] = repaired
-    return edited(children, changes=changes)
+    said = [name for name, below in properties.items() if isinstance(below, dict) and below.get("required") is True]
+    if not said:
+        return schema
+    required = schema.get("required")
+    named = required if isinstance(required, list) else []
+    return {**schema, "required": list(dict.fromkeys([*named, *said]))}
 
 
 def repair_members(tool: dict[str, Any], notes: RepairNotes) -> dict[str, Any]:

@@ -1,7 +1,12 @@
 """JSON Schemas as bounded values.
 
-`schemas` measures, digests and caches schemas. `validators` compiles one and checks values against it at a bounded
-cost, `references` finds where each `$ref` leads, and `patterns` which regular expressions can be run. `json_values`
-copies and edits plain JSON, `json_paths` finds places inside a value and its schema, and `display_text` removes hidden
-characters from what people and models read.
+`schemas` measures, digests and caches schemas. `validators` compiles one and checks values against it, `references`
+finds where each `$ref` leads, and `patterns` which regular expressions can be run, with `ecma_patterns` for those in
+another syntax. `json_values` copies and edits plain JSON, `json_paths` finds places inside a value and its schema, and
+`display_text` removes hidden characters from what people and models read.
+
+A check is closed by default: `check_cost` estimates from the `instance_size`, or from the `applications` of schemas to
+parts of the value, what it may take. One that may take more than the `effort` that holds is not made (NotChecked): its
+caller may run it where it harms nobody, refuse the value, or let it pass by choice. Where errors multiply with the
+alternatives of a schema, `failing_parts` finds the parts that are to blame.
 """

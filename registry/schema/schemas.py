@@ -14,7 +14,7 @@ from cachetools import LRUCache
 
 from registry.errors import SchemaRejected
 from registry.schema.references import REFERENCE_KEYWORDS, SchemaDocument
-from registry.schema.validators import MAX_CHECK_COST, Validator
+from registry.schema.validators import Validator
 
 # Of the 721 tools of real servers in `tests/corpus`, the largest schema has 35 KB and the deepest 16 levels. Bounds of
 # some thirty and ten times that refuse no honest tool, and are cheap to walk.
@@ -28,6 +28,8 @@ MAX_SCHEMA_VISITS: Final = 100_000
 _DIGEST_DIGITS: Final = 16
 # What is quoted of an encoder's complaint.
 _MAX_REASON: Final = 200
+# Where counting the members of every `enum` stops: no value can be checked quickly against so many.
+_MAX_WEIGHT: Final = 10_000_000
 # Compiled schemas: three times the tools of the 38 servers in `tests/corpus`. A miss only compiles again.
 _MAX_VALIDATORS: Final = 2048
 
@@ -192,7 +194,7 @@ def validator(schema: object, schema_digest: str) -> Validator:
 def compile_schema(schema: object) -> Validator:
     """Compile a schema that is within bounds; an unknown dialect counts as 2020-12.
 
-    A pattern that no engine here supports is left out of the check, since the upstream may well support it.
+    A pattern that no engine here supports does not prevent it; see `Validator.unchecked_patterns`.
 
     Raises:
         SchemaRejected: `invalid_schema`, `remote_ref` or `broken_ref`, or as `check_bounds`.
@@ -206,6 +208,6 @@ def compile_schema(schema: object) -> Validator:
         document = SchemaDocument(schema)
         document.require_resolvable()
         visits = document.visits(MAX_SCHEMA_VISITS)
-        weight = document.visits(MAX_CHECK_COST, with_options=True)
+        weight = document.visits(_MAX_WEIGHT, with_options=True)
         branches = document.reference_count if document.is_recursive else 0
-    return Validator(schema, visits=visits, weight=weight, branches=branches)
+    return Validator(schema, visits=visits, weight=weight, branches=branches, has_references=measured.has_references)

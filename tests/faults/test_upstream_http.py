@@ -173,6 +173,24 @@ async def test_a_forgotten_session_costs_no_call(tmp_path: Path) -> None:
         assert (await gateway.server("h"))["epoch"] == 5
 
 
+async def test_a_call_that_finds_its_session_forgotten_is_checked_against_the_new_listing(tmp_path: Path) -> None:
+    number, text = ([tool("put", "n", n={"type": kind})] for kind in ("integer", "string"))
+    async with (
+        scripted_http_server(tmp_path, "h", tools=number) as http,
+        running_gateway(tmp_path, {"h": {**http.config, "repair": "off"}}) as gateway,
+    ):
+        await gateway.until_listed("h__put")
+        await http.restart(tools=text)
+        refused = await gateway.call("h__put", {"n": 1})
+        assert refused["isError"]
+        assert "n is declared as string, you sent an integer" in text_of(refused)
+        assert http.recording.calls() == []
+        await http.restart(tools=builtin_tools("echo"))
+        gone = await gateway.call("h__put", {"n": "1"})
+        assert "no longer has the tool 'put'" in text_of(gone)
+        assert http.recording.calls() == []
+
+
 async def test_a_slow_call_survives_a_reconnect_and_waiting_calls_share_one_connection(tmp_path: Path) -> None:
     async with (
         scripted_http_server(tmp_path, "h", tools=builtin_tools("sleep", "forget", "echo")) as http,

@@ -14,6 +14,7 @@ from gateway.calls.context import Caller
 from gateway.calls.pipeline import CallPipeline
 from gateway.calls.profile_views import ProfileViews
 from gateway.calls.prompts_and_resources import TaskIds
+from gateway.calls.thorough_checks import ThoroughChecks
 from gateway.calls.unknown_tool import UnknownToolErrors
 from gateway.config.hooks import HookConfig
 from gateway.errors import RpcError, UpstreamTimeout
@@ -89,6 +90,7 @@ class Setup:
             call_stats=self.stats,
             search_tools=cast("Any", None),
             hooks=self.hooks,
+            thorough_checks=ThoroughChecks(),
         )
 
     def caller(self) -> Caller:
@@ -248,7 +250,7 @@ async def test_a_call_without_hooks_passes_through_an_invocation_that_does_nothi
     assert up.hooks.tool_call(wrapper, "wrapper", up.caller()) is PASS_THROUGH
 
     class Request:
-        def revise(self, arguments: dict[str, Any], changed_by: tuple[str, ...]) -> str | None:
+        async def revise(self, arguments: dict[str, Any], changed_by: tuple[str, ...]) -> str | None:
             raise AssertionError("nothing is revised where nobody has changed anything")
 
         def send(self) -> Any:

@@ -51,7 +51,7 @@ class Request:
         self.sent = 0
         self._answer = answer
 
-    def revise(self, arguments: dict[str, Any], changed_by: tuple[str, ...]) -> str | None:
+    async def revise(self, arguments: dict[str, Any], changed_by: tuple[str, ...]) -> str | None:
         self.arguments = arguments
         return None
 

@@ -41,6 +41,23 @@ def names(outcome: Repaired) -> list[tuple[str, str]]:
     return [(one["repair"], one["path"]) for one in (repair.to_json() for repair in outcome.repairs)]
 
 
+@pytest.mark.parametrize(("const", "sent"), [(1, "1"), (True, "true"), (None, "null"), (1.5, "1.5"), ("On", "on")])
+def test_the_only_option_is_read_from_its_text(const: Any, sent: str) -> None:
+    schema = {"type": "object", "properties": {"v": {"const": const}}}
+    outcome = repaired({"v": sent}, schema)
+    assert outcome.arguments == {"v": const}
+    assert type(outcome.arguments["v"]) is type(const)
+    assert repaired({"v": "2"}, schema).arguments == {"v": "2"}
+    assert repaired({"v": sent}, schema, level="off").arguments == {"v": sent}
+
+
+@pytest.mark.parametrize("sent", ["1e999", "-1e999", "Infinity", "NaN", "1e-999", "0.1234567890123456789"])
+def test_a_number_that_would_not_stay_what_it_is_stays_a_text(sent: str) -> None:
+    schema = {"type": "object", "properties": {"v": {"type": "number"}}}
+    assert repaired({"v": sent}, schema).arguments == {"v": sent}
+    assert repaired({"v": [sent]}, schema, level="full").arguments == {"v": [sent]}
+
+
 @pytest.mark.parametrize(
     ("sent", "meant", "named"),
     [

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from registry.arguments.repair import repair
 from registry.arguments.unwrapping import ToolAddress
 from registry.catalog.shape import RepairLevel
-from registry.errors import SchemaRejected
+from registry.errors import NotChecked, SchemaRejected
 from registry.schema import schemas
+from registry.schema.effort import THOROUGH, effort_of
 from registry.schema.json_values import deep_copy
 
 ADDRESS = ToolAddress(server="calendar-mcp", tool="send_email", name="calendar-mcp__send_email")
@@ -272,10 +273,15 @@ def test_no_schema_and_call_together_raise_or_stall_a_repair(name: str, level: R
     schema, sent = HOSTILE[name]
     validator = schemas.compile_schema(schema)
     started = time.perf_counter()
-    outcome = repair(schema, validator, sent, level, address=ADDRESS)
+    try:
+        outcome = repair(schema, validator, sent, level, address=ADDRESS)
+    except NotChecked:
+        outcome = None  # left to a process of its own
     took_s = time.perf_counter() - started
     assert took_s < 0.5
-    assert outcome.valid == (bool(outcome.repairs) or (isinstance(sent, dict) and validator.is_valid(sent)))
+    assert outcome is None or outcome.valid == (
+        bool(outcome.repairs) or (isinstance(sent, dict) and validator.is_valid(sent))
+    )
 
 
 def test_the_time_of_a_repair_grows_no_faster_than_the_call() -> None:
@@ -287,7 +293,8 @@ def test_the_time_of_a_repair_grows_no_faster_than_the_call() -> None:
         best = 1.0
         for _ in range(9):
             started = time.process_time()
-            repair(schema, validator, sent)
+            with effort_of(THOROUGH):
+                repair(schema, validator, sent)
             best = min(best, time.process_time() - started)
         return best
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from registry.intake.issues import IntakeResult
 from registry.intake.tools import admit_tools
+from registry.schema import schemas
 from registry.schema.display_text import clean, name_as_words
 
 OBJECT = {"type": "object"}
@@ -116,6 +117,37 @@ def test_properties_that_are_no_object_are_dropped(properties: Any) -> None:
 
 def test_a_null_required_is_dropped() -> None:
     assert repaired(inputSchema={"type": "object", "required": None})["inputSchema"] == OBJECT
+
+
+def test_a_tuple_in_items_becomes_what_the_current_dialect_calls_it() -> None:
+    pair = [{"type": "number"}, {"type": "string"}]
+    schema = {"type": "object", "properties": {"at": {"type": "array", "items": pair, "additionalItems": False}}}
+    admitted = repaired(inputSchema=schema)["inputSchema"]
+    assert admitted["properties"]["at"] == {"type": "array", "prefixItems": pair, "items": False}
+    compiled = schemas.compile_schema(admitted)
+    assert compiled.is_valid({"at": [1.5, "x"]})
+    assert not compiled.is_valid({"at": ["x", 1.5]})
+    assert not compiled.is_valid({"at": [1.5, "x", 2]})
+    earlier = tool(inputSchema={"$schema": "http://json-schema.org/draft-07/schema#", **schema})
+    assert take(earlier).items[0] is earlier, "there it is right as it stands"
+
+
+def test_required_inside_a_property_is_said_by_the_object_around_it() -> None:
+    inner = {"type": "object", "properties": {"c": {"type": "string", "required": True}}, "required": False}
+    schema = {
+        "type": "object",
+        "properties": {"a": {"type": "string", "required": True}, "b": inner, "required": {"type": "boolean"}},
+        "required": ["b"],
+    }
+    assert repaired(inputSchema=schema)["inputSchema"] == {
+        "type": "object",
+        "properties": {
+            "a": {"type": "string"},
+            "b": {"type": "object", "properties": {"c": {"type": "string"}}, "required": ["c"]},
+            "required": {"type": "boolean"},
+        },
+        "required": ["b", "a"],
+    }
 
 
 def test_boolean_property_schemas_become_objects_that_accept_the_same_at_every_depth() -> None:

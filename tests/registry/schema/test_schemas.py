@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from registry.errors import SchemaRejected
+from registry.errors import NotChecked, SchemaRejected
 from registry.schema import schemas
+from registry.schema.effort import THOROUGH, effort_of
 from registry.schema.references import SchemaDocument
 
 JSON = st.recursive(
@@ -146,7 +148,7 @@ def test_a_remote_reference_is_seen_without_compiling() -> None:
     assert SchemaDocument({"properties": {"a": {"$ref": "https://nowhere.example/x#/y"}}}).remote
 
 
-@pytest.mark.parametrize("pattern", ["^(a+)+$", "^(?=a)(a+)+$", r"^(a|aa)+\1$"])
+@pytest.mark.parametrize("pattern", ["^(a+)+$", "^(?=a)(a+)+$"])
 def test_no_pattern_stalls_a_check(pattern: str) -> None:
     started = time.perf_counter()
     compiled = schemas.compile_schema({"properties": {"a": {"type": "string", "pattern": pattern}}})
@@ -154,22 +156,24 @@ def test_no_pattern_stalls_a_check(pattern: str) -> None:
     assert time.perf_counter() - started < 0.5
 
 
-def test_patterns_that_cost_too_much_to_compile_are_left_to_the_upstream() -> None:
-    properties = {f"p{n}": {"type": "string", "pattern": rf"\p{{L}}{{{n + 500}}}"} for n in range(3_000)}
+def test_patterns_that_cost_too_much_to_compile_are_not_run() -> None:
+    properties = {f"p{n}": {"type": "string", "pattern": rf"\p{{L}}x{{{n + 500}}}"} for n in range(3_000)}
     started = time.perf_counter()
     compiled = schemas.compile_schema({"properties": properties})
     assert time.perf_counter() - started < 0.5
     assert compiled.unchecked_patterns
-    assert compiled.is_valid({"p0": "x"})
-    assert not compiled.is_valid({"p0": 5})
+    with pytest.raises(NotChecked):
+        compiled.is_valid({"p2999": "x"})
+    assert not compiled.is_valid({"p2999": 5})
 
 
 def test_an_unreadable_pattern_leaves_the_rest_of_the_schema_checked() -> None:
     schema = {"properties": {"a": {"type": "string", "pattern": "["}}, "patternProperties": {"(": {}}}
     compiled = schemas.compile_schema(schema)
     assert set(compiled.unchecked_patterns) == {"[", "("}
-    assert compiled.is_valid({"a": "x"})
-    assert not compiled.is_valid({"a": 1})
+    assert compiled.is_valid({})
+    with pytest.raises(NotChecked):
+        compiled.is_valid({"a": "x"})
     assert schema["properties"] == {"a": {"type": "string", "pattern": "["}}
 
 
@@ -181,6 +185,9 @@ def test_hostile_instances_are_invalid_and_raise_nothing() -> None:
     assert not compiled.is_valid(nested)
     assert compiled.errors(nested, 5) == []
     assert not compiled.is_valid({"a": "\ud800"})
+    with effort_of(THOROUGH):
+        assert not compiled.is_valid({"wide": {str(n): {} for n in range(30_000)}, "deep": nested})
+        assert compiled.errors(nested, 5) == []
 
 
 def test_a_validator_is_compiled_once_and_so_is_a_refusal() -> None:
@@ -223,23 +230,22 @@ def test_no_schema_and_value_together_stall_a_check_or_its_errors(schema: dict[s
             instance = {"a": instance}
     compiled = schemas.compile_schema(schema)
     started = time.perf_counter()
-    compiled.is_valid(instance)
-    assert len(compiled.errors(instance, 200)) <= 200
-    assert time.perf_counter() - started < 0.5
+    for check in (compiled.is_valid, lambda value: compiled.errors(value, 200)):
+        with suppress(NotChecked):
+            check(instance)
+    assert time.perf_counter() - started < 0.2
 
 
-def test_where_all_errors_would_stall_those_at_the_root_are_told() -> None:
+def test_errors_of_values_of_any_size_are_found_where_there_is_time() -> None:
     schema = {
         "type": "object",
         "properties": {"a": {"items": {"type": "string"}}, "b": {"type": "string"}},
         "required": ["c"],
         "additionalProperties": False,
     }
-    found = schemas.compile_schema(schema).errors({"a": list(range(100_000)), "b": 1, "d": 2}, 20)
+    compiled, sent = schemas.compile_schema(schema), {"a": list(range(200_000)), "b": 1, "d": 2}
+    with pytest.raises(NotChecked):
+        compiled.errors(sent, 20)
+    with effort_of(THOROUGH):
+        found = compiled.errors(sent, 20)
     assert {error.kind.name for error in found} == {"required", "type", "additionalProperties"}
-
-
-def test_where_all_errors_would_stall_only_members_at_the_root_are_checked() -> None:
-    schema = {"properties": {f"p{n}": {"type": "integer"} for n in range(5_000)}}
-    found = schemas.compile_schema(schema).errors({f"p{n}": "x" for n in range(4_990, 5_000)}, 20)
-    assert [list(error.instance_path) for error in found] == [[f"p{n}"] for n in range(4_990, 5_000)]

@@ -1,0 +1,200 @@
+"""What checking a value against one schema costs at most, and whether that is within the bounds that hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+from registry.errors import NotChecked
+from registry.schema.applications import Application, TooManyApplications, applications
+from registry.schema.display_text import excerpt
+from registry.schema.effort import INLINE, INLINE_MEMBERS, Effort, current_effort
+from registry.schema.instance_size import MAX_INSTANCE_DEPTH, UNBOUNDED, InstanceSize
+from registry.schema.json_paths import JsonPath
+from registry.schema.json_values import containers
+from registry.schema.patterns import BACKTRACK_LIMIT, PatternUse, ends_in_time
+from registry.schema.references import SchemaDocument
+
+# Measured on one core: applying one schema to one value, and collecting the errors of it if it fails.
+_APPLICATION_NS: Final = 100
+_ERROR_NS: Final = 15_000
+# Comparing with so many options of an `enum` takes as long as applying a schema.
+OPTIONS_PER_APPLICATION: Final = 50
+# Levels of a value up to which a schema that branches and refers to itself is not looked at for its cost: the argument
+# object and one object or list in it, which most calls of tools with such a schema have.
+_FREE_LEVELS: Final = 2
+# Keywords that apply more than one schema to the same value.
+_BRANCHING: Final = frozenset(
+    {"allOf", "anyOf", "oneOf", "not", "if", "dependentSchemas", "dependencies", "patternProperties", "propertyNames"}
+    | {"additionalItems", "contains", "unevaluatedItems", "unevaluatedProperties"}
+)
+# What is quoted of a pattern.
+_MAX_PATTERN: Final = 80
+
+
+class CheckCost:
+    """Estimates for one schema, from sizes that need no closer look to every pattern that applies.
+
+    Attributes:
+        branching: Whether more than one schema may apply to the same value.
+        free_members: Up to so many members no check can take long,
+        free_error_members: nor can collecting errors.
+        free_text: The same for the length of all texts together; -1 where each has to be looked at.
+        free_depth: The same for levels.
+    """
+
+    __slots__ = ("_document", "_left_out", "_patterns", "_schema", "branching", "free_depth", "free_error_members",
+                 "free_members", "free_text")  # fmt: skip
+
+    def __init__(
+        self, schema: dict[str, Any] | bool, patterns: PatternUse, *, visits: int, options: int, recursive: bool,
+        has_references: bool, required: int,
+    ) -> None:  # fmt: skip
+        """Find the sizes of values that need no closer look.
+
+        Args:
+            schema: The schema.
+            patterns: Its patterns.
+            visits: The number of schemas in it with its references expanded.
+            options: The number of members of every `enum`, in the same way.
+            recursive: Whether a schema refers back to itself.
+            has_references: Whether there are any references.
+            required: The number of names that it requires, at any depth.
+        """
+        self._schema = schema
+        self._patterns = patterns
+        self._left_out = frozenset(patterns.left_out)
+        self._document: SchemaDocument | None = None
+        self.branching = branching = has_references or _branches(schema)
+        factor = (visits if branching else 1) + options // OPTIONS_PER_APPLICATION
+        self.free_depth = _FREE_LEVELS if recursive and branching else MAX_INSTANCE_DEPTH
+        self.free_members = min(INLINE_MEMBERS, (INLINE.check_ns or 0) // (_APPLICATION_NS * factor))
+        self.free_error_members = (INLINE.errors_ns or 0) // (_ERROR_NS * (factor + required))
+        self.free_text = _free_text(patterns, branching)
+
+    def require_affordable(self, instance: object, effort: Effort, *, errors: bool = False) -> None:
+        """Estimate what a value costs by the schemas and patterns that apply to it.
+
+        Raises:
+            NotChecked: Too much, or a pattern applies that no engine runs.
+        """
+        budget, each = (effort.errors_ns, _ERROR_NS) if errors else (effort.check_ns, _APPLICATION_NS)
+        if budget is None and self.free_text >= 0:
+            return  # every pattern can be run, and none can give up
+        spent, dearest = 0, 0
+        of_dearest: Callable[[Any], NotChecked] = too_many_values
+        try:
+            for found in applications(self._references(), self._schema, instance, effort.applications):
+                spent += _own_cost(found, each, errors)
+                for where, text, pattern in _matched(found):
+                    cost = self._cost_of(where, len(text), pattern, effort)
+                    spent += cost
+                    if cost > dearest:
+                        dearest, of_dearest = cost, partial(_too_long, where, len(text), pattern)
+                    # What is too much in all is not tried, either.
+                    if budget is None or spent <= budget:
+                        self._require_end(where, text, pattern, effort)
+                if budget is not None and spent > budget:
+                    raise (of_dearest if dearest * 2 > spent else too_many_values)(instance)
+        except TooManyApplications:
+            raise too_many_values(instance) from None
+
+    def is_within(self, limit: int, instance: object) -> bool:
+        """Return whether schemas are applied to parts of a value no more often than this."""
+        try:
+            for _ in applications(self._references(), self._schema, instance, limit):
+                pass
+        except TooManyApplications:
+            return False
+        return True
+
+    def _cost_of(self, where: JsonPath, length: int, pattern: str, effort: Effort) -> int:
+        runnable = self._patterns.runnable.get(pattern)
+        if runnable is not None:
+            return runnable.cost_ns(length)
+        if pattern in self._left_out and not effort.ignores_patterns:
+            reason = f"its pattern {_quoted(pattern)} is written in a syntax that is not supported here"
+            raise NotChecked(where, reason, final=True)
+        return 0
+
+    def _require_end(self, where: JsonPath, text: str, pattern: str, effort: Effort) -> None:
+        """Check that matching comes to an end: the validator takes giving up for no match, of which `not` makes one."""
+        runnable = self._patterns.runnable.get(pattern)
+        if runnable is None or not runnable.quadratic or effort.ignores_patterns:
+            return
+        if not ends_in_time(runnable.source, text):
+            reason = f"matching its pattern {_quoted(pattern)} takes more than {BACKTRACK_LIMIT} steps"
+            raise NotChecked(where, reason, final=True)
+
+    def _references(self) -> SchemaDocument:
+        # Only now: most schemas are never applied to a value that needs a closer look.
+        if self._document is None:
+            self._document = SchemaDocument(self._schema)
+        return self._document
+
+
+def require_countable(value: object) -> None:
+    """Check that a value is small enough to be walked over here.
+
+    Raises:
+        NotChecked: It has too many members.
+    """
+    if current_effort().check_ns is not None and not InstanceSize(value, INLINE_MEMBERS).complete:
+        raise too_many_values(value)
+
+
+def too_many_values(instance: Any) -> NotChecked:
+    """Return that the largest argument has too many values for a check."""
+    where: JsonPath = ()
+    if isinstance(instance, dict) and instance:
+        share = INLINE_MEMBERS // len(instance)
+        where = (max(instance, key=lambda name: InstanceSize(instance[name], share).members),)
+        instance = instance[where[0]]
+    size = InstanceSize(instance, INLINE_MEMBERS)
+    count = f"{size.members}" if size.complete else f"more than {INLINE_MEMBERS}"
+    return NotChecked(where, f"{count} values are too many for its schema")
+
+
+def _too_long(where: JsonPath, length: int, pattern: str, instance: Any) -> NotChecked:
+    return NotChecked(where, f"{length} characters are too many for its pattern {_quoted(pattern)}")
+
+
+def _own_cost(found: Application, each: int, errors: bool) -> int:
+    options, required = found.schema.get("enum"), found.schema.get("required")
+    cost = each
+    if isinstance(options, list):
+        cost += each * (len(options) // OPTIONS_PER_APPLICATION)
+    if errors and isinstance(found.value, dict) and isinstance(required, list):
+        # Each missing name is an error of its own, and each error holds a copy of its whole object.
+        cost += _APPLICATION_NS * len(required) * len(found.value)
+    return cost
+
+
+def _matched(found: Application) -> list[tuple[JsonPath, str, str]]:
+    """Return the texts that the patterns of one schema are matched against, with their paths."""
+    value = found.value
+    if isinstance(value, str):
+        pattern = found.schema.get("pattern")
+        return [(found.path, value, pattern)] if isinstance(pattern, str) else []
+    patterns = found.schema.get("patternProperties")
+    if isinstance(value, dict) and isinstance(patterns, dict):
+        return [((*found.path, name), name, pattern) for pattern in patterns for name in value]
+    return []
+
+
+def _free_text(patterns: PatternUse, branching: bool) -> int:
+    """Return the length that all texts of a value may have together without a closer look."""
+    if patterns.left_out or any(pattern.quadratic for pattern in patterns.runnable.values()):
+        return -1
+    # Only alternatives and the like apply several patterns to one text.
+    budget = (INLINE.check_ns or 0) // max(1, len(patterns.runnable) if branching else 1)
+    return min((pattern.affordable_length(budget) for pattern in patterns.runnable.values()), default=UNBOUNDED)
+
+
+def _branches(schema: Any) -> bool:
+    return any(isinstance(node, dict) and not _BRANCHING.isdisjoint(node) for node in containers(schema))
+
+
+def _quoted(pattern: str) -> str:
+    return excerpt(pattern, _MAX_PATTERN)

@@ -1,0 +1,215 @@
+"""Every check has a cost that is known before it begins; what is dearer than that or cannot be run is not checked."""
+
+from __future__ import annotations
+
+import random
+import time
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from registry.errors import NotChecked
+from registry.schema import schemas
+from registry.schema.effort import INLINE, THOROUGH, effort_of
+from registry.schema.patterns import runnable_pattern
+
+# More than an estimate may be wrong by: processors differ, and so does what runs beside a test.
+SLACK = 5
+
+
+def of(**properties: Any) -> Any:
+    return {"type": "object", "properties": properties}
+
+
+def doubt(schema: Any, value: Any) -> NotChecked:
+    with pytest.raises(NotChecked) as raised:
+        schemas.compile_schema(schema).is_valid(value)
+    return raised.value
+
+
+def test_a_long_text_is_refused_by_the_weight_of_its_pattern() -> None:
+    heavy, light = "(?:a|b)*a(?:a|b){900}c", r"^\w+$"
+    found = doubt(of(a={"pattern": heavy}), {"a": "ab" * 5_000})
+    assert (found.path, found.final) == (("a",), False)
+    assert found.reason == f"10000 characters are too many for its pattern {heavy}"
+    assert schemas.compile_schema(of(a={"pattern": light})).is_valid({"a": "ab" * 100_000})
+    # Only texts that the pattern applies to count.
+    assert schemas.compile_schema(of(a={"pattern": heavy})).is_valid({"b": "ab" * 100_000})
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        of(a={"items": {"$ref": "#/$defs/code"}}) | {"$defs": {"code": {"pattern": "("}}},
+        of(a={"items": {"anyOf": [{"type": "integer"}, {"pattern": "("}]}}),
+        of(a={"contains": {"not": {"pattern": "("}}}),
+        of(a={"prefixItems": [{"if": {"pattern": "("}, "then": {"minLength": 1}}]}),
+    ],
+)
+def test_a_pattern_that_cannot_be_run_is_found_wherever_it_applies(schema: Any) -> None:
+    found = doubt(schema, {"a": ["x"]})
+    assert found.final
+    assert found.path == ("a", 0)
+    assert schemas.compile_schema(schema).is_valid({"b": ["x"]})
+
+
+@pytest.mark.parametrize("keyword", ["patternProperties", "propertyNames"])
+def test_names_are_refused_as_texts_are(keyword: str) -> None:
+    rule = {"(": {"type": "integer"}} if keyword == "patternProperties" else {"pattern": "("}
+    schema = of(a={keyword: rule})
+    assert doubt(schema, {"a": {"key": 1}}).path == ("a", "key")
+    assert schemas.compile_schema(schema).is_valid({"a": {}})
+
+
+def test_a_match_that_is_given_up_is_no_answer_under_not() -> None:
+    schema = of(a={"not": {"pattern": "^(a|b|ab)*(?=c)x"}})
+    found = doubt(schema, {"a": "ab" * 50})
+    assert "takes more than 10000 steps" in found.reason
+    with effort_of(replace(INLINE, ignores_patterns=True)):
+        assert schemas.compile_schema(schema).is_valid({"a": "ab" * 50})
+
+
+def test_many_texts_cost_as_much_as_one_that_is_long() -> None:
+    schema = of(a={"items": {"pattern": "(?=(a+)+b)x"}})
+    started = time.perf_counter()
+    found = doubt(schema, {"a": ["a" * 500] * 2_000})
+    assert time.perf_counter() - started < 0.2
+    assert (found.path, found.final) == (("a",), False)
+
+
+@pytest.mark.parametrize("word", ["not", "if", "oneOf"])
+def test_leaving_a_pattern_out_makes_no_schema_narrower(word: str) -> None:
+    rule: Any = {"pattern": "("}
+    node = {word: [rule, {"type": "string"}]} if word == "oneOf" else {word: rule, "then": False}
+    with effort_of(replace(INLINE, ignores_patterns=True)):
+        assert schemas.compile_schema(of(a=node)).is_valid({"a": "x"})
+
+
+def test_members_that_a_left_out_pattern_may_match_are_not_undeclared() -> None:
+    schema = {"type": "object", "patternProperties": {"(": {}}, "additionalProperties": False}
+    with effort_of(replace(INLINE, ignores_patterns=True)):
+        assert schemas.compile_schema(schema).is_valid({"a": 1})
+
+
+def test_too_many_values_are_refused_with_the_argument_that_holds_them() -> None:
+    schema = of(a={"items": {"enum": ["x", "y"]}}, b={"type": "string"})
+    found = doubt(schema, {"b": "x", "a": ["x"] * 200_000})
+    assert found.path == ("a",)
+    assert found.reason == "more than 20000 values are too many for its schema"
+
+
+def test_a_recursive_schema_is_refused_where_its_alternatives_multiply() -> None:
+    branch = {"type": "object", "properties": {"x": {"$ref": "#/$defs/n"}}, "required": ["x"]}
+    schema = {**of(v={"$ref": "#/$defs/n"}), "$defs": {"n": {"anyOf": [branch, dict(branch), {"type": "integer"}]}}}
+    shallow: Any = 5
+    for _ in range(4):
+        shallow = {"x": shallow}
+    assert schemas.compile_schema(schema).is_valid({"v": shallow})
+    deep: Any = "wrong"
+    for _ in range(40):
+        deep = {"x": deep}
+    doubt(schema, {"v": deep})
+
+
+def test_nested_filters_of_usual_size_are_checked_and_explained_at_once() -> None:
+    text = {"type": "object", "properties": {"equals": {"type": "string"}}, "additionalProperties": False}
+    number = {"type": "object", "properties": {"gt": {"type": "number"}}, "additionalProperties": False}
+    several = {"type": "array", "items": {"$ref": "#/$defs/f"}}
+    properties = {**{f"p{n}": {"anyOf": [text, number]} for n in range(5)}, "and": several, "or": several}
+    filters = {"type": "object", "properties": properties, "additionalProperties": False}
+    compiled = schemas.compile_schema({**of(filter={"$ref": "#/$defs/f"}), "$defs": {"f": filters}})
+    wrong = {"filter": {"and": [{"p0": {"equals": "a"}}, {"or": [{"p1": {"gt": 3}}, {"and": [{"p2": {"gt": "x"}}]}]}]}}
+    assert not compiled.is_valid(wrong)
+    [error] = compiled.errors(wrong, 20)
+    assert list(error.instance_path) == ["filter", "and", 1, "or", 1, "and", 0, "p2"]
+
+
+BLOCKS = {
+    **of(page={"$ref": "#/$defs/block"}),
+    "$defs": {
+        "block": {
+            "anyOf": [
+                {
+                    "type": "object",
+                    "properties": {
+                        "type": {"const": f"kind {n}"},
+                        "children": {"type": "array", "items": {"$ref": "#/$defs/block"}},
+                        "text": {"type": "string"},
+                    },
+                    "required": ["type"],
+                }
+                for n in range(8)
+            ]
+        }
+    },
+}
+
+
+def page(levels: int, leaf: Any) -> Any:
+    block: Any = {"type": "kind 1", "text": leaf}
+    for _ in range(levels):
+        block = {"type": "kind 2", "children": [{"type": "kind 0", "text": "a"}, block]}
+    return {"page": block}
+
+
+def test_the_error_in_a_deep_tree_of_alternatives_is_found_in_the_one_that_is_meant() -> None:
+    compiled = schemas.compile_schema(BLOCKS)
+    with effort_of(THOROUGH):
+        assert compiled.is_valid(page(40, "text"))
+        started = time.perf_counter()
+        [error] = compiled.errors(page(40, 5), 20)
+        assert time.perf_counter() - started < 1
+        assert list(error.instance_path) == ["page", *["children", 1] * 40, "text"]
+        assert error.kind.name == "type"
+        unknown = page(40, "a")
+        unknown["page"]["children"][1]["children"][1]["type"] = "no kind"
+        [error] = compiled.errors(unknown, 20)
+        assert list(error.instance_path) == ["page", "children", 1, "children", 1]
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "path"),
+    [
+        (
+            of(rows={"items": {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["id"]}}),
+            {"rows": [{"id": n, "n": n} for n in range(199)] + [{"id": 1, "n": "x"}]},
+            ["rows", 199, "n"],
+        ),
+        (
+            of(**{f"section{s}": of(**{f"field{f}": {"type": "integer"} for f in range(50)}) for s in range(20)}),
+            {f"section{s}": {f"field{f}": "x" if (s, f) == (19, 3) else 1 for f in range(4)} for s in range(20)},
+            ["section19", "field3"],
+        ),
+    ],
+)
+def test_errors_of_calls_of_usual_size_are_found_at_once(schema: Any, value: Any, path: list[Any]) -> None:
+    [error] = schemas.compile_schema(schema).errors(value, 20)
+    assert list(error.instance_path) == path
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "(?:a|b)*a(?:a|b){900}c",
+        "^(?:a|b)*a(?:a|b){100}c$",
+        r"(?:\p{L}|b)*a(?:\p{L}|b){20}c",
+        ".*a.{200}c",
+        r"(?:\w|b)*a(?:\w|b){200}c",
+        "(?=(a+)+b)x",
+        r"^(?=.*a)(?!.*\.\.)\w*c$",
+    ],
+)
+def test_no_match_takes_much_longer_than_its_estimate(pattern: str) -> None:
+    runnable = runnable_pattern(pattern)
+    assert runnable is not None
+    drawn = random.Random(1)
+    length = min(runnable.affordable_length(50_000_000), 200_000)
+    compiled = schemas.compile_schema({"pattern": pattern})
+    with effort_of(replace(INLINE, check_ns=1 << 60)):
+        for alphabet in ("ab", "a", "abé中"):
+            text = "".join(drawn.choice(alphabet) for _ in range(length)) + "c!"
+            started = time.process_time()
+            compiled.is_valid(text)
+            assert time.process_time() - started < SLACK * max(runnable.cost_ns(length), 5_000_000) / 1e9
