@@ -41,8 +41,7 @@ def test_calls_are_repaired_refused_or_passed_on_as_labelled_and_none_is_wrongly
     for kind in ("repair", "refuse", "pass"):
         labelled = [one for one in outcomes if one[0].kind == kind]
         wrong = [one for one in labelled if not as_labelled(*one)]
-        allowed = 0 if kind == "pass" else len(labelled) // 20
-        assert len(wrong) <= allowed, told(wrong)
+        assert not wrong, told(wrong)
 
 
 def test_right_calls_to_every_tool_are_found_again_in_what_careless_callers_make_of_them() -> None:
@@ -76,4 +75,5 @@ def test_right_calls_to_every_tool_are_found_again_in_what_careless_callers_make
     for kind, count in counts.items():
         print(f"{kind:32}{count['repaired']:>10}{count['refused']:>10}{count['valid']:>20}")
     total = sum(counts.values(), Counter())
-    assert total["refused"] * 20 <= total["repaired"] + total["refused"], counts
+    # Two of 4,000: what was meant cannot be told from what was written.
+    assert total["refused"] <= 2, (total, counts)

@@ -135,7 +135,8 @@ async def test_arguments_that_are_no_object_are_answered_and_the_next_request_wo
         await gateway.until_listed(NAME)
         for number, arguments in enumerate(("text", [1], 7, None, '{"to": 1')):
             answer = await gateway.rpc("tools/call", {"name": NAME, "arguments": arguments})
-            assert "error" in answer or answer["result"]["isError"], arguments
+            # Not a protocol error: a model reads results.
+            assert answer["result"]["isError"], (arguments, answer)
             assert len(record.calls()) == number, arguments
             assert not (await gateway.call(NAME, RIGHT)).get("isError"), arguments
 
@@ -223,9 +224,7 @@ async def test_what_a_server_complains_of_is_enriched_and_everything_else_stays(
                 assert len(texts) == (1 if added is None else 2)
                 assert added is None or f"Missing: {added}." in texts[1]
         slip = await gateway.call("s__down", {"start_date": "x"})
-        assert "start_date is not a parameter; did you mean startDate?" in text_of(slip) or record.calls("down")[-1][
-            "arguments"
-        ] == {"startDate": "x"}
+        assert "start_date is not a parameter; did you mean startDate?" in text_of(slip)
         refused = await gateway.call("s__params")
         assert refused["isError"]
         assert refused["_meta"]["typegate/upstreamError"] == {

@@ -162,7 +162,11 @@ async def serving(
     environment: Mapping[str, str] | None = None,
     through: tuple[str, ...] = (),
 ) -> AsyncIterator[RunningGateway]:
-    """Start `typegate serve` with a configuration file; its state and log are in `tmp_path`."""
+    """Start `typegate serve` with a configuration file; its state and log are in `tmp_path`.
+
+    A gateway that the test has not ended itself has to end well when asked to, with exit code 0 and without a traceback
+    in its log.
+    """
     state, log = tmp_path / "state", tmp_path / "gateway.log"
     command = [*through, sys.executable, "-m", "gateway", "serve", "--config", str(config), "--port", "0"]
     command += ["--state-dir", str(state), *arguments]
@@ -174,8 +178,14 @@ async def serving(
         origin = await _until_listening(process, log, said_before)
         async with httpx2.AsyncClient() as client:
             yield RunningGateway(process=process, origin=origin, state_dir=state, config=config, client=client, log=log)
-    finally:
+    except BaseException:
         await ended(process)
+        raise
+    was_running = process.returncode is None
+    await ended(process)
+    if was_running:
+        assert process.returncode == 0, f"exit code {process.returncode}: {_said(log, said_before)[-4000:]}"
+    assert "Traceback" not in _said(log, said_before), _said(log, said_before)[-4000:]
 
 
 async def ended(process: Process, *, asked: bool = False) -> None:

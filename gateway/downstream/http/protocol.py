@@ -308,7 +308,7 @@ class HttpProtocol(asyncio.Protocol):
         method = parser.get_method()
         version = parser.get_http_version()
         if version not in _VERSIONS:
-            self._refuse(RequestRefused(505, "HTTP/1.1 is served here", close=True))
+            self._refuse(RequestRefused(505, "only HTTP 1.0 and 1.1 are served", close=True))
             return
         if parser.should_upgrade():
             if method == b"CONNECT":

@@ -54,12 +54,14 @@ class EventParser:
         self._data_bytes = 0
         self._event = ""
         self._id: str | None = last_id
+        # Of events that have arrived as a whole: one that was cut in the middle is to be sent again.
+        self._whole_id: str | None = last_id
         self.retry_ms: int | None = retry_ms
 
     @property
     def last_id(self) -> str | None:
         """The id that a client names to go on after what it has read; None where the server gave none."""
-        return self._id or None
+        return self._whole_id or None
 
     def feed(self, chunk: bytes) -> Iterator[ServerSentEvent]:
         """Events that end within this chunk.
@@ -78,6 +80,7 @@ class EventParser:
 
     def _line(self, line: bytes) -> ServerSentEvent | None:
         if not line:
+            self._whole_id = self._id
             # An empty line ends an event; one without data is not dispatched.
             if not self._data or self._dropping:
                 self._data, self._data_bytes, self._event, self._dropping = [], 0, "", False

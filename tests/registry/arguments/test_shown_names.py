@@ -111,7 +111,8 @@ def test_a_refusal_speaks_of_no_name_that_the_caller_was_not_shown(
     left_out = data.draw(st.sampled_from(sorted(value)))
     sent = as_written({key: one for key, one in value.items() if key != left_out}, names)
     spoilt = data.draw(st.sampled_from(sorted(sent) or [""]))
-    if spoilt and data.draw(st.booleans()):
+    also_spoilt = bool(spoilt) and data.draw(st.booleans())
+    if also_spoilt:
         sent[spoilt] = [[["neither this nor that"]]]
     wrapped = WRITINGS[how](sent)
     prepared = prepare(wrapper, wrapped, lowered=lowered)
@@ -125,7 +126,8 @@ def test_a_refusal_speaks_of_no_name_that_the_caller_was_not_shown(
             understood=prepared.understood,
             lowered=lowered,
         )
-        assert f"Missing: {names.get(left_out, left_out)}" in text or "Missing: " not in text
+        if not also_spoilt:
+            assert f"Missing: {names.get(left_out, left_out)}" in text
         assert not strange_in(text, names)
         assert "neither this nor that" not in text
 
