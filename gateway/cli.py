@@ -99,6 +99,12 @@ examples:
   typegate tool unset --config FILE --server bank --tool get_bank_balance --argument date
 """
 
+_KEY = """\
+make and list keys of callers
+
+`key new NAME` prints a key once, and the entry for gateway.auth.apiKeys with its SHA-256: the file holds no secret.
+While a caller changes over to a new key, both may stand there under one name.
+"""
 _CALL = """\
 Call one wrapper of a running gateway and print its result.
 Wrong arguments are answered with what is missing and an example of a call that works.
@@ -199,6 +205,15 @@ def parser() -> argparse.ArgumentParser:
     _tool_action(actions, "set")
     _tool_action(actions, "unset")
 
+    key = commands.add_parser(
+        "key",
+        help=_KEY.split("\n", 1)[0],
+        description=_KEY,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    _key_actions(key.add_subparsers(title="actions", metavar="ACTION", parser_class=_Parser, required=True))
+
     call = command("call", _CALL, "call:call")
     call.add_argument("name", metavar="NAME", help="the wrapper, as `typegate tools` shows it")
     call.add_argument("json_arguments", metavar="JSON", nargs="?", help="its arguments; - reads them from stdin")
@@ -258,6 +273,31 @@ def _refuse(error: BaseException) -> int:
         raise error
     say(str(cause))
     return 2 if isinstance(cause, ConfigError | UsageError | OSError) else 1
+
+
+def _key_actions(actions: argparse._SubParsersAction[_Parser]) -> None:
+    about = "make a key and the entry that makes it good"
+    new = actions.add_parser("new", help=about, description=about, allow_abbrev=False)
+    new.set_defaults(handler="key:new_key")
+    new.add_argument("name", metavar="NAME", help="the caller's name, in logs and quotas")
+    new.add_argument(
+        "--profile",
+        action="append",
+        default=[],
+        metavar="P",
+        help="a profile that it opens; may be repeated (default: all)",
+    )
+    new.add_argument(
+        "--scope", action="append", default=[], metavar="S", help="what it is good for; may be repeated (default: all)"
+    )
+    new.add_argument("--group", action="append", default=[], metavar="G", help="a group of its caller; may be repeated")
+    new.add_argument("--expires", metavar="TIME", help="after this time, as 12h, 90d or 4w (default: never)")
+    new.add_argument("--json", action="store_true", help="print JSON")
+    about = "list the keys of a configuration, and which of them have expired"
+    listed = actions.add_parser("list", help=about, description=about, allow_abbrev=False)
+    listed.set_defaults(handler="key:list_keys")
+    _config(listed, required=True)
+    listed.add_argument("--json", action="store_true", help="print JSON")
 
 
 def _tool_action(actions: argparse._SubParsersAction[_Parser], name: str) -> None:

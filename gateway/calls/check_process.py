@@ -124,13 +124,14 @@ class CheckJob:
 def main() -> None:
     """Run jobs until standard input ends, or nothing has come for a while."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # meant for the parent, which ends its children itself
-    os.nice(5)  # calls of others come first
+    if hasattr(os, "nice"):  # not on Windows
+        os.nice(5)  # calls of others come first
     _limit_memory()
     jobs, outcomes = sys.stdin.buffer, sys.stdout.buffer
     sys.stdout = sys.stderr  # nothing else may come between outcomes
     _write(outcomes, b"")
     while True:
-        signal.alarm(_IDLE_S)
+        _end_after(_IDLE_S)
         head = jobs.read(LENGTH.size)
         if len(head) < LENGTH.size:
             return
@@ -139,7 +140,7 @@ def main() -> None:
         if len(body) < length:
             return
         # Even where the validator is at work, and the parent is no longer there to end it.
-        signal.alarm(_MAX_JOB_S)
+        _end_after(_MAX_JOB_S)
         job: CheckJob = pickle.loads(body)
         try:
             outcome: Prepared | NotChecked = job.run()
@@ -151,6 +152,12 @@ def main() -> None:
 def _write(stream: IO[bytes], body: bytes) -> None:
     stream.write(LENGTH.pack(len(body)) + body)
     stream.flush()
+
+
+def _end_after(seconds: int) -> None:
+    # Windows has no such signal: there the end of the parent's pipe ends this process once it waits again.
+    if hasattr(signal, "alarm"):
+        signal.alarm(seconds)
 
 
 def _limit_memory() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -20,6 +21,8 @@ from gateway.errors import ConfigError
 from registry.catalog.names import check_aliases
 from registry.errors import AliasError
 
+# What a check says of a key below its own: names and places, as in `profiles.sec.groups` or `[0].name`.
+_STEPS: Final = re.compile(r"(?:\[\d+\]|[\w*-]+)(?:\.[\w*-]+|\[\d+\])*")
 # A screenful: more are usually consequences of the first ones.
 _MAX_PROBLEMS_SHOWN: Final = 10
 
@@ -144,7 +147,7 @@ def refusal(error: ValidationError, file: str) -> ConfigError:
         path = _path(found["loc"])
         if found["type"] == "typegate":
             key = context.get("key")
-            problems.append((join(path, key) if key else path, f"{context['what']}; expected {context['expected']}"))
+            problems.append((_below(path, key) if key else path, f"{context['what']}; expected {context['expected']}"))
         else:
             problems.append((path, _worded(found["type"], found["msg"], found.get("input"))))
     (first_key, first), *rest = problems
@@ -152,6 +155,13 @@ def refusal(error: ValidationError, file: str) -> ConfigError:
     if len(rest) >= _MAX_PROBLEMS_SHOWN:
         shown.append(f"{file}: and {len(rest) - _MAX_PROBLEMS_SHOWN + 1} more")
     return ConfigError("\n".join(shown), file=file, key=first_key or None)
+
+
+def _below(path: str, key: str) -> str:
+    """The path of a key, or of several steps that are written like a path themselves."""
+    if not _STEPS.fullmatch(key):
+        return join(path, key)
+    return f"{path}{key}" if key.startswith("[") or not path else f"{path}.{key}"
 
 
 def _path(location: tuple[int | str, ...]) -> str:

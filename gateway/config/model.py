@@ -16,12 +16,14 @@ from pydantic import (
     model_validator,
 )
 
+from gateway.config.auth import AuthConfig
 from gateway.config.hooks import HookConfig
 from gateway.config.quotas import QuotasConfig
 from gateway.config.section import Count, Section, fault, not_boolean, suggestion
 from gateway.config.server import Prefix, Repair, ServerConfig
 from gateway.config.upstream_types.registration import AnyServerConfig
 from registry.dialects.client_profiles import DIALECTS
+from registry.views.profile import DEFAULT_PROFILE
 
 # The kernel's bound is 108, or 104 on macOS, with the byte that ends it.
 _MAX_SOCKET_PATH_BYTES = 100
@@ -52,34 +54,6 @@ class ListenConfig(Section):
     """Values of the Host header to accept in addition to the addresses of this machine."""
     allowed_origins: list[str] = Field(default_factory=list)
     """Values of the Origin header to accept; browsers send it, other clients do not."""
-
-
-class ApiKey(Section):
-    """A key that callers may present."""
-
-    name: str = Field(min_length=1)
-    """Name of the caller: the principal in logs, quotas and conditions of hooks."""
-    key: SecretStr = Field(min_length=1)
-    """The key, sent as `Authorization: Bearer KEY`."""
-    scopes: list[str] = Field(default_factory=list)
-    """What the key may be used for; empty means everything."""
-
-
-class AuthConfig(Section):
-    """Who may call. Without keys, everyone who can reach the port."""
-
-    api_keys: list[ApiKey] = Field(default_factory=list)
-    """Keys of callers. Without any, everyone who can reach the port may call."""
-
-    @field_validator("api_keys")
-    @classmethod
-    def _no_two_alike(cls, keys: list[ApiKey]) -> list[ApiKey]:
-        if len({key.name for key in keys}) < len(keys):
-            raise fault("gives one name to two keys", "a name of its own for each key")
-        # One key for two callers would make the second one act, and be logged, as the first.
-        if len({key.key.get_secret_value() for key in keys}) < len(keys):
-            raise fault("gives one key two names", "a key of its own for each name")
-        return keys
 
 
 def _admin_address(value: object) -> object:
@@ -237,6 +211,12 @@ class GatewayConfig(Section):
                 if group not in self.groups:
                     known = ", ".join(self.groups) or "none"
                     raise fault(f"names no group ({group})", f"one of: {known}", key=f"profiles.{name}.groups")
+        known_profiles = sorted({DEFAULT_PROFILE, *self.profiles})
+        for place, key in enumerate(self.auth.api_keys):
+            for opened in key.profiles or ():
+                if opened not in known_profiles:
+                    where = f"auth.apiKeys[{place}].profiles"
+                    raise fault(f"names no profile ({opened})", suggestion(opened, known_profiles), key=where)
         return self
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import warnings
+from datetime import date
 from pathlib import Path
 from typing import Any, Final
 
@@ -75,6 +76,7 @@ def values(text: str, *, file: str) -> dict[str, Any]:
         raise ConfigError(f"is empty; expected {_EXPECTED_ROOT}", file=file)
     if not isinstance(root, dict):
         raise ConfigError(f"is {kind(root)}; expected {_EXPECTED_ROOT}", file=file)
+    _write_out_expiries(root)
     _check(root, file)
     return root
 
@@ -166,6 +168,16 @@ def _yaml(text: str, file: str) -> Any:
     except (YAMLError, ValueError, TypeError) as error:
         what = str(error).splitlines()[0]
         raise ConfigError(f"is not YAML: {what}; expected JSON or YAML", file=file) from None
+
+
+def _write_out_expiries(root: dict[str, Any]) -> None:
+    """Put text in the place of dates where keys expire: the one thing here that is a date, and written like one."""
+    section: Any = root
+    for name in ("gateway", "auth", "apiKeys"):
+        section = section.get(name) if isinstance(section, dict) else None
+    for key in section if isinstance(section, list) else ():
+        if isinstance(key, dict) and isinstance(key.get("expires"), date):
+            key["expires"] = key["expires"].isoformat()
 
 
 def _check(root: dict[str, Any], file: str) -> None:

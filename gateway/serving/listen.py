@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from gateway.access.admin_token import FILE_NAME, UntrustedFile, kept_token
+from gateway.config.auth import STRONG_BITS
 from gateway.config.model import Config
 from gateway.downstream.http.host_check import LOOPBACK
 from gateway.errors import ConfigError
@@ -25,7 +26,7 @@ _SEND_BUFFER_BYTES: Final = 128 * 1024
 
 
 def check_reach(config: Config, *, host: str, insecure: bool) -> None:
-    """Refuse to be open to the network without any API key, unless that is wanted.
+    """Refuse to be open to the network without any API key, or with one that can be guessed, unless that is wanted.
 
     Raises:
         ConfigError: It would be.
@@ -37,6 +38,17 @@ def check_reach(config: Config, *, host: str, insecure: bool) -> None:
             file=source_of(config),
             key="gateway.listen.host",
         )
+    for place, key in enumerate(config.gateway.auth.api_keys):
+        if key.bits >= STRONG_BITS:
+            continue
+        what = f"the key of {key.name} has at most {key.bits:.0f} bits, so that it could be found by trying"
+        if host not in LOOPBACK and not insecure:
+            raise ConfigError(
+                f"{what}; expected {STRONG_BITS}: `typegate key new {key.name}` makes one",
+                file=source_of(config),
+                key=f"gateway.auth.apiKeys[{place}].key",
+            )
+        log.warning("%s; `typegate key new` makes a strong one", what)
 
 
 def source_of(config: Config) -> str:

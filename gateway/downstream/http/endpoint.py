@@ -153,7 +153,7 @@ class McpEndpoint:
         if principal is None:
             raise RequestRefused(401, "a valid API key is needed", [(b"www-authenticate", b"Bearer")])
         # After the key: names of profiles are not for everybody.
-        if profile not in self._views.profiles:
+        if profile not in self._views.profiles or not principal.may_enter(profile):
             raise RequestRefused(404, "there is no such profile")
         if self.draining:
             raise RequestRefused(503, "the gateway is shutting down", [(b"retry-after", b"1")])

@@ -126,8 +126,8 @@ def test_a_fault_in_a_server_names_its_key(entry: object, key: str) -> None:
         ({"auth": {"apiKeys": [{"name": "ci", "key": ""}]}}, "gateway.auth.apiKeys[0].key"),
         ({"auth": {"apiKeys": [{"name": "ci"}]}}, "gateway.auth.apiKeys[0].key"),
         (
-            {"auth": {"apiKeys": [{"name": "ci", "key": "a"}, {"name": "ci", "key": "b"}]}},
-            "gateway.auth.apiKeys",
+            {"auth": {"apiKeys": [{"name": "ci", "key": "a"}, {"name": "ci", "key": "b", "scopes": ["tools"]}]}},
+            "gateway.auth.apiKeys[1].name",
         ),
         ({"admin": {"token": ""}}, "gateway.admin.token"),
         ({"profiles": {"p": {"disclosure": "never"}}}, "gateway.profiles.p.disclosure"),
