@@ -45,7 +45,7 @@ def read_private(path: Path, *, most_bytes: int) -> bytes:
         # Windows has neither: there the folder of the user keeps others out.
         if hasattr(os, "geteuid"):
             if found.st_uid != os.geteuid():
-                raise NotOurs(f"{path} belongs to another user")
+                raise NotOurs(f"{path} belongs to another user (id {found.st_uid})")
             if found.st_mode & _OF_OTHERS:
                 raise NotOurs(f"{path} is open to other users (mode {stat.S_IMODE(found.st_mode):04o})")
         return file.read(most_bytes + 1)
