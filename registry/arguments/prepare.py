@@ -12,7 +12,7 @@ from registry.arguments import problems
 from registry.arguments.diagnosis import ArgumentProblem
 from registry.arguments.repair import MapBack, repair, unmapped
 from registry.arguments.repair_report import Repair
-from registry.arguments.unwrapping import ToolAddress
+from registry.arguments.unwrapping import ToolAddress, may_be_wrapped
 from registry.catalog.catalog import ToolWrapper
 from registry.catalog.shape import RepairLevel, Validation
 from registry.dialects.definitions import LoweredDefinition, map_arguments
@@ -134,7 +134,7 @@ def _prepare(
             return Prepared(arguments=plain, problems=problems.check(wrapper, plain, names), understood=plain)
         return _with_defaults(wrapper, None, plain, defaults)
     valid = isinstance(arguments, dict) and validator.is_valid(arguments)
-    if valid and level != "full":
+    if valid and (level == "off" or not may_be_wrapped(arguments)):
         return _with_defaults(wrapper, validator, arguments, defaults) if defaults else Prepared(arguments=arguments)
     # With repairs, `unwrap` takes null for an empty object; without them this is left to do here.
     plain = {} if arguments is None and level == "off" else arguments

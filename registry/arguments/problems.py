@@ -179,7 +179,7 @@ def explain_unresolved(found: UnresolvedCall, sent: object, lowered: LoweredDefi
         missing = f"invoke_tool needs {' and '.join(absent)} as text" if absent else ""
         what = "; ".join([*([missing] if missing else []), *unknown]) + "."
     sentences = ["Not called. Nothing was sent to any server.", what]
-    sentences += [f"Keys sent: {_keys_of(sent)}."] if isinstance(sent, dict) else []
+    sentences += [f"Keys sent: {_keys_of(sent)}."] if sent is None or isinstance(sent, dict) else []
     shape = '{"server":"<string>","tool":"<string>","arguments":{…}}'
     call = f"invoke_tool {shape}"
     if found.wrapper is not None:
@@ -274,9 +274,9 @@ def _suggestions(wrapper: ToolWrapper, problems: Sequence[ArgumentProblem], argu
 
 
 def _sent(arguments: object, understood: object) -> str:
-    text = (
-        f"Keys sent: {_keys_of(arguments)}" if isinstance(arguments, dict) else f"You sent: {describe_type(arguments)}"
-    )
+    # Null, or no arguments at all, counts as an empty object.
+    keyed = arguments is None or isinstance(arguments, dict)
+    text = f"Keys sent: {_keys_of(arguments)}" if keyed else f"You sent: {describe_type(arguments)}"
     if isinstance(understood, dict) and understood is not arguments and arguments is not None:
         inner = _keys_of(understood)
         text += f", read as: {inner}" if inner != _keys_of(arguments) else ""

@@ -265,3 +265,27 @@ async def test_the_call_that_started_it_all_comes_right_from_the_errors_own_text
             answer = await gateway.call(route, again)
             assert not answer.get("isError"), text_of(answer)
             assert answer["structuredContent"]["to"] == ["robin@example.com"]
+
+
+LIST = tool("list_issues", state=TEXT, limit={"type": "integer"})
+
+
+async def test_a_wrapped_call_of_an_open_tool_arrives_without_its_wrapping(tmp_path: Path) -> None:
+    config, record = calendar(tmp_path, script={"tools": [LIST]})
+    async with running_gateway(tmp_path, {"calendar-mcp": config}) as gateway:
+        await gateway.until_listed("calendar-mcp__list_issues")
+        for answer in await both_routes(gateway, "list_issues", {"arguments": {"state": "open"}}):
+            assert not answer.get("isError"), text_of(answer)
+            assert repairs(answer) == ["unwrapped"]
+        assert [call["arguments"] for call in record.calls()] == [{"state": "open"}] * 2
+
+
+async def test_a_call_without_arguments_is_told_that_it_sent_no_keys(tmp_path: Path) -> None:
+    config, record = calendar(tmp_path)
+    async with running_gateway(tmp_path, {"calendar-mcp": config}) as gateway:
+        await gateway.until_listed(NAME)
+        for params in ({"name": NAME}, {"name": NAME, "arguments": None}, {"name": "invoke_tool"}):
+            text = text_of((await gateway.rpc("tools/call", params))["result"])
+            assert "Keys sent: (none)." in text, text
+            assert "null" not in text.partition(" Schema: ")[0]
+        assert record.calls() == []
