@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -46,11 +46,13 @@ class ArgumentProblem:
     Attributes:
         path: Where, in the names of the schema; the path of a missing member ends with its name.
         message: One sentence, in the names that its reader was shown. It never contains a value that was sent.
+        near: The member that an unknown one was probably meant to be, in the names that its reader was shown.
     """
 
     path: JsonPath
     kind: Literal["missing", "unknown", "type", "value", "unchecked"]
     message: str
+    near: str | None = None
 
 
 def diagnose(
@@ -154,6 +156,8 @@ class _ErrorReader:
                 return self._alternatives(error, path, depth)
             case "enum" | "const":
                 return [self._not_an_option(path, node)]
+            case "minProperties" | "maxProperties" if declared_properties(node, self._schema):
+                text = self._wrong_number(where, node, declared_properties(node, self._schema))
             # What is forbidden cannot be named without quoting the value.
             case "not" | "falseSchema":
                 text = f"{where} is not allowed here"
@@ -177,8 +181,15 @@ class _ErrorReader:
         return _problem(path, "type", f"{self._shown(path)} is declared as {' or '.join(kinds)}, you sent {sent}")
 
     def _unknown(self, path: JsonPath, key: str, known: Iterable[str]) -> ArgumentProblem:
-        hint = _hint(self._suggester.suggest(key, [self._names.get(name, name) for name in known]))
-        return _problem((*path, key), "unknown", f"{self._shown((*path, key))} is not a parameter{hint}")
+        near = self._suggester.suggest(key, [self._names.get(name, name) for name in known])
+        text = f"{self._shown((*path, key))} is not a parameter{_hint(near)}"
+        return replace(_problem((*path, key), "unknown", text), near=near)
+
+    def _wrong_number(self, where: str, node: dict[str, Any], known: Iterable[str]) -> str:
+        least, most = node.get("minProperties", 0), node.get("maxProperties")
+        count = f"exactly {least}" if least == most else f"at least {least}" if most is None else f"{least} to {most}"
+        names = ", ".join(self._names.get(name, name) for name in [*known][:_MAX_OPTIONS])
+        return f"{where} takes {count} of: {names}"
 
     def _not_an_option(self, path: JsonPath, node: dict[str, Any]) -> ArgumentProblem:
         value = value_at(self._arguments, path)

@@ -14,7 +14,7 @@ from registry.dialects.definitions import LoweredDefinition
 from registry.errors import NotChecked, SchemaRejected
 from registry.schema import schemas
 from registry.schema.display_text import excerpt
-from registry.schema.json_paths import MAX_SHOWN_KEY, NO_NAMES, declared_properties, format_path, rename_path
+from registry.schema.json_paths import MAX_SHOWN_KEY, NO_NAMES, JsonPath, declared_properties, format_path, rename_path
 from registry.schema.json_values import without_keys
 
 # More than a model corrects in one go; the next call shows what is left.
@@ -136,7 +136,8 @@ def explain(
     hints = _suggestions(wrapper, problems, spoken_of) if missing else []
     sentences.append(_sent(arguments, spoken_of) + "".join(f" {hint}" for hint in hints))
     as_text = lowered is not None and lowered.null_means_omitted
-    sentences.append(f"Call it like: {example_call(wrapper, via, as_text=as_text)}")
+    call = example_call(wrapper, via, as_text=as_text, shown=_places(problems), sent=spoken_of)
+    sentences.append(f"Call it like: {call}")
     text = _truncate(" ".join(sentences), MAX_TEXT_LENGTH)
     room = MAX_TEXT_LENGTH - len(text) - len(" Schema: ")
     return text if room < _MIN_SCHEMA else f"{text} Schema: {schema_text(wrapper, problems, spoken_of, room)}"
@@ -188,7 +189,23 @@ def explain_unresolved(found: UnresolvedCall, sent: object, lowered: LoweredDefi
     return _truncate(" ".join([*sentences, f"Call it like: {call}"]), MAX_TEXT_LENGTH)
 
 
-def example_call(wrapper: ToolWrapper, via: CallRoute = "wrapper", *, as_text: bool = False) -> str:
+def _places(problems: Sequence[ArgumentProblem]) -> list[JsonPath]:
+    """Return where a right call has something else than this one."""
+    return [
+        problem.path if problem.near is None else (*problem.path[:-1], problem.near)
+        for problem in problems
+        if problem.kind != "unknown" or problem.near is not None
+    ]
+
+
+def example_call(
+    wrapper: ToolWrapper,
+    via: CallRoute = "wrapper",
+    *,
+    as_text: bool = False,
+    shown: Sequence[JsonPath] = (),
+    sent: object = None,
+) -> str:
     """Return a call with typed placeholders, at most 1,500 characters.
 
     For `invoke_tool` there are two forms of it: with the typed name, and nested.
@@ -197,9 +214,19 @@ def example_call(wrapper: ToolWrapper, via: CallRoute = "wrapper", *, as_text: b
         wrapper: The tool, as the caller was shown it.
         via: How the tool was called.
         as_text: The caller was shown an `invoke_tool` that takes its arguments as text.
+        shown: What is wrong in the call that this is an answer to; the example has it, required or not.
+        sent: That call's arguments. Declared ones in which nothing is wrong stay, without their values.
     """
     limit = _MAX_EXAMPLE if via == "wrapper" else _MAX_EXAMPLE // 2
-    call = _truncate(schemas.compact_json(example_arguments(wrapper.input_schema)), limit)
+    schema = wrapper.input_schema
+    kept: list[str] = []
+    # What is wrong with the whole may be any of its members.
+    if isinstance(sent, dict) and () not in shown:
+        wrong = {path[0] for path in shown}
+        declared = declared_properties(schema, schema)
+        kept = [name for name in list(sent)[:_MAX_KEYS] if name in declared and name not in wrong]
+    example = example_arguments(schema, shown=shown, kept=kept, sent=sent)
+    call = _truncate(schemas.compact_json(example), limit)
     if via == "wrapper":
         return call
     server, tool = schemas.compact_json(wrapper.server), schemas.compact_json(excerpt(wrapper.tool, _MAX_TOOL_NAME))

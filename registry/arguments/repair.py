@@ -33,7 +33,8 @@ changes nothing. So every edit is made where the validator reported an error, an
 One case is an exception to the first law. Where a schema declares properties, requires none and allows others,
 `{"arguments": {"limit": 5}}` validates, although the tool will not find its limit and runs without it. Such a wrapper
 is taken off if no property of its name is declared and all that is in it is; what is inside is then repaired and
-checked like any other call. Where the schema gives other names a meaning (a map), or declares nothing at all, the call stays.
+checked like any other call. Where the schema gives other names a meaning (a map), or declares nothing at all, the call
+stays.
 """
 
 from __future__ import annotations
