@@ -119,36 +119,12 @@ ODD = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
     max_leaves=6,
 )
-WORDS = st.sampled_from(
-    [
-        "type",
-        "properties",
-        "required",
-        "items",
-        "minItems",
-        "maxItems",
-        "minProperties",
-        "maxProperties",
-        "minimum",
-        "maximum",
-        "exclusiveMinimum",
-        "exclusiveMaximum",
-        "multipleOf",
-        "minLength",
-        "maxLength",
-        "format",
-        "pattern",
-        "examples",
-        "default",
-        "enum",
-        "const",
-        "anyOf",
-        "oneOf",
-        "allOf",
-        "prefixItems",
-        "$ref",
-    ]
+KEYWORDS = (
+    "type properties required items minItems maxItems minProperties maxProperties minimum maximum exclusiveMinimum "
+    "exclusiveMaximum multipleOf minLength maxLength format pattern examples default enum const anyOf oneOf allOf "
+    "prefixItems $ref"
 )
+WORDS = st.sampled_from(KEYWORDS.split())
 KINDS = st.sampled_from(["string", "integer", "number", "array", "object", ["null", "integer"], [], ["null"]])
 STRANGE = st.dictionaries(WORDS, ODD | KINDS | st.sampled_from(["#", "#/properties/v"]), max_size=6)
 
