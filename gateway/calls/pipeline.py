@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field, replace
@@ -39,6 +40,9 @@ from registry.errors import NotChecked
 from registry.views.profile import Profile
 
 log = logging.getLogger(__name__)
+
+# A server that always misses something its schema does not have costs a listing in this time, whoever calls it.
+_LIST_AGAIN_S: Final = 30.0
 
 REPAIRS_KEY: Final = "typegate/repairs"
 """The member of a result's `_meta` that lists how arguments were repaired."""
@@ -183,6 +187,7 @@ class CallPipeline:
         self._search_tools = search_tools
         self._hooks = hooks
         self.thorough_checks = thorough_checks
+        self._listed_again_s: dict[str, float] = {}  # one for each configured server
 
     async def call(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
         """Answer one `tools/call`.
@@ -284,7 +289,14 @@ class CallPipeline:
             if invocation.answer is None:  # a hook's answer says nothing about the upstream
                 self._stats.record_result(call.wrapper, result, call.caller)
         lowered = call.caller.view.lowered(call.wrapper)
-        result = error_hints.with_hint(result, call.wrapper, call.prepared.arguments, via=call.via, lowered=lowered)
+        result = error_hints.with_hint(
+            result,
+            call.wrapper,
+            call.prepared.arguments,
+            via=call.via,
+            lowered=lowered,
+            on_undeclared=self._list_again,
+        )
         return self._with_repairs(result, call, lowered)
 
     async def _resolve_again(self, call: _ToolCall, link: UpstreamLink) -> dict[str, Any] | None:
@@ -319,6 +331,13 @@ class CallPipeline:
             self._stats.record_failure(wrapper, Failure.of_problem(problem), call.caller)
         names = {**(entry.lowered.shown_names if entry is not None else {}), **lowered.shown_names}
         return error_result(text + self._unknown_tool.renamed_parameters(wrapper, prepared.understood, names))
+
+    def _list_again(self, server: str) -> None:
+        """Have a server listed again that misses what its listing does not have; not at every such complaint."""
+        now_s, link = time.monotonic(), self._links.get(server)
+        if link is not None and now_s - self._listed_again_s.get(server, -math.inf) >= _LIST_AGAIN_S:
+            self._listed_again_s[server] = now_s
+            link.refresh()
 
     def _with_repairs(self, result: dict[str, Any], call: _ToolCall, lowered: LoweredDefinition) -> dict[str, Any]:
         """Add to a result how its call was repaired."""
