@@ -24,7 +24,7 @@ from registry.arguments.diagnosis import ArgumentProblem, NameSuggester, describ
 from registry.arguments.problems import CallRoute
 from registry.catalog.catalog import ToolWrapper
 from registry.dialects.definitions import LoweredDefinition
-from registry.schema.display_text import excerpt
+from registry.schema.display_text import excerpt, listed
 from registry.schema.json_paths import MAX_SHOWN_KEY, JsonPath, declared_properties
 
 # A body that is an error although its result is not: error objects are short, and every good result is looked at.
@@ -205,12 +205,12 @@ def find_complaint(text: str, wrapper: ToolWrapper, arguments: dict[str, Any], *
     text = text[:_MAX_READ_CHARS]
     names = declared_properties(wrapper.input_schema, wrapper.input_schema)
     known = [name for name in list(names)[:_MAX_NAMES] if name and name in text]
-    prose, listed = _issues(text)
+    prose, reported = _issues(text)
     labels = {normalized_parameter(label[1]) for label in islice(_LABEL.finditer(prose), _MAX_OCCURRENCES)}
     found = [
         name
         for name in (list(names)[:_MAX_NAMES] if labels else known)
-        if name in listed or normalized_parameter(name) in labels or _says_missing(prose, name, known)
+        if name in reported or normalized_parameter(name) in labels or _says_missing(prose, name, known)
     ]
     stray = [key for key in list(arguments)[:_MAX_SENT] if key and key not in names]
     rejects = bool(stray) and _SAYS_UNKNOWN.search(text) is not None
@@ -218,7 +218,7 @@ def find_complaint(text: str, wrapper: ToolWrapper, arguments: dict[str, Any], *
     return Complaint(
         missing=tuple(name for name in found if name not in arguments),
         disputed=tuple(name for name in found if name in arguments),
-        undeclared=not found and _misses_others(prose, listed, names),
+        undeclared=not found and _misses_others(prose, reported, names),
         unknown=tuple(
             key
             for key in stray
@@ -227,9 +227,9 @@ def find_complaint(text: str, wrapper: ToolWrapper, arguments: dict[str, Any], *
     )
 
 
-def _misses_others(text: str, listed: set[str], names: Collection[str]) -> bool:
+def _misses_others(text: str, reported: set[str], names: Collection[str]) -> bool:
     """Return whether something is said to be missing that is no declared name."""
-    if any(name not in names for name in listed):
+    if any(name not in names for name in reported):
         return True
     strangers = {name for match in _MAY_BE_NAME.finditer(text) for name in match.groups() if name and name not in names}
     return any(_says_missing(text, name, names) for name in islice(strangers, _MAX_STRANGERS))
@@ -373,5 +373,4 @@ def _hint(
 
 
 def _names(names: tuple[str, ...]) -> str:
-    shown = ", ".join(excerpt(name, MAX_SHOWN_KEY) for name in names[:_MAX_LISTED])
-    return shown + (f" and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else "")
+    return listed([excerpt(name, MAX_SHOWN_KEY) for name in names], _MAX_LISTED)

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, Final
 
 from gateway.calls import error_hints
+from gateway.calls.builtin_arguments import repair_builtin
 from gateway.calls.builtin_tools import INVOKE_TOOL, parse_text_arguments
 from gateway.calls.call_stats import CallStats, Failure
 from gateway.calls.check_process import CheckJob
@@ -219,7 +220,10 @@ class CallPipeline:
                 return self._unknown_tool.for_address(view, target, arguments)
             wrapper, arguments, repairs = target.wrapper, target.arguments, target.repairs
         elif view.defers and name in SEARCH_TOOL_NAMES:
-            return await self._search_tools.call(name, arguments, caller)
+            if view.profile.repair != "off":
+                arguments, repairs = repair_builtin(name, arguments)
+            answer = await self._search_tools.call(name, arguments, caller)
+            return with_meta(answer, REPAIRS_KEY, report_repairs(repairs)) if repairs else answer
         else:
             found = view.catalog.get(name) or await self._unknown_tool.wait_for(view, name)
             if found is None:

@@ -171,8 +171,8 @@ class CallSender:
                     ) from None
                 raise UpstreamLost(
                     link.server,
-                    f"Server '{link.server}' answered with {error} after the call was sent; the call has no result. Its outcome "
-                    "is unknown, and it was not repeated. Check before you call again.",
+                    f"Server '{link.server}' answered with {error} after the call was sent; the call has no result. "
+                    "Its outcome is unknown, and it was not repeated. Check before you call again.",
                 ) from None
             except RpcError as error:
                 # Any answer, an error too, shows that the connection works.

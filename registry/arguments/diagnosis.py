@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 # Room for one sentence with a path and some options; twenty problems still fit into one result.
 _MAX_MESSAGE: Final = 240
+# Of a message, for the options of an enumeration; the path and a near miss need the rest.
+_MAX_OPTION_TEXT: Final = 120
 # Options or alternatives that are looked at; a message has no room for more.
 _MAX_OPTIONS: Final = 50
 # Comparing two words costs up to a tenth of a millisecond: so many names, of such a length, for so many questions.
@@ -195,8 +197,7 @@ class _ErrorReader:
         value = value_at(self._arguments, path)
         options = node.get("enum", [node["const"]] if "const" in node else [])
         options = options if isinstance(options, list) else []
-        shown = schemas.compact_json(options[:_MAX_OPTIONS])
-        text = f"{self._shown(path)} must be {shown[1:-1] if len(options) == 1 else f'one of {shown}'}"
+        text = f"{self._shown(path)} must be {'one of ' if len(options) != 1 else ''}{_options(options)}"
         # One more than are compared, so that a longer list is not compared at all.
         words = [option for option in options[: _MAX_COMPARED_NAMES + 1] if isinstance(option, str)]
         # The suggestion is an option of the schema; the value itself may be a secret and is not quoted.
@@ -229,6 +230,22 @@ class _ErrorReader:
 
 def _problem(path: JsonPath, kind: Literal["missing", "unknown", "type", "value"], text: str) -> ArgumentProblem:
     return ArgumentProblem(path=path, kind=kind, message=excerpt(text, _MAX_MESSAGE))
+
+
+def _options(options: list[Any]) -> str:
+    """Return as many options as there is room for, and how many more there are."""
+    texts: list[str] = []
+    room = _MAX_OPTION_TEXT
+    for option in options[:_MAX_OPTIONS]:
+        text = schemas.compact_json(option)
+        room -= len(text) + 1
+        if room < 0 and texts:
+            break
+        texts.append(text)
+    more = len(options) - len(texts)
+    if len(options) == 1:
+        return texts[0]
+    return f"[{','.join(texts)}]" + (f" and {more:,} more" if more else "")
 
 
 def _hint(name: str | None) -> str:

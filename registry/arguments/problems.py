@@ -127,10 +127,12 @@ def explain(
     sentences = [f"Not called: {wrapper.name}. Nothing was sent to its server."]
     missing = [format_path(problem.path) for problem in problems if problem.kind == "missing"]
     if missing:
-        sentences.append(f"Missing: {_truncate(', '.join(missing), _MAX_MISSING)}.")
+        sentences.append(f"Missing: {_within(missing, ', ', _MAX_MISSING)}.")
     others = [problem.message.rstrip(".") for problem in problems if problem.kind != "missing"]
     if others:
-        sentences.append(f"Wrong: {_truncate('; '.join(others), _MAX_WRONG)}.".replace("?.", "?"))
+        sentences.append(f"Wrong: {_within(others, '; ', _MAX_WRONG)}.".replace("?.", "?"))
+    if len(problems) >= MAX_PROBLEMS:
+        sentences.append("There may be more.")
     spoken_of = arguments if understood is None else understood
     # Suggestions only make sense where something is missing.
     hints = _suggestions(wrapper, problems, spoken_of) if missing else []
@@ -313,9 +315,20 @@ def _sent(arguments: object, understood: object) -> str:
 def _keys_of(arguments: object) -> str:
     if not isinstance(arguments, dict) or not arguments:
         return "(none)"
-    shown = [excerpt(str(key), MAX_SHOWN_KEY) for key in list(arguments)[:_MAX_KEYS]]
-    more = len(arguments) - len(shown)
-    return ", ".join(shown) + (f" and {more} more" if more else "")
+    shown = ", ".join(excerpt(str(key), MAX_SHOWN_KEY) for key in list(arguments)[:_MAX_KEYS])
+    more = len(arguments) - _MAX_KEYS
+    return shown + (f" and {more:,} more" if more > 0 else "")
+
+
+def _within(texts: Sequence[str], separator: str, limit: int) -> str:
+    """Join as many texts as there is room for, and say how many are left out."""
+    joined, room = "", limit
+    for index, text in enumerate(texts):
+        room -= len(text) + len(separator)
+        if room < 0 and index:
+            return f"{joined} and {len(texts) - index:,} more"
+        joined += f"{separator}{text}" if index else _truncate(text, limit)
+    return joined
 
 
 def _truncate(text: str, limit: int) -> str:

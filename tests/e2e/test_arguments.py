@@ -7,8 +7,9 @@ import re
 from pathlib import Path
 from typing import Any
 
+import anyio
 from support.callers import hello, running_host
-from support.gateways import RunningGateway, running_gateway, text_of
+from support.gateways import RunningGateway, glance_again, running_gateway, text_of
 from support.upstreams.running import Recording, demo_config, scripted_stdio_server, tool
 
 TEXT = {"type": "string"}
@@ -289,3 +290,16 @@ async def test_a_call_without_arguments_is_told_that_it_sent_no_keys(tmp_path: P
             assert "Keys sent: (none)." in text, text
             assert "null" not in text.partition(" Schema: ")[0]
         assert record.calls() == []
+
+
+async def test_the_search_tools_repair_their_own_arguments_and_say_so(tmp_path: Path) -> None:
+    config, _ = calendar(tmp_path)
+    lazy = {"profiles": {"default": {"disclosure": "lazy"}}}
+    async with running_gateway(tmp_path, {"calendar-mcp": config}, gateway=lazy) as gateway:
+        with anyio.fail_after(10):
+            while NAME not in text_of(answer := await gateway.call("find_tools", {"q": "send email", "limit": "3"})):
+                await glance_again()
+        assert repairs(answer) == ["renamed", "converted"]
+        details = await gateway.call("get_server_details", {"arguments": {"server": "calendar-mcp"}})
+        assert not details.get("isError")
+        assert repairs(details) == ["unwrapped"]
