@@ -116,7 +116,7 @@ def _prepare(
     defaults: Mapping[str, Any],
     lowered: LoweredDefinition | None,
 ) -> Prepared:
-    schema = wrapper.input_schema
+    schema = wrapper.checked_schema
     names = lowered.shown_names if lowered is not None and lowered.original_names else NO_NAMES
     map_back: MapBack = unmapped
     if lowered is not None and lowered.document is not None:
@@ -163,7 +163,7 @@ def _with_defaults(
     defaults: Mapping[str, Any],
     repairs: tuple[Repair, ...] = (),
 ) -> Prepared:
-    filled = fill_defaults(wrapper.input_schema, arguments, defaults)
+    filled = fill_defaults(wrapper.checked_schema, arguments, defaults)
     if filled is arguments or (validator is not None and not validator.is_valid(filled)):
         return Prepared(arguments=arguments, repairs=repairs)
     added = tuple(name for name in filled if name not in arguments)

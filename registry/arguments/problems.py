@@ -63,7 +63,7 @@ def check(
         message = f"arguments are declared as object, you sent {describe_type(arguments)}"
         return (ArgumentProblem(path=(), kind="type", message=message),)
     try:
-        compiled = schemas.validator(wrapper.input_schema, wrapper.schema_digest)
+        compiled = schemas.validator(wrapper.checked_schema, wrapper.schema_digest)
     except SchemaRejected:
         return ()
     if not known_invalid and compiled.is_valid(arguments):
@@ -74,7 +74,7 @@ def check(
     except NotChecked as unchecked:
         unchecked.invalid = True
         raise
-    found = diagnose(errors, arguments, wrapper.input_schema, names)
+    found = diagnose(errors, arguments, wrapper.checked_schema, names)
     if not found:  # the value cannot be walked
         message = "the arguments do not fit the schema, are nested too deeply or hold broken characters"
         found.append(ArgumentProblem(path=(), kind="value", message=message))
