@@ -282,9 +282,7 @@ class CallPipeline:
             failed: dict[str, Any] = await invocation.after(error_result(str(error)))
             return failed
         except RpcError as error:
-            self._stats.record_failure(
-                call.wrapper, Failure(kind="protocol_error", detail=str(error.code)), call.caller
-            )
+            self._stats.record_failure(call.wrapper, Failure.of_protocol_error(error), call.caller)
             shape = self.registry.shape.of(call.wrapper.server)
             result = await invocation.after_error(error)
             if result is None:
