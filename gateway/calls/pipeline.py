@@ -18,7 +18,7 @@ from gateway.calls.check_process import CheckJob
 from gateway.calls.context import Caller
 from gateway.calls.forwarding import Forwarder, StateRefused
 from gateway.calls.prompts_and_resources import TaskIds
-from gateway.calls.results import adapt
+from gateway.calls.results import adapt, without_unfit_structure
 from gateway.calls.search_tools import SEARCH_TOOL_NAMES, SearchTools
 from gateway.calls.thorough_checks import ThoroughChecks
 from gateway.calls.unknown_tool import UnknownToolErrors
@@ -36,6 +36,7 @@ from registry.arguments.repair_report import Repair, report_repairs
 from registry.catalog.catalog import ToolWrapper
 from registry.catalog.names import ServerName
 from registry.catalog.store import Registry
+from registry.dialects.client_profiles import DIALECTS
 from registry.dialects.definitions import LoweredDefinition, map_arguments
 from registry.errors import NotChecked
 from registry.views.profile import Profile
@@ -273,6 +274,8 @@ class CallPipeline:
             if call.prepared.unchecked is not None:
                 self._stats.record_failure(call.wrapper, Failure.of_unchecked(call.prepared.unchecked), call.caller)
             result = adapt(result, server=call.wrapper.server, version=call.caller.version)
+            if DIALECTS[call.caller.view.profile.dialect].checks_results:
+                result = await without_unfit_structure(result, call.wrapper)
             if result.get("resultType") == "task":
                 result = self._task_ids.started(result, call.wrapper, call.caller.principal.name)
         except (StateRefused, HookRefusal):
