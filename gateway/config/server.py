@@ -171,7 +171,7 @@ class ServerConfig(Section):
     """Whether each worker may run its own process of this server (serve --workers)."""
     repair: Repair = "safe"
     """How far wrong arguments are repaired: off, not at all; safe, where only one reading is possible; full, also by
-    convention, and in calls that the schema accepts although their arguments would go unused."""
+    convention."""
     validation: Validation = "strict"
     """What happens to arguments that cannot be checked, because a pattern in the schema cannot be run or a check would
     take too long: strict, the call is refused; lenient, they are sent unchecked, which `/admin/failures` counts."""

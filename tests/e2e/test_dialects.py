@@ -139,9 +139,9 @@ async def test_a_caller_is_answered_in_the_names_that_it_was_shown(era: str, tmp
         by = next(name for name in shown if name.startswith("order_by"))
         top = next(iter(shown[by]["properties"]))
         generic = {"server": "up", "tool": "ask"}
-        ready = f'{{"{by}":{{}}}}'
+        ready, missing = f'{{"{by}":{{}}}}', f'{{"{by}":{{"{top}":"<integer>"}}}}'
         for name, arguments, words in (
-            ("up__ask", {}, f"Missing: {by}. Keys sent: (none). Call it like: {ready}"),
+            ("up__ask", {}, f"Missing: {by}. Keys sent: (none). Call it like: {missing}"),
             ("up__ask", {"arguments": {by: {top: "x"}}}, f"{by}.{top} is declared as integer, you sent a string"),
             ("invoke_tool", generic, f"Missing: {by}."),
             ("invoke_tool", {**generic, "arguments": {by: {}}, "x": 1}, ready),
