@@ -36,6 +36,8 @@ from gateway.upstream.session import UpstreamCall, UpstreamSession
 _SHARE: Final = 0.75
 # From this status on it may be a proxy that answers, and what it gave up waiting for may run all the same.
 _SERVER_FAILED: Final = 500
+# Bad gateway, service unavailable, gateway time-out: soon it may be another answer.
+_PASSING: Final = frozenset({502, 503, 504})
 # Looking for the secrets of a usual configuration takes a tenth of a millisecond in it; more is for a thread.
 _INLINE_BYTES: Final = 64 * 1024
 
@@ -165,9 +167,10 @@ class CallSender:
             except HttpStatusError as error:
                 # Whatever it says, it came over a connection that works.
                 self._breaker = self._breaker.succeeded()
-                if error.status < _SERVER_FAILED:
+                if error.status < _SERVER_FAILED or call.repeatable:
+                    again = " Calling this tool again is safe." if error.status in _PASSING else ""
                     raise UpstreamProtocolError(
-                        link.server, f"Server '{link.server}' answered with {error}; the call has no result."
+                        link.server, f"Server '{link.server}' answered with {error}; the call has no result.{again}"
                     ) from None
                 raise UpstreamLost(
                     link.server,
