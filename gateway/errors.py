@@ -103,7 +103,7 @@ class UpstreamTimeout(UpstreamError):
 
 
 class UpstreamLost(UpstreamError):
-    """The connection ended after the call had been sent: its outcome is unknown."""
+    """The connection ended after the call had been sent, or a server's failure came back: its outcome is unknown."""
 
 
 class UpstreamProtocolError(UpstreamError):

@@ -6,16 +6,25 @@ No arguments or results are kept, only names of parameters and kinds of failure.
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import Any, Final
 
 from cachetools import LRUCache
 
 from gateway.calls.context import Caller
-from gateway.errors import UpstreamError, UpstreamLost, UpstreamProtocolError, UpstreamTimeout, UpstreamUnavailable
+from gateway.errors import (
+    RpcError,
+    UpstreamError,
+    UpstreamLost,
+    UpstreamProtocolError,
+    UpstreamTimeout,
+    UpstreamUnavailable,
+)
 from registry.arguments.diagnosis import ArgumentProblem
 from registry.arguments.repair_report import Repair
 from registry.catalog.catalog import ToolWrapper
@@ -35,6 +44,13 @@ MAX_CLUSTERS: Final = 4_096
 MAX_COUNTED_TOOLS: Final = 20_000
 # Of each cluster; more than enough to flag it, and `total` counts on.
 _MAX_RECENT: Final = 64
+# An error says in its first sentence what kind it is; what follows may be a stack trace.
+_MAX_CLASS_CHARS: Final = 300
+_MAX_ITEMS: Final = 4
+# Names of clients are a word or two.
+_MAX_CLIENT_CHARS: Final = 64
+# What differs between two errors of one kind: quoted values, and words with a digit, as numbers and identifiers have.
+_PARTICULARS: Final = re.compile(r"'[^'\n]*'|\"[^\"\n]*\"|`[^`\n]*`|[\w.:/-]*\d[\w.:/-]*|\s+")
 _KINDS: Final[tuple[tuple[type[UpstreamError], str], ...]] = (
     (UpstreamUnavailable, "unavailable"),
     (UpstreamTimeout, "timeout"),
@@ -54,6 +70,11 @@ class Failure:
     def of(cls, error: UpstreamError) -> Failure:
         """The class of an upstream's failure."""
         return cls(kind=next((kind for known, kind in _KINDS if isinstance(error, known)), "refused_input"))
+
+    @classmethod
+    def of_protocol_error(cls, error: RpcError) -> Failure:
+        """The class of a protocol error: its code and its kind of text."""
+        return cls(kind="protocol_error", detail=f"{error.code} {_class_of(error.message)}".rstrip())
 
     @classmethod
     def of_problem(cls, problem: ArgumentProblem) -> Failure:
@@ -121,15 +142,13 @@ class CallStats:
     def record_result(self, wrapper: ToolWrapper, result: dict[str, Any], caller: Caller) -> None:
         """Record a result: a success, or an error result."""
         if result.get("isError") is True:
-            self.record_failure(wrapper, Failure(kind="error_result"), caller)
+            self.record_failure(wrapper, Failure(kind="error_result", detail=_class_of(_first_text(result))), caller)
         else:
             self._on_success(wrapper)
 
     def record_failure(self, wrapper: ToolWrapper, failure: Failure, caller: Caller) -> None:
         """Record a failure of a call in this process."""
-        # Modern callers have no session: principal and address are the best that tells them apart.
-        who = caller.session_id or f"{caller.principal.name}@{caller.peer}"
-        self._on_failure(wrapper.name, wrapper.server, wrapper.tool, failure, who)
+        self._on_failure(wrapper.name, wrapper.server, wrapper.tool, failure, caller.session_id or _name_of(caller))
 
     def add_failure(self, wrapper: str, server: str, tool: str, failure: Failure, who: str) -> None:
         """Record a failure of any process; the third of its class from a second session is logged, once a day."""
@@ -187,6 +206,30 @@ class CallStats:
             {"wrapper": name, "calls": counter["calls"], "repairs": {k: n for k, n in counter.items() if k != "calls"}}
             for name, counter in sorted(self._repairs.items())
         ]
+
+
+def _name_of(caller: Caller) -> str:
+    """Return what tells a caller without a session from others, over however many connections it calls.
+
+    That is the principal, the host, and how the client introduces itself; a port is of a single connection.
+    """
+    client = caller.client_info.get("name") if isinstance(caller.client_info, dict) else None
+    named = f"/{client[:_MAX_CLIENT_CHARS]}" if isinstance(client, str) else ""
+    return f"{caller.principal.name}@{caller.peer.rpartition(':')[0] or caller.peer}{named}"
+
+
+def _first_text(result: dict[str, Any]) -> str:
+    content = result.get("content")
+    texts = (
+        (item.get("text") for item in content[:_MAX_ITEMS] if isinstance(item, dict)) if type(content) is list else ()
+    )
+    return next((text for text in texts if isinstance(text, str)), "")
+
+
+def _class_of(text: str) -> str:
+    """Return a short word for texts that say the same of different things; of the text itself nothing is kept."""
+    plain = _PARTICULARS.sub("", text[:_MAX_CLASS_CHARS]).casefold()
+    return f"text {sha256(plain.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}" if plain.strip() else ""
 
 
 def _recent(cluster: _FailureCluster, now_s: float) -> list[tuple[float, str]]:

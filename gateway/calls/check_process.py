@@ -78,7 +78,7 @@ class CheckJob:
             wrapper=wrapper.name,
             server=wrapper.server,
             tool=wrapper.tool,
-            schema=wrapper.input_schema,
+            schema=wrapper.checked_schema,
             schema_digest=wrapper.schema_digest,
             arguments=arguments,
             level=level,

@@ -35,7 +35,8 @@ class Caller:
         ask: Sends it a request of the upstream's; None where it cannot be asked.
         found: Takes the names of tools that a search found; None where lists must not depend on earlier requests.
         trace: Its trace context, as HTTP headers.
-        peer: The address of the other end of its connection.
+        peer: The address of the other end of its connection, with its port.
+        client_info: How it introduces itself, in versions without a handshake.
     """
 
     principal: Principal
@@ -56,6 +57,7 @@ class Caller:
     found: Callable[[list[str]], None] | None = None
     trace: Mapping[str, str] = field(default_factory=dict)
     peer: str = ""
+    client_info: object = None
 
     @property
     def modern(self) -> bool:

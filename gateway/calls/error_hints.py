@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any, Final
 
 from gateway.errors import INVALID_PARAMS, UPSTREAM_ERROR_KEY
@@ -23,8 +24,8 @@ from registry.arguments.diagnosis import ArgumentProblem, NameSuggester, describ
 from registry.arguments.problems import CallRoute
 from registry.catalog.catalog import ToolWrapper
 from registry.dialects.definitions import LoweredDefinition
-from registry.schema.display_text import excerpt
-from registry.schema.json_paths import MAX_SHOWN_KEY, declared_properties
+from registry.schema.display_text import excerpt, listed
+from registry.schema.json_paths import MAX_SHOWN_KEY, JsonPath, declared_properties
 
 # A body that is an error although its result is not: error objects are short, and every good result is looked at.
 MAX_BODY_CHARS: Final = 4_096
@@ -56,7 +57,7 @@ _NOUN_WORDS: Final = (
 )
 _FILLER_WORDS: Final = (
     "a an the and or for of value values following required positional keyword keyword-only named request "
-    "query json 1 2 3 4 5"
+    "query json including includes include 1 2 3 4 5"
 )
 _NOUNS: Final = frozenset(_NOUN_WORDS.split())
 _FILLERS: Final = _NOUNS | frozenset(_FILLER_WORDS.split())
@@ -75,6 +76,21 @@ _SAYS_MISSING = re.compile(
     r"|invalid\sinput:\sexpected\s\w{1,20},\sreceived\sundefined)",
     re.IGNORECASE,
 )
+# ASP.NET and Laravel put a label there: `The Start Date field is required.`
+_LABEL = re.compile(r"\bThe ([A-Za-z][\w .-]{0,60}?) field is required\b")
+# What is said of a person or a thing, and not of a parameter: `user is required to log in`, `user is missing a role`.
+_SAYS_OTHER = re.compile(
+    r"\s(?:is|are|was|were)\s(?:required\sto\s|missing\s(?!(?:in|from|or|and|but|for|on|at|when|if)\b)\w)",
+    re.IGNORECASE,
+)
+# Names that a complaint may be about although the schema has none of them: quoted, alone in a line, or spelt as names
+# of parameters are.
+_MAY_BE_NAME = re.compile(
+    r"['\"`‘“]([A-Za-z_]\w{0,63})['\"`’”]|^[ \t]{0,4}([A-Za-z_]\w{0,63})[ \t]{0,4}$"
+    r"|\b([a-z]{1,32}(?:_[a-z0-9]{1,32}){1,4}|[a-z]{1,32}[A-Z][A-Za-z0-9]{0,32})\b",
+    re.MULTILINE,
+)
+_MAX_STRANGERS: Final = 20
 _ENDS_NAME = re.compile(r"\s{0,2}(?:$|[\n.,;:!?)\]])")
 _CSHARP = re.compile(r"(?:null|empty|missing|required)[^()]{0,40}(?:\(parameter |parameter name: )$", re.IGNORECASE)
 _AT_PLACE = re.compile(
@@ -104,11 +120,14 @@ class Complaint:
         missing: Declared parameters that it misses, and that were not sent.
         disputed: Declared parameters that it misses although they were sent.
         unknown: Keys that were sent and that neither it nor the schema knows.
+        undeclared: Whether it misses what the schema does not have: the tool has changed, or its schema is wrong. A
+            complaint of this alone is none that a hint could be added to.
     """
 
     missing: tuple[str, ...] = ()
     disputed: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
+    undeclared: bool = False
 
     def __bool__(self) -> bool:
         return bool(self.missing or self.disputed or self.unknown)
@@ -118,7 +137,7 @@ class Complaint:
         missing, disputed, unknown = (
             tuple(names.get(name, name) for name in found) for found in (self.missing, self.disputed, self.unknown)
         )
-        return Complaint(missing=missing, disputed=disputed, unknown=unknown)
+        return replace(self, missing=missing, disputed=disputed, unknown=unknown)
 
 
 def with_hint(
@@ -128,6 +147,7 @@ def with_hint(
     *,
     via: CallRoute = "wrapper",
     lowered: LoweredDefinition | None = None,
+    on_undeclared: Callable[[str], None] = lambda server: None,
 ) -> dict[str, Any]:
     """Return a result with a hint added as its last text, or the same object if there is nothing to add.
 
@@ -141,6 +161,7 @@ def with_hint(
         via: The route by which the call came.
         lowered: How the caller was shown the tool, if not as it is. The complaint has the upstream's names, the hint
             those that the caller knows.
+        on_undeclared: Called with the server where it misses a parameter that the schema does not declare.
     """
     content = result.get("content")
     if not isinstance(content, list):
@@ -156,6 +177,8 @@ def with_hint(
         message = "\n".join(_complaints_in(texts))
         complaint = find_complaint(message, wrapper, arguments, slips=False) if message else Complaint()
         wanted = False
+    if complaint.undeclared:
+        on_undeclared(wrapper.server)
     if not complaint and not wanted:
         return result
     if lowered is not None:
@@ -164,8 +187,9 @@ def with_hint(
             complaint.renamed(lowered.shown_names),
             problems.rename_members(arguments, lowered.shown_names),
         )
-    call = problems.example_call(wrapper, via, as_text=lowered is not None and lowered.null_means_omitted)
-    return {**result, "content": [*content, {"type": "text", "text": _hint(complaint, wrapper, arguments, call)}]}
+    as_text = lowered is not None and lowered.null_means_omitted
+    hint = _hint(complaint, wrapper, arguments, via, as_text=as_text)
+    return {**result, "content": [*content, {"type": "text", "text": hint}]}
 
 
 def find_complaint(text: str, wrapper: ToolWrapper, arguments: dict[str, Any], *, slips: bool = True) -> Complaint:
@@ -181,20 +205,34 @@ def find_complaint(text: str, wrapper: ToolWrapper, arguments: dict[str, Any], *
     text = text[:_MAX_READ_CHARS]
     names = declared_properties(wrapper.input_schema, wrapper.input_schema)
     known = [name for name in list(names)[:_MAX_NAMES] if name and name in text]
-    prose, listed = _issues(text)
-    found = [name for name in known if name in listed or _says_missing(prose, name, known)]
+    prose, reported = _issues(text)
+    labels = {normalized_parameter(label[1]) for label in islice(_LABEL.finditer(prose), _MAX_OCCURRENCES)}
+    found = [
+        name
+        for name in (list(names)[:_MAX_NAMES] if labels else known)
+        if name in reported or normalized_parameter(name) in labels or _says_missing(prose, name, known)
+    ]
     stray = [key for key in list(arguments)[:_MAX_SENT] if key and key not in names]
     rejects = bool(stray) and _SAYS_UNKNOWN.search(text) is not None
     spellings = {normalized_parameter(name) for name in names if name not in arguments} if stray and slips else set()
     return Complaint(
         missing=tuple(name for name in found if name not in arguments),
         disputed=tuple(name for name in found if name in arguments),
+        undeclared=not found and _misses_others(prose, reported, names),
         unknown=tuple(
             key
             for key in stray
             if normalized_parameter(key) in spellings or (rejects and next(_occurrences(text, key), None))
         ),
     )
+
+
+def _misses_others(text: str, reported: set[str], names: Collection[str]) -> bool:
+    """Return whether something is said to be missing that is no declared name."""
+    if any(name not in names for name in reported):
+        return True
+    strangers = {name for match in _MAY_BE_NAME.finditer(text) for name in match.groups() if name and name not in names}
+    return any(_says_missing(text, name, names) for name in islice(strangers, _MAX_STRANGERS))
 
 
 def _protocol_error(result: dict[str, Any]) -> tuple[int | None, str]:
@@ -249,6 +287,8 @@ def _says_missing(text: str, name: str, names: Collection[str]) -> bool:
         quoted = begin > 0 and end < len(text) and text[begin - 1] in _QUOTES and text[end] in _QUOTES
         before = text[max(0, begin - quoted - _WINDOW_CHARS) : begin - quoted]
         after = text[end + quoted : end + quoted + _WINDOW_CHARS]
+        if not quoted and _SAYS_OTHER.match(after):
+            continue
         if _SAYS_MISSING.match(after) or _CSHARP.search(before) or _AT_PLACE.search(before):
             return True
         if _announced(before, names, quoted) and (quoted or _ENDS_NAME.match(after)):
@@ -300,7 +340,9 @@ def _issues(text: str) -> tuple[str, set[str]]:
     return "\n".join(sentences), missing
 
 
-def _hint(complaint: Complaint, wrapper: ToolWrapper, arguments: dict[str, Any], call: str) -> str:
+def _hint(
+    complaint: Complaint, wrapper: ToolWrapper, arguments: dict[str, Any], via: CallRoute, *, as_text: bool
+) -> str:
     sentences = ["Added by the gateway:"]
     if complaint.missing:
         sentences.append(f"Missing: {_names(complaint.missing)}.")
@@ -310,11 +352,17 @@ def _hint(complaint: Complaint, wrapper: ToolWrapper, arguments: dict[str, Any],
     ]
     absent = [name for name in declared_properties(wrapper.input_schema, wrapper.input_schema) if name not in arguments]
     names_near = NameSuggester()
+    # The schema may not require what is missing: the call that is shown must not be the one that failed.
+    shown: list[JsonPath] = [(name,) for name in (*complaint.missing, *complaint.disputed)]
     for key in complaint.unknown[:_MAX_SENTENCES]:
         near = names_near.suggest(key, absent)
+        shown += [(near,)] if near is not None else []
         hint = f"; did you mean {near}?" if near is not None else "."
         sentences.append(f"{excerpt(key, MAX_SHOWN_KEY)} is not a parameter{hint}")
     sentences.append(f"Keys sent: {_names(tuple(arguments)) or '(none)'}.")
+    # Where it does not say what is wrong, no argument is known to be right.
+    sent = arguments if shown else None
+    call = problems.example_call(wrapper, via, as_text=as_text, shown=shown, sent=sent)
     sentences.append(f"Call it like: {call}")
     text = " ".join(sentences)
     named = [ArgumentProblem(path=(name,), kind="missing", message="") for name in complaint.missing]
@@ -325,5 +373,4 @@ def _hint(complaint: Complaint, wrapper: ToolWrapper, arguments: dict[str, Any],
 
 
 def _names(names: tuple[str, ...]) -> str:
-    shown = ", ".join(excerpt(name, MAX_SHOWN_KEY) for name in names[:_MAX_LISTED])
-    return shown + (f" and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else "")
+    return listed([excerpt(name, MAX_SHOWN_KEY) for name in names], _MAX_LISTED)

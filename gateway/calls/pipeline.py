@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field, replace
@@ -10,13 +11,14 @@ from functools import partial
 from typing import Any, Final
 
 from gateway.calls import error_hints
+from gateway.calls.builtin_arguments import repair_builtin
 from gateway.calls.builtin_tools import INVOKE_TOOL, parse_text_arguments
 from gateway.calls.call_stats import CallStats, Failure
 from gateway.calls.check_process import CheckJob
 from gateway.calls.context import Caller
 from gateway.calls.forwarding import Forwarder, StateRefused
 from gateway.calls.prompts_and_resources import TaskIds
-from gateway.calls.results import adapt
+from gateway.calls.results import adapt, without_unfit_structure
 from gateway.calls.search_tools import SEARCH_TOOL_NAMES, SearchTools
 from gateway.calls.thorough_checks import ThoroughChecks
 from gateway.calls.unknown_tool import UnknownToolErrors
@@ -34,11 +36,15 @@ from registry.arguments.repair_report import Repair, report_repairs
 from registry.catalog.catalog import ToolWrapper
 from registry.catalog.names import ServerName
 from registry.catalog.store import Registry
+from registry.dialects.client_profiles import DIALECTS
 from registry.dialects.definitions import LoweredDefinition, map_arguments
 from registry.errors import NotChecked
 from registry.views.profile import Profile
 
 log = logging.getLogger(__name__)
+
+# A server that always misses something its schema does not have costs a listing in this time, whoever calls it.
+_LIST_AGAIN_S: Final = 30.0
 
 REPAIRS_KEY: Final = "typegate/repairs"
 """The member of a result's `_meta` that lists how arguments were repaired."""
@@ -183,6 +189,7 @@ class CallPipeline:
         self._search_tools = search_tools
         self._hooks = hooks
         self.thorough_checks = thorough_checks
+        self._listed_again_s: dict[str, float] = {}  # one for each configured server
 
     async def call(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
         """Answer one `tools/call`.
@@ -214,7 +221,10 @@ class CallPipeline:
                 return self._unknown_tool.for_address(view, target, arguments)
             wrapper, arguments, repairs = target.wrapper, target.arguments, target.repairs
         elif view.defers and name in SEARCH_TOOL_NAMES:
-            return await self._search_tools.call(name, arguments, caller)
+            if view.profile.repair != "off":
+                arguments, repairs = repair_builtin(name, arguments)
+            answer = await self._search_tools.call(name, arguments, caller)
+            return with_meta(answer, REPAIRS_KEY, report_repairs(repairs)) if repairs else answer
         else:
             found = view.catalog.get(name) or await self._unknown_tool.wait_for(view, name)
             if found is None:
@@ -264,6 +274,8 @@ class CallPipeline:
             if call.prepared.unchecked is not None:
                 self._stats.record_failure(call.wrapper, Failure.of_unchecked(call.prepared.unchecked), call.caller)
             result = adapt(result, server=call.wrapper.server, version=call.caller.version)
+            if DIALECTS[call.caller.view.profile.dialect].checks_results:
+                result = await without_unfit_structure(result, call.wrapper)
             if result.get("resultType") == "task":
                 result = self._task_ids.started(result, call.wrapper, call.caller.principal.name)
         except (StateRefused, HookRefusal):
@@ -273,9 +285,7 @@ class CallPipeline:
             failed: dict[str, Any] = await invocation.after(error_result(str(error)))
             return failed
         except RpcError as error:
-            self._stats.record_failure(
-                call.wrapper, Failure(kind="protocol_error", detail=str(error.code)), call.caller
-            )
+            self._stats.record_failure(call.wrapper, Failure.of_protocol_error(error), call.caller)
             shape = self.registry.shape.of(call.wrapper.server)
             result = await invocation.after_error(error)
             if result is None:
@@ -284,7 +294,14 @@ class CallPipeline:
             if invocation.answer is None:  # a hook's answer says nothing about the upstream
                 self._stats.record_result(call.wrapper, result, call.caller)
         lowered = call.caller.view.lowered(call.wrapper)
-        result = error_hints.with_hint(result, call.wrapper, call.prepared.arguments, via=call.via, lowered=lowered)
+        result = error_hints.with_hint(
+            result,
+            call.wrapper,
+            call.prepared.arguments,
+            via=call.via,
+            lowered=lowered,
+            on_undeclared=self._list_again,
+        )
         return self._with_repairs(result, call, lowered)
 
     async def _resolve_again(self, call: _ToolCall, link: UpstreamLink) -> dict[str, Any] | None:
@@ -319,6 +336,13 @@ class CallPipeline:
             self._stats.record_failure(wrapper, Failure.of_problem(problem), call.caller)
         names = {**(entry.lowered.shown_names if entry is not None else {}), **lowered.shown_names}
         return error_result(text + self._unknown_tool.renamed_parameters(wrapper, prepared.understood, names))
+
+    def _list_again(self, server: str) -> None:
+        """Have a server listed again that misses what its listing does not have; not at every such complaint."""
+        now_s, link = time.monotonic(), self._links.get(server)
+        if link is not None and now_s - self._listed_again_s.get(server, -math.inf) >= _LIST_AGAIN_S:
+            self._listed_again_s[server] = now_s
+            link.refresh()
 
     def _with_repairs(self, result: dict[str, Any], call: _ToolCall, lowered: LoweredDefinition) -> dict[str, Any]:
         """Add to a result how its call was repaired."""

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
+
+import anyio.to_thread
 
 from gateway import wire
 from gateway.errors import UpstreamProtocolError, error_result
-from gateway.protocol import MODERN_VERSIONS, SERVER_INFO_KEY
+from gateway.protocol import MODERN_VERSIONS, SERVER_INFO_KEY, with_meta
+from registry.catalog.catalog import ToolWrapper
+from registry.errors import NotChecked, SchemaRejected
 from registry.intake.prompts_and_resources import is_own_uri
+from registry.schema import schemas
+from registry.schema.json_paths import format_path
 from registry.schema.json_values import map_items
 
 # From the changelogs of the protocol versions; they compare as text.
@@ -16,6 +22,11 @@ _LINKS_SINCE = "2025-06-18"
 _AUDIO_SINCE = "2025-03-26"
 # Members of results that versions with a handshake do not know.
 _MODERN_ONLY = ("resultType", "ttlMs", "cacheScope")
+
+LEFT_OUT_KEY: Final = "typegate/leftOut"
+"""The member of a result's `_meta` that says what of it was left out, and why."""
+# What a host shows to a model is far smaller; reading more than this takes longer than a caller should wait for it.
+_MAX_CHECKED_BYTES: Final = 1 << 20
 
 _LEFT_OUT = {"type": "text", "text": "[left out by the gateway: a resource in the gateway's own scheme is no server's]"}
 
@@ -57,6 +68,46 @@ def adapt(answer: Any, *, server: str, version: str) -> dict[str, Any]:
     if version < _LINKS_SINCE:
         result["content"] = [_older_item(item, version) for item in result["content"]]
     return result
+
+
+async def without_unfit_structure(result: dict[str, Any], wrapper: ToolWrapper) -> dict[str, Any]:
+    """Return a result without `structuredContent` that breaks the tool's `outputSchema`; `_meta` says so.
+
+    Its text says the same. For callers that check results themselves: they would show an error in place of all of it.
+
+    Raises:
+        UpstreamProtocolError: It is nested too deeply.
+    """
+    schema = wrapper.definition.get("outputSchema")
+    if "structuredContent" not in result or result.get("isError") is True or not isinstance(schema, dict):
+        return result
+    if _size(result["structuredContent"]) > _MAX_CHECKED_BYTES:
+        return result
+    # In a thread: the first time the schema is compiled, and neither it nor the result is of our making.
+    reason = await anyio.to_thread.run_sync(_misfit, result["structuredContent"], schema, wrapper)
+    if reason is None:
+        return result
+    kept = {name: value for name, value in whole(result, wrapper.server).items() if name != "structuredContent"}
+    return with_meta(kept, LEFT_OUT_KEY, {"structuredContent": f"it breaks the tool's outputSchema: {reason}"})
+
+
+def _misfit(content: Any, schema: dict[str, Any], wrapper: ToolWrapper) -> str | None:
+    """Return where content breaks a schema; None if it does not, or if that cannot be told within bounds."""
+    value = whole({"value": content}, wrapper.server)["value"]
+    try:
+        # The digest of a definition is one of its output schema too.
+        validator = schemas.validator(schema, f"{wrapper.digest}/output")
+        if validator.is_valid(value):
+            return None
+        errors = validator.errors(value, 1)
+    except (SchemaRejected, NotChecked):
+        return None
+    where = [format_path((*error.instance_path,)) if error.instance_path else "the whole" for error in errors]
+    return f"{where[0]} ({errors[0].kind.name})" if errors else "somewhere"
+
+
+def _size(value: Any) -> int:
+    return len(value.text) if type(value) is wire.Unparsed else 0
 
 
 def adapt_other(answer: Any, *, server: str, version: str) -> dict[str, Any]:

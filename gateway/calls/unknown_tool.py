@@ -12,15 +12,18 @@ from registry.arguments import problems
 from registry.arguments.invoke_tool import UnresolvedCall
 from registry.catalog.catalog import ToolWrapper
 from registry.catalog.drift import Drift
-from registry.catalog.names import NAME_SEPARATOR, ServerName, normalized_name
+from registry.catalog.names import NAME_SEPARATOR, ServerName, ToolName, WrapperName, normalized_name
 from registry.catalog.shape import ServerShape
 from registry.catalog.store import Registry
+from registry.schema.display_text import listed
 from registry.views.view import View
 
 # Suggestions for a misspelt name: a model picks among three; more would be the list that it already has.
 _MAX_SUGGESTIONS: Final = 3
 # Tools named for a server that has none of a similar name; beyond that a list request is the better answer.
 _MAX_LISTED: Final = 20
+# A configuration of more servers is rare, and their aliases are short.
+_MAX_SERVERS: Final = 50
 # Below the 0.6 of difflib: the candidates are the tools of the one server that was named.
 _MIN_SIMILARITY: Final = 0.5
 
@@ -75,6 +78,12 @@ class UnknownToolErrors:
             return self._no_such_tool(view, alias, tool)
         if found and (gone := self._removed_server(view, alias, tool)) is not None:
             return gone
+        owners = _owners(view, name)
+        if owners:
+            # An error result: a model can act on it, and hosts hide protocol errors from models.
+            return error_result(
+                f"Not called: '{name[:MAX_QUOTED_CHARS]}' is the name of a tool without its server. {_named(owners)}"
+            )
         near = difflib.get_close_matches(name, [wrapper.name for wrapper in view.catalog.wrappers], n=_MAX_SUGGESTIONS)
         hint = f"; did you mean {', '.join(near)}?" if near else ""
         raise RpcError(INVALID_PARAMS, f"Unknown tool: {name[:MAX_QUOTED_CHARS]}{hint}")
@@ -82,7 +91,8 @@ class UnknownToolErrors:
     def for_address(self, view: View, call: UnresolvedCall, sent: object) -> dict[str, Any]:
         """Answer a call of `invoke_tool` that reaches no tool."""
         if call.server is None or call.tool is None or call.wrapper is not None:
-            known = f" {_servers(view)}" if "server" in call.faults else ""
+            owners = _owners(view, call.tool) if call.server is None and call.tool else []
+            known = f" {_named(owners)}" if owners else f" {_servers(view)}" if "server" in call.faults else ""
             lowered = view.lowered(call.wrapper) if call.wrapper is not None else None
             return error_result(problems.explain_unresolved(call, sent, lowered) + known)
         if call.known_server:
@@ -127,8 +137,7 @@ class UnknownToolErrors:
     def _no_such_tool(self, view: View, server: str, tool: str) -> dict[str, Any]:
         link, catalog = self._links[server], view.catalog
         if server not in catalog.servers and link.session is None:
-            reason = f" ({link.last_error})" if link.last_error else ""
-            return error_result(f"Not called: server '{server}' is not reachable right now{reason}. Try again.")
+            return error_result(link.not_reachable())
         # Callers may put the wrapper's name where `invoke_tool` wants the tool's.
         removed = self.drift.removed(tool) or self.drift.removed(f"{server}{NAME_SEPARATOR}{tool}")
         shape = self._registry.shape.of(ServerName(server))
@@ -141,11 +150,48 @@ class UnknownToolErrors:
         wrappers = catalog.wrappers_of(server)
         names = {normalized_name(wrapper.tool): wrapper.name for wrapper in wrappers}
         near = difflib.get_close_matches(normalized_name(tool), list(names), n=_MAX_SUGGESTIONS, cutoff=_MIN_SIMILARITY)
-        listed = [names[key] for key in near] or [wrapper.name for wrapper in wrappers[:_MAX_LISTED]]
+        if (held := self._held_back(view, server, tool)) is not None:
+            return held
+        known_names = [names[key] for key in near] or [wrapper.name for wrapper in wrappers]
         what = "Near" if near else "It has"
-        named = f"{what}: {', '.join(listed) or 'no tools'}."
+        named = f"{what}: {listed(known_names, _MAX_LISTED) or 'no tools'}."
         return error_result(f"Not called: server '{server}' has no tool '{tool[:MAX_QUOTED_CHARS]}'. {named}")
+
+    def _held_back(self, view: View, server: str, tool: str) -> dict[str, Any] | None:
+        """Answer for a tool that is quarantined; None if it is not, or not for this caller."""
+        shape = self._registry.shape.of(ServerName(server))
+        for owner, issue in view.catalog.quarantined:
+            if owner != server or issue.kind != "tools" or not shape.exposes(issue.tool):
+                continue
+            name = f"{server}{NAME_SEPARATOR}{issue.tool}"
+            if normalized_name(tool) not in (normalized_name(issue.tool), normalized_name(name)):
+                continue
+            unlisted = ToolWrapper(
+                name=WrapperName(name), server=ServerName(server), tool=ToolName(issue.tool), epoch=0,
+                definition={}, digest="", schema_digest="",
+            )  # fmt: skip
+            if view.profile.permits(unlisted, shape):
+                return error_result(
+                    f"Not called: the tool '{issue.tool}' of server '{server}' is held back by the gateway, because "
+                    f"its definition cannot be used: {issue.detail.rstrip('.')}. Calling it again will not help; the "
+                    "other tools of this server work."
+                )
+        return None
+
+
+def _owners(view: View, tool: str) -> list[ToolWrapper]:
+    """Return the tools of this name, of whichever server."""
+    plain = normalized_name(tool) if len(tool) <= MAX_QUOTED_CHARS else ""
+    return [wrapper for wrapper in view.catalog.wrappers if normalized_name(wrapper.tool) == plain] if plain else []
+
+
+def _named(owners: list[ToolWrapper]) -> str:
+    servers, names = [wrapper.server for wrapper in owners], [wrapper.name for wrapper in owners]
+    return (
+        f"It is a tool of {listed(servers, _MAX_LISTED)}. Call {listed(names, _MAX_LISTED)}, or invoke_tool with "
+        "`server` and `tool`."
+    )
 
 
 def _servers(view: View) -> str:
-    return f"Servers: {', '.join(sorted(view.servers)) or 'none'}."
+    return f"Servers: {listed(sorted(view.servers), _MAX_SERVERS) or 'none'}."

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from gateway.config.model import Config, GroupConfig, ProfileConfig
-from gateway.config.server import Prefix, ServerConfig, ToolConfig
+from gateway.config.server import Documentation, Prefix, ServerConfig, ToolConfig
 from registry.catalog.filters import NameFilter
 from registry.catalog.names import ToolName
 from registry.catalog.notes import Note
@@ -51,7 +51,11 @@ def shape_of(config: ServerConfig, prefix: Prefix, notes: Mapping[str, tuple[Not
         validation=config.validation,
         defaults=config.defaults,
         # Only tools with documentation: an empty override would cost every listing a merge.
-        overrides={tool: _override(entry) for tool, entry in tools.items() if entry.arguments or entry.description},
+        overrides={
+            tool: _override(entry, config.documentation)
+            for tool, entry in tools.items()
+            if entry.arguments or entry.description
+        },
     )
 
 
@@ -97,8 +101,8 @@ def _patterns(patterns: list[str] | None) -> tuple[str, ...] | None:
     return None if patterns is None else tuple(patterns)
 
 
-def _override(config: ToolConfig) -> ToolOverride:
-    """The overrides of one tool. Invalid arguments disable only their own documentation."""
+def _override(config: ToolConfig, documentation: Documentation) -> ToolOverride:
+    """The overrides of one tool of a server that says what arguments are. Invalid ones disable only themselves."""
     # Not an error of the whole file: one misspelt argument must not keep the gateway from starting.
     try:
         arguments, rejected = parse_arguments(config.arguments), None
@@ -107,6 +111,7 @@ def _override(config: ToolConfig) -> ToolOverride:
     return ToolOverride(
         arguments=arguments,
         replace=config.mode == "replace",
+        hint=(config.documentation or documentation) == "hint",
         description=config.description,
         rejected=rejected,
     )

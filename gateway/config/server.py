@@ -22,6 +22,7 @@ from gateway.secrets import secrets_in
 Prefix = Literal["always", "none"]
 Repair = Literal["off", "safe", "full"]
 Validation = Literal["strict", "lenient"]
+Documentation = Literal["schema", "hint"]
 
 
 class HostKeys(BaseModel):
@@ -62,6 +63,8 @@ class ToolConfig(Section):
     """Annotations to add where the upstream gives none."""
     repair: Repair | None = None
     """How far wrong arguments of this tool are repaired; by default as for its server."""
+    documentation: Documentation | None = None
+    """What the `arguments` of this tool are; by default as for its server."""
     mode: Literal["replace"] | None = None
     """replace: `arguments` replace the upstream's schema. By default they only fill what it leaves undocumented."""
 
@@ -125,7 +128,7 @@ class ServerConfig(Section):
     connection: ClassVar[tuple[str, ...]] = ("connect_timeout", "elicitation")
     in_place: ClassVar[tuple[str, ...]] = (
         *("call_timeout", "max_concurrency", "tags", "prefix", "allow", "deny", "defaults", "supplement", "siblings"),
-        *("display_name", "priority", "copies", "repair", "validation", "tools"),
+        *("display_name", "priority", "copies", "repair", "validation", "documentation", "tools"),
     )
 
     # Values that may hold credentials are kept out of every repr, here and in each type.
@@ -168,10 +171,13 @@ class ServerConfig(Section):
     """Whether each worker may run its own process of this server (serve --workers)."""
     repair: Repair = "safe"
     """How far wrong arguments are repaired: off, not at all; safe, where only one reading is possible; full, also by
-    convention, and in calls that the schema accepts although their arguments would go unused."""
+    convention."""
     validation: Validation = "strict"
     """What happens to arguments that cannot be checked, because a pattern in the schema cannot be run or a check would
     take too long: strict, the call is refused; lenient, they are sent unchecked, which `/admin/failures` counts."""
+    documentation: Documentation = "schema"
+    """What the `arguments` of tools are: schema, calls are checked against them; hint, they are shown and never
+    enforced, and the upstream judges."""
     tools: dict[str, ToolConfig] = Field(default_factory=dict)
     """Overrides and documentation of single tools, by the upstream's names of them."""
 

@@ -35,6 +35,7 @@ from gateway.errors import (
 from gateway.jsonrpc import RequestId
 from gateway.protocol import (
     CAPABILITIES_KEY,
+    CLIENT_INFO_KEY,
     HANDSHAKE_VERSIONS,
     LOG_LEVEL_KEY,
     LOG_LEVELS,
@@ -345,6 +346,7 @@ class McpServer:
             on_log=on_log,
             trace=request.trace,
             peer=request.peer,
+            client_info=meta.get(CLIENT_INFO_KEY),
         )
 
     def _set_level(self, session: Session, params: dict[str, Any]) -> bytes:

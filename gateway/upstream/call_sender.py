@@ -34,6 +34,10 @@ from gateway.upstream.session import UpstreamCall, UpstreamSession
 
 # What one of several callers may take of an upstream's places: so many slow calls leave room for everybody else's.
 _SHARE: Final = 0.75
+# From this status on it may be a proxy that answers, and what it gave up waiting for may run all the same.
+_SERVER_FAILED: Final = 500
+# Bad gateway, service unavailable, gateway time-out: soon it may be another answer.
+_PASSING: Final = frozenset({502, 503, 504})
 # Looking for the secrets of a usual configuration takes a tenth of a millisecond in it; more is for a thread.
 _INLINE_BYTES: Final = 64 * 1024
 
@@ -163,8 +167,15 @@ class CallSender:
             except HttpStatusError as error:
                 # Whatever it says, it came over a connection that works.
                 self._breaker = self._breaker.succeeded()
-                raise UpstreamProtocolError(
-                    link.server, f"Server '{link.server}' answered with {error}; the call has no result."
+                if error.status < _SERVER_FAILED or call.repeatable:
+                    again = " Calling this tool again is safe." if error.status in _PASSING else ""
+                    raise UpstreamProtocolError(
+                        link.server, f"Server '{link.server}' answered with {error}; the call has no result.{again}"
+                    ) from None
+                raise UpstreamLost(
+                    link.server,
+                    f"Server '{link.server}' answered with {error} after the call was sent; the call has no result. "
+                    "Its outcome is unknown, and it was not repeated. Check before you call again.",
                 ) from None
             except RpcError as error:
                 # Any answer, an error too, shows that the connection works.

@@ -49,6 +49,8 @@ WAIT_READY_S: Final = 10.0
 # After this many failures in a row it is not expected to be, and callers get their error soon.
 _FAILING_AFTER: Final = 3
 WAIT_FAILING_S: Final = 2.0
+# Our credentials or the URL are wrong: unauthorized, forbidden, not found, no such method, gone.
+_REFUSALS: Final = frozenset({401, 403, 404, 405, 410})
 # Servers announce each of a row of changes: what comes within this time is listed once.
 _BURST_S: Final = 0.05
 # How often the end of the calls in flight is looked for; a signal would cost every call something.
@@ -136,6 +138,7 @@ class UpstreamLink:
         self._stale_kinds: set[ListKind] = set()
         self._stale = anyio.Event()
         self._failures = 0
+        self._refused = False
 
     @property
     def session(self) -> UpstreamSession | None:
@@ -174,6 +177,7 @@ class UpstreamLink:
                 except Exception as error:  # boundary: no upstream may end its owner task
                     cause = innermost(error)
                     refused = isinstance(cause, ConnectionLost)
+                    self._refused = isinstance(cause, HttpStatusError) and cause.status in _REFUSALS
                     self.handshake_refused = not self._lists and self.epoch == 0 and isinstance(cause, RpcError)
                     if isinstance(cause, GatewayError):
                         self.last_error = str(cause)
@@ -227,11 +231,15 @@ class UpstreamLink:
             while not isinstance(state := self.state, Ready):
                 await self._ready.wait()
             return state
+        raise UpstreamUnavailable(self.server, self.not_reachable())
+
+    def not_reachable(self) -> str:
+        """What to say of a call that waited for a connection, or would have to."""
         reason = f" ({self.last_error})" if self.last_error else ""
-        raise UpstreamUnavailable(
-            self.server,
-            f"Not called: server '{self.server}' is not reachable right now{reason}. Nothing was sent; try again.",
-        )
+        # What was refused, or failed again and again, is not mended by whoever calls.
+        lasting = self._refused or self._failures >= _FAILING_AFTER
+        advice = "its operator has to look at it, so trying again at once will not help" if lasting else "try again"
+        return f"Not called: server '{self.server}' is not reachable right now{reason}. Nothing was sent; {advice}."
 
     def call(self, call: UpstreamCall) -> Coroutine[Any, Any, Any]:
         """Send one request and return the raw result.
@@ -309,6 +317,7 @@ class UpstreamLink:
     def _enter_ready(self, connection: Ready) -> None:
         self.state = connection
         self.last_error = None
+        self._refused = False
         self._sender.reconnected()
         self._ready.set()
         self.tried.set()

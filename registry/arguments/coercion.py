@@ -17,6 +17,8 @@ _INTEGER = re.compile(r"-?(?:0|[1-9][0-9]{0,300})")
 _IGNORED_IN_NAMES = str.maketrans("", "", "-_ .")
 # A text with one of these may hold several items.
 _ITEM_SEPARATORS = (",", ";", "\n")
+# What programs and models write for no value at all; as an item of a list it would be one nobody meant.
+_NO_VALUE: Final = frozenset({"null", "none", "nil", "undefined", "nan", "n/a"})
 # How often a text may have been serialized; models do it once or twice.
 _MAX_SERIALIZED: Final = 2
 # Enumerations longer than this are not searched for another case: indexing one takes some milliseconds.
@@ -29,9 +31,11 @@ def normalized_parameter(name: str) -> str:
 
 
 def parse_json_exactly(text: str) -> Any:
-    """Return the value of a JSON text, or MISSING if it is invalid or a number would be rounded."""
+    """Return the value of a JSON text, or MISSING if it is invalid, a number would be rounded, or a key is repeated."""
     try:
-        return json.loads(text, parse_constant=_reject_constant, parse_float=_exact_float)
+        return json.loads(
+            text, parse_constant=_reject_constant, parse_float=_exact_float, object_pairs_hook=_distinct_members
+        )
     except (ValueError, RecursionError):
         return MISSING
 
@@ -63,7 +67,7 @@ def coerce_text(text: str, types: Collection[str], *, rounded: bool = False) -> 
     plain = text.strip()
     if "boolean" in types and plain.casefold() in ("true", "false"):
         return plain.casefold() == "true"
-    if "null" in types and plain == "null":
+    if "null" in types and plain in ("null", "None"):
         return None
     if "integer" in types and _INTEGER.fullmatch(plain):
         return int(plain)
@@ -83,7 +87,12 @@ def is_single_item(value: object) -> bool:
     """Return whether a value can only be one item of an expected list, and not a text that may hold several."""
     if isinstance(value, str):
         plain = value.strip()
-        return bool(plain) and plain[0] not in '[{"' and not any(mark in plain for mark in _ITEM_SEPARATORS)
+        return (
+            bool(plain)
+            and plain[0] not in '[{"'
+            and plain.casefold() not in _NO_VALUE
+            and not any(mark in plain for mark in _ITEM_SEPARATORS)
+        )
     return isinstance(value, bool | int | float)
 
 
@@ -125,6 +134,18 @@ def _scalar_type(value: object) -> str | None:
     if isinstance(value, int | float):
         return "integer" if isinstance(value, int) else "number"
     return None
+
+
+def _distinct_members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the members of an object.
+
+    Raises:
+        ValueError: A key is repeated, so that one of its values would be lost.
+    """
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        raise ValueError("a repeated key")
+    return members
 
 
 def _reject_constant(constant: str) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 # Room for one sentence with a path and some options; twenty problems still fit into one result.
 _MAX_MESSAGE: Final = 240
+# Of a message, for the options of an enumeration; the path and a near miss need the rest.
+_MAX_OPTION_TEXT: Final = 120
 # Options or alternatives that are looked at; a message has no room for more.
 _MAX_OPTIONS: Final = 50
 # Comparing two words costs up to a tenth of a millisecond: so many names, of such a length, for so many questions.
@@ -46,11 +48,13 @@ class ArgumentProblem:
     Attributes:
         path: Where, in the names of the schema; the path of a missing member ends with its name.
         message: One sentence, in the names that its reader was shown. It never contains a value that was sent.
+        near: The member that an unknown one was probably meant to be, in the names that its reader was shown.
     """
 
     path: JsonPath
     kind: Literal["missing", "unknown", "type", "value", "unchecked"]
     message: str
+    near: str | None = None
 
 
 def diagnose(
@@ -154,6 +158,8 @@ class _ErrorReader:
                 return self._alternatives(error, path, depth)
             case "enum" | "const":
                 return [self._not_an_option(path, node)]
+            case "minProperties" | "maxProperties" if declared_properties(node, self._schema):
+                text = self._wrong_number(where, node, declared_properties(node, self._schema))
             # What is forbidden cannot be named without quoting the value.
             case "not" | "falseSchema":
                 text = f"{where} is not allowed here"
@@ -177,15 +183,21 @@ class _ErrorReader:
         return _problem(path, "type", f"{self._shown(path)} is declared as {' or '.join(kinds)}, you sent {sent}")
 
     def _unknown(self, path: JsonPath, key: str, known: Iterable[str]) -> ArgumentProblem:
-        hint = _hint(self._suggester.suggest(key, [self._names.get(name, name) for name in known]))
-        return _problem((*path, key), "unknown", f"{self._shown((*path, key))} is not a parameter{hint}")
+        near = self._suggester.suggest(key, [self._names.get(name, name) for name in known])
+        text = f"{self._shown((*path, key))} is not a parameter{_hint(near)}"
+        return replace(_problem((*path, key), "unknown", text), near=near)
+
+    def _wrong_number(self, where: str, node: dict[str, Any], known: Iterable[str]) -> str:
+        least, most = node.get("minProperties", 0), node.get("maxProperties")
+        count = f"exactly {least}" if least == most else f"at least {least}" if most is None else f"{least} to {most}"
+        names = ", ".join(self._names.get(name, name) for name in [*known][:_MAX_OPTIONS])
+        return f"{where} takes {count} of: {names}"
 
     def _not_an_option(self, path: JsonPath, node: dict[str, Any]) -> ArgumentProblem:
         value = value_at(self._arguments, path)
         options = node.get("enum", [node["const"]] if "const" in node else [])
         options = options if isinstance(options, list) else []
-        shown = schemas.compact_json(options[:_MAX_OPTIONS])
-        text = f"{self._shown(path)} must be {shown[1:-1] if len(options) == 1 else f'one of {shown}'}"
+        text = f"{self._shown(path)} must be {'one of ' if len(options) != 1 else ''}{_options(options)}"
         # One more than are compared, so that a longer list is not compared at all.
         words = [option for option in options[: _MAX_COMPARED_NAMES + 1] if isinstance(option, str)]
         # The suggestion is an option of the schema; the value itself may be a secret and is not quoted.
@@ -218,6 +230,22 @@ class _ErrorReader:
 
 def _problem(path: JsonPath, kind: Literal["missing", "unknown", "type", "value"], text: str) -> ArgumentProblem:
     return ArgumentProblem(path=path, kind=kind, message=excerpt(text, _MAX_MESSAGE))
+
+
+def _options(options: list[Any]) -> str:
+    """Return as many options as there is room for, and how many more there are."""
+    texts: list[str] = []
+    room = _MAX_OPTION_TEXT
+    for option in options[:_MAX_OPTIONS]:
+        text = schemas.compact_json(option)
+        room -= len(text) + 1
+        if room < 0 and texts:
+            break
+        texts.append(text)
+    more = len(options) - len(texts)
+    if len(options) == 1:
+        return texts[0]
+    return f"[{','.join(texts)}]" + (f" and {more:,} more" if more else "")
 
 
 def _hint(name: str | None) -> str:

@@ -1,70 +1,267 @@
-"""Example arguments for a schema: every required one with a typed placeholder."""
+"""Example arguments for a schema: what is required and what a call is about, each with a value or a typed placeholder.
+
+Where the schema says which values it takes (`examples`, `default`, `const`, a format, a range), the example has one of
+them; elsewhere it has the type in angle brackets. What was sent is never repeated.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 
-from registry.schema.json_paths import declared_properties, resolve_reference
+from registry.arguments.placeholders import number_placeholder, text_placeholder
+from registry.schema.json_paths import MISSING, JsonPath, resolve_reference
 
+AS_SENT: Final = "<as sent>"
 # An example is cut after 900 characters; these keep it from being that long, and its making cheap.
 _MAX_EXAMPLE_DEPTH: Final = 4
 _MAX_MEMBERS: Final = 24
 _MAX_TEXT: Final = 60
+_MAX_ITEMS: Final = 8
+# Members of a value of the schema's own that is shown whole.
+_MAX_SHOWN_MEMBERS: Final = 4
 # Optional members that are shown if none is required, and options of an enumeration.
 _MAX_OPTIONAL: Final = 3
 _MAX_SHOWN_OPTIONS: Final = 6
+# Places that are shown because something is wrong there, and how deep they may be.
+_MAX_PLACES: Final = 20
+_MAX_PLACE_DEPTH: Final = 16
+# Schemas that are put together for one value, and alternatives among which one is chosen.
+_MAX_COMPOSED: Final = 32
+_MAX_ALTERNATIVES: Final = 32
+
+# Names below names: the places that an example has to show.
+_Tree = dict[str, Any]
+_KIND_OF: Final = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}
 
 
-def example_arguments(schema: Any) -> dict[str, Any]:
-    """Return an argument object with its required members, or its first ones if none is required."""
-    example = _object(resolve_reference(schema, schema), schema, 0)
+def example_arguments(
+    schema: Any, *, shown: Iterable[JsonPath] = (), kept: Collection[str] = (), sent: object = None
+) -> dict[str, Any]:
+    """Return an argument object with its required members, or its first ones if it would be empty.
+
+    Args:
+        schema: Of the argument object.
+        shown: Places that the example has to have, required or not.
+        kept: Members that were sent rightly; the example says so instead of repeating their values.
+        sent: What was sent, by which the alternative is chosen that was meant.
+    """
+    wanted: _Tree = {}
+    for path in [*shown][:_MAX_PLACES]:
+        below = wanted
+        for step in path[:_MAX_PLACE_DEPTH]:
+            if isinstance(step, str):
+                below = below.setdefault(step, {})
+    for name in kept:
+        wanted.setdefault(name, {})
+    example = _ExampleWriter(schema, kept).value_of_root(wanted, sent)
     return example if isinstance(example, dict) else {}
 
 
-def _object(schema: Any, root: Any, depth: int) -> Any:
-    properties = declared_properties(schema, root)
-    required = schema.get("required") if isinstance(schema, dict) else None
-    names = [name for name in required if isinstance(name, str)] if isinstance(required, list) else []
-    if not names and depth == 0:
-        names = list(properties)[:_MAX_OPTIONAL]
-    return {name: _value(properties.get(name, {}), root, depth + 1) for name in names[:_MAX_MEMBERS]}
+class _ExampleWriter:
+    __slots__ = ("_kept", "_root")
+
+    def __init__(self, root: Any, kept: Collection[str]) -> None:
+        self._root = root
+        self._kept = kept
+
+    def value_of_root(self, wanted: _Tree, sent: object) -> Any:
+        return self._object(self._composed(self._root, wanted, sent), wanted, sent, 0)
+
+    def _object(self, node: Mapping[str, Any], wanted: _Tree, sent: object, depth: int) -> dict[str, Any]:
+        properties = _mapping(node.get("properties"))
+        names = [*_names(node.get("required")), *(name for name in wanted if name in properties)]
+        least, most = _size(node, "minProperties", 0), _size(node, "maxProperties", _MAX_MEMBERS)
+        if not names and (depth == 0 or wanted is not _NOTHING):
+            # One member of what is spoken of shows how it is written; of all arguments, a few.
+            least = max(least, _MAX_OPTIONAL if depth == 0 else 1)
+        names = list(dict.fromkeys(names))
+        added = self._fillers(properties, names, least - len(names), first=depth == 0)
+        names += added
+        wanted = {**wanted, **added}
+        inner = sent if isinstance(sent, dict) else {}
+        example: dict[str, Any] = {}
+        for name in names[:most]:
+            if depth == 0 and name in self._kept:
+                example[name] = AS_SENT
+            else:
+                below = wanted.get(name, _NOTHING)
+                example[name] = self._value(properties.get(name, {}), below, inner.get(name), depth + 1)
+        return example
+
+    def _fillers(
+        self, properties: Mapping[str, Any], names: Collection[str], count: int, *, first: bool
+    ) -> dict[str, _Tree]:
+        """Return members that are shown for want of others, the plain ones before those that nest further."""
+        if count <= 0:
+            return {}
+        ranked = [(self._nesting(properties[name]), name) for name in [*properties][:_MAX_MEMBERS] if name not in names]
+        if not first:
+            ranked.sort(key=lambda one: one[0])
+        # An object that nests no further is shown with one member of its own; others would not end.
+        return {name: {} if nesting == 1 else _NOTHING for nesting, name in ranked[:count]}
+
+    def _nesting(self, schema: Any) -> int:
+        """Return 0 for a scalar, 1 for an object with scalars, 2 for what nests further."""
+        node = self._composed(schema, _NOTHING, None)
+        if "properties" not in node:
+            return 2 if "items" in node else 0
+        below = (resolve_reference(member, self._root) for member in [*node["properties"].values()][:_MAX_MEMBERS])
+        plain = ("string", "integer", "number", "boolean")
+        return 1 if any(isinstance(one, dict) and _has_any(one.get("type"), plain) for one in below) else 2
+
+    def _value(self, schema: Any, wanted: _Tree, sent: object, depth: int) -> Any:
+        if not isinstance(schema, dict):
+            return "<any>"
+        node = self._composed(schema, wanted, sent)
+        if (known := _value_of_schema(node, inside=bool(wanted))) is not MISSING:
+            return known
+        kind = node.get("type")
+        if isinstance(kind, list):
+            # Null is what an optional argument may be; the other type is what it is for.
+            kind = next((declared for declared in kind if declared != "null"), "null")
+        if kind is None:
+            kind = "object" if "properties" in node else "array" if "items" in node else None
+        deep = depth >= (_MAX_EXAMPLE_DEPTH if wanted is _NOTHING else 2 * _MAX_PLACE_DEPTH)
+        match kind:
+            case "object":
+                return {} if deep else self._object(node, wanted, sent, depth)
+            case "array":
+                return [] if deep else self._items(node, wanted, sent, depth)
+            case "string":
+                return text_placeholder(node)
+            case "integer" | "number":
+                return number_placeholder(node, kind)
+            case "null":
+                return None
+        return f"<{kind}>" if isinstance(kind, str) and len(kind) <= _MAX_TEXT else "<any>"
+
+    def _items(self, node: Mapping[str, Any], wanted: _Tree, sent: object, depth: int) -> list[Any]:
+        first = sent[0] if isinstance(sent, list) and sent else None
+        places = node.get("prefixItems")
+        if isinstance(places, list) and places:
+            return [self._value(place, _NOTHING, None, depth + 1) for place in places[:_MAX_ITEMS]]
+        count = min(_size(node, "minItems", 1), _size(node, "maxItems", _MAX_ITEMS), _MAX_ITEMS)
+        one = self._value(node.get("items"), wanted, first, depth + 1)
+        return [one] * max(1, count) if count or wanted is not _NOTHING else []
+
+    def _composed(self, schema: Any, wanted: _Tree, sent: object) -> dict[str, Any]:
+        """Return a schema with all parts of `allOf` and one alternative of `anyOf` and `oneOf` put into it."""
+        composed: dict[str, Any] = {}
+        properties: dict[str, Any] = {}
+        required: list[str] = []
+        pending = [schema]
+        for _part in range(_MAX_COMPOSED):
+            if not pending:
+                break
+            node = resolve_reference(pending.pop(0), self._root)
+            if not isinstance(node, dict):
+                continue
+            for name, below in _mapping(node.get("properties")).items():
+                properties.setdefault(name, below)
+            required += _names(node.get("required"))
+            for keyword, said in node.items():
+                if keyword not in ("$ref", "allOf", "anyOf", "oneOf", "required", "properties"):
+                    composed.setdefault(keyword, said)
+            parts = node.get("allOf")
+            pending += parts[:_MAX_COMPOSED] if isinstance(parts, list) else []
+            for keyword in ("oneOf", "anyOf"):
+                options = node.get(keyword)
+                if isinstance(options, list) and options:
+                    pending.append(self._alternative(options[:_MAX_ALTERNATIVES], wanted, sent))
+        if properties:
+            composed["properties"] = properties
+        if required:
+            composed["required"] = required
+        return composed
+
+    def _alternative(self, options: list[Any], wanted: _Tree, sent: object) -> Any:
+        """Return the alternative that was meant, as far as that can be seen, else the first that is not null."""
+        members = sent if isinstance(sent, dict) else {}
+
+        def fitness(option: Any) -> tuple[bool, int, int]:
+            node = resolve_reference(option, self._root)
+            if not isinstance(node, dict):
+                return False, 0, 0
+            properties = _mapping(node.get("properties"))
+            marks = 0
+            for name, below in properties.items() if members else ():
+                if name in members and isinstance(below, dict) and "const" in below:
+                    marks += 1 if below["const"] == members[name] else -1
+            named = {*properties, *_names(node.get("required"))}
+            return node.get("type") != "null", marks, sum(name in named for name in {*wanted, *members})
+
+        return max(options, key=fitness)  # the first of several
 
 
-def _value(schema: Any, root: Any, depth: int) -> Any:
-    schema = resolve_reference(schema, root)
-    if not isinstance(schema, dict):
-        return "<any>"
+# Below what nobody asked for; unlike an empty tree, which is the end of a place that has to be shown.
+_NOTHING: Final[_Tree] = {}
+
+
+def _value_of_schema(node: Mapping[str, Any], *, inside: bool) -> Any:
+    """Return a value that the schema itself names, or MISSING."""
     # Real options where they are short, so that the example says which values are accepted.
-    if "const" in schema and _is_short(schema["const"]):
-        return schema["const"]
-    options = schema.get("enum")
+    if "const" in node and _is_short(node["const"]):
+        return node["const"]
+    options = node.get("enum")
+    if not inside:
+        examples = node.get("examples")
+        named = [*(examples[:1] if isinstance(examples, list) else []), node.get("example"), node.get("default")]
+        for value in named:
+            if value is not None and _is_shown(value) and _has_type(value, node.get("type")):
+                return value
     if isinstance(options, list) and options:
         texts = [option for option in options if isinstance(option, str)]
         joined = "|".join(texts[:_MAX_SHOWN_OPTIONS])
-        return f"<{joined}>" if texts and len(joined) <= _MAX_TEXT else _short(options[0])
-    for keyword in ("anyOf", "oneOf", "allOf"):
-        branches = schema.get(keyword)
-        if isinstance(branches, list) and branches and "type" not in schema and depth < _MAX_EXAMPLE_DEPTH:
-            # Any alternative makes a valid example, and the first one is usually the main one.
-            return _value(branches[0], root, depth + 1)
-    kind = schema.get("type")
-    if isinstance(kind, list):
-        # Null is what an optional argument may be; the other type is what it is for.
-        kind = next((declared for declared in kind if declared != "null"), "null")
-    if kind == "object" or (kind is None and "properties" in schema):
-        return _object(schema, root, depth) if depth < _MAX_EXAMPLE_DEPTH else {}
-    if kind == "array":
-        return [_value(schema.get("items"), root, depth + 1)] if depth < _MAX_EXAMPLE_DEPTH else []
-    if kind == "null":
-        return None
-    return f"<{kind}>" if isinstance(kind, str) and len(kind) <= _MAX_TEXT else "<any>"
+        if len(texts) > 1 and len(joined) <= _MAX_TEXT:
+            return f"<{joined}>"
+        first = texts[0] if texts else options[0]
+        return first if _is_short(first) else "<any>"
+    return MISSING
 
 
-def _is_short(value: Any) -> bool:
+def _has_any(declared: Any, kinds: Collection[str]) -> bool:
     return (
-        value is None or isinstance(value, bool | int | float) or (isinstance(value, str) and len(value) <= _MAX_TEXT)
+        declared in kinds
+        if isinstance(declared, str)
+        else isinstance(declared, list) and any(kind in kinds for kind in declared)
     )
 
 
-def _short(value: Any) -> Any:
-    return value if _is_short(value) else "<any>"
+def _has_type(value: Any, declared: Any) -> bool:
+    kinds = declared if isinstance(declared, list) else [declared]
+    kind = _KIND_OF.get(type(value))
+    return declared is None or kind in kinds or (kind == "integer" and "number" in kinds)
+
+
+def _is_shown(value: Any) -> bool:
+    if isinstance(value, list | dict):
+        members = list(value.values()) if isinstance(value, dict) else value
+        keys = list(value) if isinstance(value, dict) else []
+        return len(members) <= _MAX_SHOWN_MEMBERS and all(map(_is_short, [*members, *keys]))
+    return _is_short(value)
+
+
+def _is_short(value: Any) -> bool:
+    if isinstance(value, float):
+        return math.isfinite(value)
+    if isinstance(value, str):
+        return len(value) <= _MAX_TEXT
+    return value is None or isinstance(value, bool) or (isinstance(value, int) and abs(value) < 10**_MAX_TEXT)
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _names(value: Any) -> list[str]:
+    return [name for name in value[:_MAX_MEMBERS] if isinstance(name, str)] if isinstance(value, list) else []
+
+
+def _size(node: Mapping[str, Any], keyword: str, otherwise: int) -> int:
+    """Return a count that the schema demands, within what an example shows."""
+    count = node.get(keyword)
+    return (
+        min(count, _MAX_MEMBERS) if isinstance(count, int) and not isinstance(count, bool) and count >= 0 else otherwise
+    )

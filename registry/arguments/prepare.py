@@ -12,7 +12,7 @@ from registry.arguments import problems
 from registry.arguments.diagnosis import ArgumentProblem
 from registry.arguments.repair import MapBack, repair, unmapped
 from registry.arguments.repair_report import Repair
-from registry.arguments.unwrapping import ToolAddress
+from registry.arguments.unwrapping import ToolAddress, may_be_wrapped
 from registry.catalog.catalog import ToolWrapper
 from registry.catalog.shape import RepairLevel, Validation
 from registry.dialects.definitions import LoweredDefinition, map_arguments
@@ -116,7 +116,7 @@ def _prepare(
     defaults: Mapping[str, Any],
     lowered: LoweredDefinition | None,
 ) -> Prepared:
-    schema = wrapper.input_schema
+    schema = wrapper.checked_schema
     names = lowered.shown_names if lowered is not None and lowered.original_names else NO_NAMES
     map_back: MapBack = unmapped
     if lowered is not None and lowered.document is not None:
@@ -134,7 +134,7 @@ def _prepare(
             return Prepared(arguments=plain, problems=problems.check(wrapper, plain, names), understood=plain)
         return _with_defaults(wrapper, None, plain, defaults)
     valid = isinstance(arguments, dict) and validator.is_valid(arguments)
-    if valid and level != "full":
+    if valid and (level == "off" or not may_be_wrapped(arguments)):
         return _with_defaults(wrapper, validator, arguments, defaults) if defaults else Prepared(arguments=arguments)
     # With repairs, `unwrap` takes null for an empty object; without them this is left to do here.
     plain = {} if arguments is None and level == "off" else arguments
@@ -163,7 +163,7 @@ def _with_defaults(
     defaults: Mapping[str, Any],
     repairs: tuple[Repair, ...] = (),
 ) -> Prepared:
-    filled = fill_defaults(wrapper.input_schema, arguments, defaults)
+    filled = fill_defaults(wrapper.checked_schema, arguments, defaults)
     if filled is arguments or (validator is not None and not validator.is_valid(filled)):
         return Prepared(arguments=arguments, repairs=repairs)
     added = tuple(name for name in filled if name not in arguments)

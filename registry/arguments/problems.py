@@ -14,7 +14,7 @@ from registry.dialects.definitions import LoweredDefinition
 from registry.errors import NotChecked, SchemaRejected
 from registry.schema import schemas
 from registry.schema.display_text import excerpt
-from registry.schema.json_paths import MAX_SHOWN_KEY, NO_NAMES, declared_properties, format_path, rename_path
+from registry.schema.json_paths import MAX_SHOWN_KEY, NO_NAMES, JsonPath, declared_properties, format_path, rename_path
 from registry.schema.json_values import without_keys
 
 # More than a model corrects in one go; the next call shows what is left.
@@ -63,7 +63,7 @@ def check(
         message = f"arguments are declared as object, you sent {describe_type(arguments)}"
         return (ArgumentProblem(path=(), kind="type", message=message),)
     try:
-        compiled = schemas.validator(wrapper.input_schema, wrapper.schema_digest)
+        compiled = schemas.validator(wrapper.checked_schema, wrapper.schema_digest)
     except SchemaRejected:
         return ()
     if not known_invalid and compiled.is_valid(arguments):
@@ -74,7 +74,7 @@ def check(
     except NotChecked as unchecked:
         unchecked.invalid = True
         raise
-    found = diagnose(errors, arguments, wrapper.input_schema, names)
+    found = diagnose(errors, arguments, wrapper.checked_schema, names)
     if not found:  # the value cannot be walked
         message = "the arguments do not fit the schema, are nested too deeply or hold broken characters"
         found.append(ArgumentProblem(path=(), kind="value", message=message))
@@ -127,16 +127,19 @@ def explain(
     sentences = [f"Not called: {wrapper.name}. Nothing was sent to its server."]
     missing = [format_path(problem.path) for problem in problems if problem.kind == "missing"]
     if missing:
-        sentences.append(f"Missing: {_truncate(', '.join(missing), _MAX_MISSING)}.")
+        sentences.append(f"Missing: {_within(missing, ', ', _MAX_MISSING)}.")
     others = [problem.message.rstrip(".") for problem in problems if problem.kind != "missing"]
     if others:
-        sentences.append(f"Wrong: {_truncate('; '.join(others), _MAX_WRONG)}.".replace("?.", "?"))
+        sentences.append(f"Wrong: {_within(others, '; ', _MAX_WRONG)}.".replace("?.", "?"))
+    if len(problems) >= MAX_PROBLEMS:
+        sentences.append("There may be more.")
     spoken_of = arguments if understood is None else understood
     # Suggestions only make sense where something is missing.
     hints = _suggestions(wrapper, problems, spoken_of) if missing else []
     sentences.append(_sent(arguments, spoken_of) + "".join(f" {hint}" for hint in hints))
     as_text = lowered is not None and lowered.null_means_omitted
-    sentences.append(f"Call it like: {example_call(wrapper, via, as_text=as_text)}")
+    call = example_call(wrapper, via, as_text=as_text, shown=_places(problems), sent=spoken_of)
+    sentences.append(f"Call it like: {call}")
     text = _truncate(" ".join(sentences), MAX_TEXT_LENGTH)
     room = MAX_TEXT_LENGTH - len(text) - len(" Schema: ")
     return text if room < _MIN_SCHEMA else f"{text} Schema: {schema_text(wrapper, problems, spoken_of, room)}"
@@ -179,7 +182,7 @@ def explain_unresolved(found: UnresolvedCall, sent: object, lowered: LoweredDefi
         missing = f"invoke_tool needs {' and '.join(absent)} as text" if absent else ""
         what = "; ".join([*([missing] if missing else []), *unknown]) + "."
     sentences = ["Not called. Nothing was sent to any server.", what]
-    sentences += [f"Keys sent: {_keys_of(sent)}."] if isinstance(sent, dict) else []
+    sentences += [f"Keys sent: {_keys_of(sent)}."] if sent is None or isinstance(sent, dict) else []
     shape = '{"server":"<string>","tool":"<string>","arguments":{…}}'
     call = f"invoke_tool {shape}"
     if found.wrapper is not None:
@@ -188,7 +191,23 @@ def explain_unresolved(found: UnresolvedCall, sent: object, lowered: LoweredDefi
     return _truncate(" ".join([*sentences, f"Call it like: {call}"]), MAX_TEXT_LENGTH)
 
 
-def example_call(wrapper: ToolWrapper, via: CallRoute = "wrapper", *, as_text: bool = False) -> str:
+def _places(problems: Sequence[ArgumentProblem]) -> list[JsonPath]:
+    """Return where a right call has something else than this one."""
+    return [
+        problem.path if problem.near is None else (*problem.path[:-1], problem.near)
+        for problem in problems
+        if problem.kind != "unknown" or problem.near is not None
+    ]
+
+
+def example_call(
+    wrapper: ToolWrapper,
+    via: CallRoute = "wrapper",
+    *,
+    as_text: bool = False,
+    shown: Sequence[JsonPath] = (),
+    sent: object = None,
+) -> str:
     """Return a call with typed placeholders, at most 1,500 characters.
 
     For `invoke_tool` there are two forms of it: with the typed name, and nested.
@@ -197,9 +216,19 @@ def example_call(wrapper: ToolWrapper, via: CallRoute = "wrapper", *, as_text: b
         wrapper: The tool, as the caller was shown it.
         via: How the tool was called.
         as_text: The caller was shown an `invoke_tool` that takes its arguments as text.
+        shown: What is wrong in the call that this is an answer to; the example has it, required or not.
+        sent: That call's arguments. Declared ones in which nothing is wrong stay, without their values.
     """
     limit = _MAX_EXAMPLE if via == "wrapper" else _MAX_EXAMPLE // 2
-    call = _truncate(schemas.compact_json(example_arguments(wrapper.input_schema)), limit)
+    schema = wrapper.input_schema
+    kept: list[str] = []
+    # What is wrong with the whole may be any of its members.
+    if isinstance(sent, dict) and () not in shown:
+        wrong = {path[0] for path in shown}
+        declared = declared_properties(schema, schema)
+        kept = [name for name in list(sent)[:_MAX_KEYS] if name in declared and name not in wrong]
+    example = example_arguments(schema, shown=shown, kept=kept, sent=sent)
+    call = _truncate(schemas.compact_json(example), limit)
     if via == "wrapper":
         return call
     server, tool = schemas.compact_json(wrapper.server), schemas.compact_json(excerpt(wrapper.tool, _MAX_TOOL_NAME))
@@ -274,9 +303,9 @@ def _suggestions(wrapper: ToolWrapper, problems: Sequence[ArgumentProblem], argu
 
 
 def _sent(arguments: object, understood: object) -> str:
-    text = (
-        f"Keys sent: {_keys_of(arguments)}" if isinstance(arguments, dict) else f"You sent: {describe_type(arguments)}"
-    )
+    # Null, or no arguments at all, counts as an empty object.
+    keyed = arguments is None or isinstance(arguments, dict)
+    text = f"Keys sent: {_keys_of(arguments)}" if keyed else f"You sent: {describe_type(arguments)}"
     if isinstance(understood, dict) and understood is not arguments and arguments is not None:
         inner = _keys_of(understood)
         text += f", read as: {inner}" if inner != _keys_of(arguments) else ""
@@ -286,9 +315,20 @@ def _sent(arguments: object, understood: object) -> str:
 def _keys_of(arguments: object) -> str:
     if not isinstance(arguments, dict) or not arguments:
         return "(none)"
-    shown = [excerpt(str(key), MAX_SHOWN_KEY) for key in list(arguments)[:_MAX_KEYS]]
-    more = len(arguments) - len(shown)
-    return ", ".join(shown) + (f" and {more} more" if more else "")
+    shown = ", ".join(excerpt(str(key), MAX_SHOWN_KEY) for key in list(arguments)[:_MAX_KEYS])
+    more = len(arguments) - _MAX_KEYS
+    return shown + (f" and {more:,} more" if more > 0 else "")
+
+
+def _within(texts: Sequence[str], separator: str, limit: int) -> str:
+    """Join as many texts as there is room for, and say how many are left out."""
+    joined, room = "", limit
+    for index, text in enumerate(texts):
+        room -= len(text) + len(separator)
+        if room < 0 and index:
+            return f"{joined} and {len(texts) - index:,} more"
+        joined += f"{separator}{text}" if index else _truncate(text, limit)
+    return joined
 
 
 def _truncate(text: str, limit: int) -> str:

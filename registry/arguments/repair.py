@@ -24,18 +24,17 @@ A repair is another reading of what was sent, never a guess at what was not. The
     - `item_taken`: an array of one where no array is declared.
     - `listed` for one object where an array of objects is declared.
     - `converted` from an integer to text, and from `"5.0"` to an integer.
-    - `unwrapped` even if the whole validates because the schema is open: see below.
 
 For calls of `invoke_tool`, `registry.arguments.invoke_tool` adds repairs of the address around the arguments.
 
 The laws: what validates is never changed; what is returned validates, or nothing was repaired; repairing again
 changes nothing. So every edit is made where the validator reported an error, and nowhere else.
 
-Two rules conflict where a schema declares properties, requires none and allows others: `{"arguments": {"limit": 5}}`
-validates there, although the tool will not find its limit. At `safe` the law wins: a caller can rely on a
-valid call to arrive as it was sent, and checking a valid call stays a single run of the compiled validator. `full`
-unwraps it, if everything inside is declared and validates. If a schema declares nothing at all, no level can know
-better than the caller.
+One case is an exception to the first law. Where a schema declares properties, requires none and allows others,
+`{"arguments": {"limit": 5}}` validates, although the tool will not find its limit and runs without it. Such a wrapper
+is taken off if no property of its name is declared and all that is in it is; what is inside is then repaired and
+checked like any other call. Where the schema gives other names a meaning (a map), or declares nothing at all, the call
+stays.
 """
 
 from __future__ import annotations
@@ -45,10 +44,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from registry.arguments.repair_report import Repair
-from registry.arguments.unwrapping import ToolAddress, unwrap
+from registry.arguments.spelling import is_map
+from registry.arguments.unwrapping import ToolAddress, may_be_wrapped, unwrap
 from registry.arguments.validation_repair import ValidationRepair
 from registry.catalog.shape import RepairLevel
-from registry.schema.json_paths import declared_properties
+from registry.schema.json_paths import composed_schemas, declared_properties
 from registry.schema.validators import Validator
 
 Fill = Callable[[dict[str, Any]], dict[str, Any]]
@@ -104,19 +104,20 @@ def repair(
     """
     if known_valid is None:
         known_valid = isinstance(arguments, dict) and validator.is_valid(arguments)
-    if known_valid:
-        if level == "full" and (inner := _wrapped_inside(schema, validator, arguments, address, map_back)) is not None:
-            return inner
-        return Repaired(arguments=arguments, valid=True, unwrapped=arguments)
     if level == "off":
-        return Repaired(
-            arguments=arguments, valid=_accepts(validator, arguments, fill, known_invalid=True), unwrapped=arguments
-        )
-    value, repairs = unwrap(
-        arguments, declared_properties(schema, schema), address, until=lambda inner: validator.is_valid(map_back(inner))
-    )
-    # What was inside a wrapper has not been mapped yet.
-    value = value if value is arguments else map_back(value)
+        valid = known_valid or _accepts(validator, arguments, fill, known_invalid=True)
+        return Repaired(arguments=arguments, valid=valid, unwrapped=arguments)
+    value: Any
+    if known_valid:
+        inside = _wrapped_inside(schema, arguments, address, map_back) if may_be_wrapped(arguments) else None
+        if inside is None:
+            return Repaired(arguments=arguments, valid=True, unwrapped=arguments)
+        value, repairs = inside
+    else:
+        names = declared_properties(schema, schema)
+        value, repairs = unwrap(arguments, names, address, until=lambda inner: validator.is_valid(map_back(inner)))
+        # What was inside a wrapper has not been mapped yet.
+        value = value if value is arguments else map_back(value)
     if not isinstance(value, dict):
         return Repaired(arguments=arguments, valid=False, unwrapped=arguments)
     if value is arguments or not validator.is_valid(value):
@@ -140,14 +141,14 @@ def _accepts(validator: Validator, arguments: Any, fill: Fill, *, known_invalid:
 
 
 def _wrapped_inside(
-    schema: Any, validator: Validator, arguments: dict[str, Any], address: ToolAddress | None, map_back: MapBack
-) -> Repaired | None:
-    """Return the wrapped arguments of a call that validates only because its schema is open."""
+    schema: Any, arguments: dict[str, Any], address: ToolAddress | None, map_back: MapBack
+) -> tuple[dict[str, Any], list[Repair]] | None:
+    """Return what is wrapped in a call that validates only because its schema is open, and the repairs."""
     names = declared_properties(schema, schema)
+    if not names or any(is_map(node) for node in composed_schemas(schema, schema)):
+        return None
     inner, repairs = unwrap(arguments, names, address, until=lambda _: False)
     inner = map_back(inner) if repairs else inner
-    if not repairs or not isinstance(inner, dict) or not inner or not names or not inner.keys() <= names.keys():
+    if not repairs or not isinstance(inner, dict) or not inner or not inner.keys() <= names.keys():
         return None
-    if not validator.is_valid(inner):
-        return None
-    return Repaired(arguments=inner, repairs=tuple(repairs), valid=True, unwrapped=inner)
+    return inner, repairs

@@ -76,7 +76,7 @@ class SpellingCorrector:
         required = schema.get("required")
         if isinstance(required, list):
             own.update(name for name in required if isinstance(name, str))
-        if any(_is_map(node) for node in composed_schemas(schema, self._root)):
+        if any(is_map(node) for node in composed_schemas(schema, self._root)):
             own.clear()
         known = set(own)
         for length in range(len(schema_path)):
@@ -91,7 +91,7 @@ class SpellingCorrector:
         return found
 
 
-def _is_map(schema: dict[str, Any]) -> bool:
+def is_map(schema: dict[str, Any]) -> bool:
     """Return whether undeclared names have a meaning as well, so that none of them is a misspelling."""
     others = schema.get("additionalProperties")
     return "patternProperties" in schema or (isinstance(others, dict) and bool(others))

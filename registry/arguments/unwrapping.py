@@ -38,6 +38,11 @@ class ToolAddress:
         return plain_key in TOOL_KEYS and plain_value in (normalized_name(self.tool), normalized_name(self.name))
 
 
+def may_be_wrapped(arguments: Mapping[str, Any]) -> bool:
+    """Return whether an object has a member that may be a wrapper; asked of every valid call, so no more than that."""
+    return not WRAPPER_KEYS.isdisjoint(arguments)
+
+
 def unwrap(
     arguments: Any, declared: Collection[str], address: ToolAddress | None, *, until: Callable[[Any], bool]
 ) -> tuple[Any, list[Repair]]:

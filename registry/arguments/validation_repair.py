@@ -181,7 +181,9 @@ class ValidationRepair:
             if read is not MISSING:
                 self._put(path, read, "json_text" if isinstance(read, dict | list) else "converted")
                 return
-        if "array" in types and self._is_single_item(value, schema):
+        # An item of a list is not put into a list of its own: `["a", "b"]` for a table may be a row or a column of it.
+        inside_list = isinstance(path[-1], int)
+        if "array" in types and not inside_list and self._is_single_item(value, schema):
             self._put(path, [value], "listed")
         elif value is None:
             self._drop_null(path)
@@ -201,7 +203,11 @@ class ValidationRepair:
             return self._full and types == {"object"}
         if not types and isinstance(options, list) and len(options) <= coercion.MAX_OPTIONS:
             types = {"string"} if all(isinstance(option, str) for option in options) else types
-        return bool(types) and types <= _SCALAR_TYPES and coercion.is_single_item(value)
+        if not types or not types <= _SCALAR_TYPES:
+            return False
+        # An option of the schema is one, whatever it looks like.
+        is_option = isinstance(value, str) and isinstance(options, list) and value in options
+        return is_option or coercion.is_single_item(value)
 
     def _choose_option(self, path: JsonPath, value: Any, schema: dict[str, Any]) -> None:
         if value is None:

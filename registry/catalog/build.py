@@ -108,15 +108,16 @@ def _wrap_tools(listing: ServerListing, shape: ServerShape, max_length: int) -> 
             continue
         definition = upstream
         documented: frozenset[str] = frozenset()
+        unenforced: dict[str, Any] | None = None
         if (override := shape.overrides.get(tool)) is not None:
             result = apply_override(upstream, override)
-            definition, documented = result.definition, result.documented
+            definition, documented, unenforced = result.definition, result.documented, result.checked
             code = "overlay" if override.rejected is None else "overlay_rejected"
             warnings += [ItemIssue(tool=tool, code=code, detail=detail) for detail in result.warnings]
         # By the upstream's definition: a note outlives a change of our own documentation.
         notes = notes_about(upstream, shape.notes.get(tool, ()))
         try:
-            wrappers.append(_wrapper(listing, tool, names[tool], definition, documented, notes))
+            wrappers.append(_wrapper(listing, tool, names[tool], definition, documented, notes, unenforced))
         except SchemaRejected as rejected:
             quarantined.append(ItemIssue(tool=tool, code=rejected.code, detail=rejected.detail))
     return ServerPart(listing, shape, max_length, tuple(wrappers), tuple(quarantined), tuple(warnings))
@@ -129,6 +130,7 @@ def _wrapper(
     definition: dict[str, Any],
     documented: frozenset[str],
     notes: tuple[Note, ...],
+    unenforced: dict[str, Any] | None,
 ) -> ToolWrapper:
     named = {**definition, "name": compiled.name}
     text = canonical_json(named)
@@ -142,13 +144,14 @@ def _wrapper(
         epoch=listing.epoch,
         definition=named,
         digest=digest_of_canonical(text),
-        schema_digest=digest(schema),
+        schema_digest=digest(schema if unenforced is None else unenforced),
         name_reason=compiled.reason,
         stale=listing.stale,
         origin=listing.origin,
         headers=MappingProxyType(param_headers.header_paths(schema)) if annotated else NO_HEADERS,
         documented=documented,
         notes=notes,
+        unenforced=unenforced,
     )
 
 

@@ -31,11 +31,12 @@ class ToolWrapper:
     Attributes:
         definition: The upstream's object under the wrapper's name and with configured overrides.
         digest: Of the definition.
-        schema_digest: Of the input schema, by which its compiled form is cached.
+        schema_digest: Of the schema that arguments are checked against, by which its compiled form is cached.
         name_reason: Why the name is not simply `alias__tool`, or None.
         headers: HTTP headers that mirror parameters, each with the path of its property.
         documented: The arguments that configuration documents.
         notes: Operators' notes on this very definition.
+        unenforced: What arguments are checked against, where the definition documents some that are not enforced.
     """
 
     name: WrapperName
@@ -51,11 +52,17 @@ class ToolWrapper:
     headers: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: NO_HEADERS)
     documented: frozenset[str] = frozenset()
     notes: tuple[Note, ...] = ()
+    unenforced: dict[str, Any] | None = None
 
     @property
     def input_schema(self) -> Any:
-        """The schema that arguments are checked against, whatever a profile advertises."""
+        """The input schema of the definition, whatever a profile advertises."""
         return self.definition.get("inputSchema", {})
+
+    @property
+    def checked_schema(self) -> Any:
+        """The schema that arguments are checked against."""
+        return self.definition.get("inputSchema", {}) if self.unenforced is None else self.unenforced
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from registry.errors import RegistryError
 from registry.schema.display_text import clean, excerpt
+from registry.schema.json_paths import MAX_SHOWN_KEY
 
 ARGUMENT_TYPES: Final = ("string", "number", "integer", "boolean", "array", "object")
 # The tool with the most arguments in `tests/corpus` has 55; a list of more than this is a mistake in the file.
@@ -45,12 +46,14 @@ class ToolOverride:
     Attributes:
         arguments: In the order of the file.
         replace: The arguments take precedence over what the upstream declares.
+        hint: The arguments are shown and not enforced: the upstream judges what is sent.
         description: Replaces the upstream's.
         rejected: Why the configured arguments are not used, if so.
     """
 
     arguments: tuple[DocumentedArgument, ...] = ()
     replace: bool = False
+    hint: bool = False
     description: str | None = None
     rejected: str | None = None
 
@@ -63,9 +66,11 @@ class OverrideResult:
         definition: The same object if the override changes nothing.
         documented: The arguments that show configured documentation.
         warnings: What had no effect, one sentence each.
+        checked: The input schema that calls are checked against, if it is not the one in the definition.
     """
 
     definition: dict[str, Any]
+    checked: dict[str, Any] | None = None
     documented: frozenset[str] = frozenset()
     warnings: tuple[str, ...] = ()
 
@@ -179,9 +184,20 @@ def apply_override(definition: dict[str, Any], override: ToolOverride) -> Overri
         merged_schema["required"] = names
     return OverrideResult(
         definition={**described, "inputSchema": merged_schema},
+        checked=_unenforced(schema, documented, replace=override.replace) if override.hint else None,
         documented=frozenset(documented),
         warnings=tuple(warnings),
     )
+
+
+def _unenforced(schema: dict[str, Any], documented: set[str], *, replace: bool) -> dict[str, Any]:
+    """Return the upstream's schema with the documented arguments as declared names that may hold anything."""
+    declared = schema.get("properties")
+    properties: dict[str, Any] = dict(declared) if isinstance(declared, dict) else {}
+    for name in documented:
+        if replace or name not in properties:
+            properties[name] = {}
+    return {**schema, "properties": properties}
 
 
 def _declares_nothing(schema: Mapping[str, Any]) -> bool:
@@ -241,13 +257,18 @@ def argument_summaries(definition: Mapping[str, Any], documented: frozenset[str]
 
 
 def usage_text(definition: Mapping[str, Any]) -> str:
-    """Return one tool as text for a model: its description, and each argument with type and description."""
-    lines = [f"{definition.get('name')}: {definition.get('description') or ''}".rstrip()]
+    """Return one tool as text for a model: its description, and each argument with type and description.
+
+    Lines of a description are marked, and an argument is one line, so that no text of an upstream's looks like an
+    argument or a tool.
+    """
+    first, *more = f"{definition.get('name')}: {definition.get('description') or ''}".rstrip().splitlines()
+    lines = [first, *(f"  > {line}".rstrip() for line in more)]
     arguments = argument_summaries(definition, frozenset())
     for argument in arguments:
         need = "required" if argument.required else "optional"
-        description = f": {argument.description}" if argument.description else ""
-        lines.append(f"  {argument.name} ({argument.type}, {need}){description}")
+        description = f": {' '.join(argument.description.split())}" if argument.description else ""
+        lines.append(f"  {excerpt(argument.name, MAX_SHOWN_KEY)} ({argument.type}, {need}){description}")
     return "\n".join(lines if arguments else [*lines, "  no declared arguments"])
 
 

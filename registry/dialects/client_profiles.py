@@ -42,6 +42,8 @@ class Dialect:
         strict: Every object is closed and every property required; optional ones accept null.
         closes_root: The host itself rejects arguments that the root does not declare.
         key_pattern: What the name of a property must match as a whole.
+        checks_results: The host checks results against `outputSchema`, and shows an error in place of one that does not
+            fit.
     """
 
     name: str
@@ -65,6 +67,7 @@ class Dialect:
     strict: bool = False
     closes_root: bool = False
     key_pattern: str | None = None
+    checks_results: bool = False
 
     def removes(self, keyword: str) -> bool:
         """Return whether a keyword is not supported."""
@@ -155,14 +158,16 @@ DIALECTS: Final[Mapping[str, Dialect]] = {
             shown="mcp_{label}_{tool}",
             name_limit=63,
             characters="A-Za-z0-9_.:-",
+            checks_results=True,
         ),
         Dialect(
             name="qwen-code",
             shown="mcp__{label}__{tool}",
             name_limit=63,
             characters="A-Za-z0-9_.-",
+            checks_results=True,
         ),
-        replace(_ANY_MODEL, name="opencode", shown="{label}_{tool}", closes_root=True),
+        replace(_ANY_MODEL, name="opencode", shown="{label}_{tool}", closes_root=True, checks_results=True),
         _ANTHROPIC,
         _OPENAI,
         _STRICT,

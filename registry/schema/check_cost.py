@@ -102,12 +102,14 @@ class CheckCost:
 
     def is_within(self, limit: int, instance: object) -> bool:
         """Return whether schemas are applied to parts of a value no more often than this."""
+        return self.count(limit, instance) is not None
+
+    def count(self, limit: int, instance: object) -> int | None:
+        """Return how often schemas are applied to parts of a value; None if more often than this."""
         try:
-            for _ in applications(self._references(), self._schema, instance, limit):
-                pass
+            return sum(1 for _ in applications(self._references(), self._schema, instance, limit))
         except TooManyApplications:
-            return False
-        return True
+            return None
 
     def _cost_of(self, where: JsonPath, length: int, pattern: str, effort: Effort) -> int:
         runnable = self._patterns.runnable.get(pattern)

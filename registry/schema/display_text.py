@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Collection
 from typing import Any
 
 from registry.schema.json_values import map_items
@@ -98,6 +99,12 @@ def excerpt(text: str, limit: int) -> str:
     """Return the text cleaned, on one line, and no longer than the limit."""
     line = " ".join(clean(text[: limit * _READ_PER_SHOWN]).split())
     return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+def listed(names: Collection[str], limit: int) -> str:
+    """Return names as a sentence lists them: the first ones, and how many more there are."""
+    shown = ", ".join([*names][:limit])
+    return shown + (f" and {len(names) - limit:,} more" if len(names) > limit else "")
 
 
 def strip_accents(text: str) -> str:

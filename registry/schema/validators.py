@@ -24,6 +24,10 @@ _MANY_MEMBERS: Final = 100_000
 # Applications of schemas up to which the errors of a whole value are collected at once: 0.3 s if all of them fail.
 _MAX_WHOLE: Final = 20_000
 # What a list that was cut may be accused of wrongly.
+# Applications that are counted to tell what a repair by a recursive schema costs: a filter of five levels has some
+# hundred. Counting them costs about as much as checking them, and collecting their errors twice as much.
+_MAX_COUNTED: Final = 500
+_COUNTING: Final = 4
 _ERRORS_OF_CUTS: Final = frozenset({"minItems", "contains"})
 # What is quoted of a compiler's complaint about a schema.
 _MAX_REASON: Final = 200
@@ -133,6 +137,11 @@ class Validator:
 
     def repair_cost(self, instance: object) -> int:
         """Estimate what `errors` costs where alternatives are tried one by one, on the scale of `Effort`."""
+        if self._branches > 1:
+            # The estimate by levels is far too high for a filter that nests along one path.
+            counted = self._cost.count(_MAX_COUNTED, instance)
+            if counted is not None:
+                return _COUNTING * counted
         return self._repair_cost(InstanceSize(instance))
 
     def _size(self, instance: object, effort: Effort) -> InstanceSize:

@@ -7,9 +7,10 @@ import re
 from pathlib import Path
 from typing import Any
 
+import anyio
 from support.callers import hello, running_host
-from support.gateways import RunningGateway, running_gateway, text_of
-from support.upstreams.running import Recording, demo_config, scripted_stdio_server, tool
+from support.gateways import RunningGateway, glance_again, running_gateway, text_of
+from support.upstreams.running import Recording, demo_config, scripted_http_server, scripted_stdio_server, tool
 
 TEXT = {"type": "string"}
 SEND = tool(
@@ -265,3 +266,78 @@ async def test_the_call_that_started_it_all_comes_right_from_the_errors_own_text
             answer = await gateway.call(route, again)
             assert not answer.get("isError"), text_of(answer)
             assert answer["structuredContent"]["to"] == ["robin@example.com"]
+
+
+LIST = tool("list_issues", state=TEXT, limit={"type": "integer"})
+
+
+async def test_a_wrapped_call_of_an_open_tool_arrives_without_its_wrapping(tmp_path: Path) -> None:
+    config, record = calendar(tmp_path, script={"tools": [LIST]})
+    async with running_gateway(tmp_path, {"calendar-mcp": config}) as gateway:
+        await gateway.until_listed("calendar-mcp__list_issues")
+        for answer in await both_routes(gateway, "list_issues", {"arguments": {"state": "open"}}):
+            assert not answer.get("isError"), text_of(answer)
+            assert repairs(answer) == ["unwrapped"]
+        assert [call["arguments"] for call in record.calls()] == [{"state": "open"}] * 2
+
+
+async def test_a_call_without_arguments_is_told_that_it_sent_no_keys(tmp_path: Path) -> None:
+    config, record = calendar(tmp_path)
+    async with running_gateway(tmp_path, {"calendar-mcp": config}) as gateway:
+        await gateway.until_listed(NAME)
+        for params in ({"name": NAME}, {"name": NAME, "arguments": None}, {"name": "invoke_tool"}):
+            text = text_of((await gateway.rpc("tools/call", params))["result"])
+            assert "Keys sent: (none)." in text, text
+            assert "null" not in text.partition(" Schema: ")[0]
+        assert record.calls() == []
+
+
+async def test_the_search_tools_repair_their_own_arguments_and_say_so(tmp_path: Path) -> None:
+    config, _ = calendar(tmp_path)
+    lazy = {"profiles": {"default": {"disclosure": "lazy"}}}
+    async with running_gateway(tmp_path, {"calendar-mcp": config}, gateway=lazy) as gateway:
+        with anyio.fail_after(10):
+            while NAME not in text_of(answer := await gateway.call("find_tools", {"q": "send email", "limit": "3"})):
+                await glance_again()
+        assert repairs(answer) == ["renamed", "converted"]
+        details = await gateway.call("get_server_details", {"arguments": {"server": "calendar-mcp"}})
+        assert not details.get("isError")
+        assert repairs(details) == ["unwrapped"]
+
+
+async def test_a_server_that_misses_what_its_schema_does_not_have_is_listed_again(tmp_path: Path) -> None:
+    def moaning(said: str) -> dict[str, Any]:
+        return {"kind": "result", "with": {"result": {"content": [{"type": "text", "text": said}], "isError": True}}}
+
+    moans = {"down": moaning("SMTP down"), "wants": moaning("'title' is a required property")}
+    config, record = scripted_stdio_server(
+        tmp_path, "s", tools=[tool(name, to=TEXT) for name in moans], behaviours=moans
+    )
+    async with running_gateway(tmp_path, {"s": config}) as gateway:
+        await gateway.until_listed("s__wants")
+        assert len(record.requests("tools/list")) == 1
+        for name in ("down", "wants", "wants", "wants"):
+            # Nothing can be said of a parameter that is not known.
+            assert len((await gateway.call(f"s__{name}", {"to": "a"}))["content"]) == 1
+        with anyio.fail_after(5):
+            while len(record.requests("tools/list")) < 2:
+                await glance_again()
+        await gateway.call("s__wants", {"to": "a"})
+        await gateway.call("s__down", {"to": "a"})
+        assert len(record.requests("tools/list")) == 2, "not at every such complaint"
+
+
+async def test_a_failed_proxy_leaves_the_outcome_of_a_call_unknown(tmp_path: Path) -> None:
+    reader = {**tool("read"), "annotations": {"readOnlyHint": True}}
+    status = {"send": "status", "read": "status"}
+    async with (
+        scripted_http_server(tmp_path, "h", tools=[tool("send"), reader], behaviours=status) as http,
+        running_gateway(tmp_path, {"h": http.config}) as gateway,
+    ):
+        await gateway.until_listed("h__send", "h__read")
+        sent = text_of(await gateway.call("h__send", {"code": 502}))
+        assert "HTTP 502 after the call was sent" in sent
+        assert "Its outcome is unknown, and it was not repeated. Check before you call again." in sent
+        assert "Calling this tool again is safe." in text_of(await gateway.call("h__read", {"code": 502}))
+        assert "again" not in text_of(await gateway.call("h__send", {"code": 400}))
+        assert len(http.recording.calls()) == 3

@@ -139,9 +139,9 @@ async def test_a_caller_is_answered_in_the_names_that_it_was_shown(era: str, tmp
         by = next(name for name in shown if name.startswith("order_by"))
         top = next(iter(shown[by]["properties"]))
         generic = {"server": "up", "tool": "ask"}
-        ready = f'{{"{by}":{{}}}}'
+        ready, missing = f'{{"{by}":{{}}}}', f'{{"{by}":{{"{top}":"<integer>"}}}}'
         for name, arguments, words in (
-            ("up__ask", {}, f"Missing: {by}. Keys sent: (none). Call it like: {ready}"),
+            ("up__ask", {}, f"Missing: {by}. Keys sent: (none). Call it like: {missing}"),
             ("up__ask", {"arguments": {by: {top: "x"}}}, f"{by}.{top} is declared as integer, you sent a string"),
             ("invoke_tool", generic, f"Missing: {by}."),
             ("invoke_tool", {**generic, "arguments": {by: {}}, "x": 1}, ready),
@@ -175,3 +175,41 @@ def test_an_unknown_dialect_stops_the_start_with_the_nearest_one(tmp_path: Path)
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     assert done.returncode == 2
     assert "openai-strict" in done.stderr
+
+
+REPORT = {
+    **tool("report", "day", day={"type": "string"}),
+    "outputSchema": {"type": "object", "properties": {"sum": {"type": "integer"}}, "required": ["sum"]},
+}
+
+
+@in_both_eras
+async def test_a_result_that_breaks_its_schema_reaches_hosts_that_check_it_as_text(era: str, tmp_path: Path) -> None:
+    def answering(content: Any) -> dict[str, Any]:
+        return {"kind": "result", "with": {"result": {"content": [], "structuredContent": content}}}
+
+    good, large = {"sum": 5}, {"sum": "hunter2", "rest": "x" * 300_000}
+    answers = {"report": good, "broken": {"sum": "hunter2"}, "large": large}
+    config, _ = scripted_stdio_server(
+        tmp_path,
+        "s",
+        tools=[{**REPORT, "name": name} for name in answers],
+        behaviours={name: answering(content) for name, content in answers.items()},
+    )
+    profiles = {name: {"dialect": name} for name in ("mcp", "gemini-cli", "qwen-code", "opencode")}
+    async with running_gateway(tmp_path, {"s": config}, gateway={"profiles": profiles}) as gateway:
+        await until_all_ready(gateway, "s")
+        visitor = Visitor(gateway=gateway, era=era)
+        for profile in profiles:
+            for name, content in answers.items():
+                answer = await visitor.called(f"s__{name}", {"day": "today"}, profile)
+                assert json.loads(text_of(answer)) == content
+                assert not answer.get("isError")
+                if profile == "mcp" or name == "report":
+                    assert answer["structuredContent"] == content
+                    assert "typegate/leftOut" not in answer.get("_meta", {})
+                else:
+                    assert "structuredContent" not in answer
+                    assert answer["_meta"]["typegate/leftOut"] == {
+                        "structuredContent": "it breaks the tool's outputSchema: sum (type)"
+                    }

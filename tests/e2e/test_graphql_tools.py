@@ -117,7 +117,8 @@ async def test_g5_every_input_type_has_its_schema(tmp_path: Path) -> None:
         assert schema["required"] == ["date"]
         properties = schema["properties"]
         kinds = {name: one.get("type") for name, one in properties.items()}
-        assert kinds["id"] == kinds["text"] == kinds["role"] == ["string", "null"]
+        assert kinds["text"] == kinds["role"] == ["string", "null"]
+        assert kinds["id"] == ["string", "integer", "null"]
         assert (kinds["int"], kinds["float"]) == (["integer", "null"], ["number", "null"])
         assert (kinds["flag"], kinds["list"], kinds["date"]) == (["boolean", "null"], "array", None)
         assert properties["deep"]["items"]["items"] == {"type": ["string", "null"]}

@@ -291,3 +291,47 @@ async def test_allow_deny_rename_and_hidden_hold_for_lists_and_for_calls(tmp_pat
             ("get_bank_balance", 2),
             ("get_bank_balance", 3),
         ]
+
+
+async def test_a_bare_name_or_one_without_its_server_is_told_who_has_it(tmp_path: Path) -> None:
+    servers, records = {}, []
+    for name in ("od-a", "od-b"):
+        servers[name], record = scripted_stdio_server(tmp_path, name, tools=[tool("list_files")])
+        records.append(record)
+    async with running_gateway(tmp_path, servers) as gateway:
+        await gateway.until_listed("od-a__list_files", "od-b__list_files")
+        for answer in (
+            await gateway.call("list_files"),
+            await gateway.call("invoke_tool", {"tool": "list_files", "arguments": {}}),
+        ):
+            assert answer["isError"]
+            assert "It is a tool of od-a, od-b. Call od-a__list_files, od-b__list_files," in text_of(answer)
+        assert all(record.calls() == [] for record in records)
+
+
+async def test_a_quarantined_tool_is_said_to_be_held_back_and_a_cut_list_says_how_much_is_left(tmp_path: Path) -> None:
+    bad = {"name": "broken", "inputSchema": {"type": "object", "properties": {"a": {"type": "strung"}}}}
+    many = [tool(f"x{number:04}") for number in range(1000)]
+    config, record = scripted_stdio_server(tmp_path, "s", tools=[*many, bad, {**bad, "name": "hidden_one"}])
+    async with running_gateway(tmp_path, {"s": {**config, "deny": ["hidden_*"]}}) as gateway:
+        await gateway.until_listed("s__x0000")
+        for answer in (
+            await gateway.call("s__broken"),
+            await gateway.call("invoke_tool", {"server": "s", "tool": "broken"}),
+        ):
+            assert answer["isError"]
+            assert "'broken' of server 's' is held back by the gateway, because" in text_of(answer)
+            assert "its definition cannot be used: " in text_of(answer)
+        assert "held back" not in text_of(await gateway.call("s__hidden_one"))
+        assert "and 980 more." in text_of(await gateway.call("s__something_else_entirely"))
+        assert record.calls() == []
+
+
+async def test_trying_again_is_advised_only_where_it_can_help(tmp_path: Path) -> None:
+    fine, _ = scripted_stdio_server(tmp_path, "s", tools=[tool("one")])
+    gone = {"command": "/nowhere/at/all"}
+    async with running_gateway(tmp_path, {"s": fine, "gone": gone}) as gateway:
+        await gateway.until_listed("s__one")
+        with anyio.fail_after(10):
+            while "trying again at once will not help" not in text_of(await gateway.call("gone__one")):
+                await glance_again()

@@ -7,6 +7,7 @@ moves; for validation they are blanked instead, so that every position is that o
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -19,6 +20,7 @@ from gateway.upstream.graphql.rejections import FileRejected
 MAX_TOKENS: Final = 20_000
 TOOL_DIRECTIVE: Final = "mcpTool"
 ARGUMENT_DIRECTIVE: Final = "mcpToolArg"
+_BYTE_ORDER_MARK: Final = "\ufeff"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +87,8 @@ def read_document(file: str, data: bytes) -> Document:
     node = _parsed(_without(text, spans, blank=True), file) if spans else written
     return Document(
         file=file,
-        sent=_without(text, spans, blank=False) if spans else text,
+        # With its byte order mark: endpoints that allow only known documents compare every byte.
+        sent=_BYTE_ORDER_MARK * data.startswith(codecs.BOM_UTF8) + _without(text, spans, blank=False),
         node=node,
         operation=next((part for part in node.definitions if isinstance(part, gql.OperationDefinitionNode)), None),
         fragments={fragment.name: fragment for fragment in _fragments(node, text, file)},
@@ -97,7 +100,7 @@ def read_document(file: str, data: bytes) -> Document:
 
 def _decoded(file: str, data: bytes) -> str:
     try:
-        # A byte order mark is no part of the document.
+        # Without a byte order mark, so that it shifts no column that is reported.
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         before = data[: error.start].decode("utf-8", "replace").splitlines() or [""]

@@ -1,7 +1,7 @@
 """The types of variables as JSON Schema: what it accepts, a server's own coercion accepts.
 
-The converse holds too, but for deliberate limits: a list has to be a list, an ID a string, and there is no
-member beside the declared ones. The range of an `Int` is left open, as is the content of a custom scalar: there
+The converse holds too, but for deliberate limits: a list has to be a list, and there is no member beside the declared
+ones. The range of an `Int` is left open, as is the content of a custom scalar: there
 the server has the last word. An argument that may be null accepts it, whatever a profile shows.
 """
 
@@ -14,7 +14,14 @@ from typing import Any, Final
 
 import graphql as gql
 
-_SCALARS: Final = {"Int": "integer", "Float": "number", "String": "string", "Boolean": "boolean", "ID": "string"}
+_SCALARS: Final[Mapping[str, str | list[str]]] = {
+    "Int": "integer",
+    "Float": "number",
+    "String": "string",
+    "Boolean": "boolean",
+    # "When coerced as an input type, any string or integer input value": GraphQL, "ID", "Input Coercion".
+    "ID": ["string", "integer"],
+}
 # A default that no JSON value stands for.
 _NO_VALUE: Final = object()
 # Longer integers are no number that anybody means, and slow to read.
@@ -165,7 +172,8 @@ def _nullable(made: dict[str, Any]) -> dict[str, Any]:
     # A custom scalar accepts anything anyway.
     if "type" not in made:
         return made
-    changed = {**made, "type": [made["type"], "null"]}
+    kinds = made["type"] if isinstance(made["type"], list) else [made["type"]]
+    changed = {**made, "type": [*kinds, "null"]}
     if "enum" in made:
         changed["enum"] = [*made["enum"], None]
     return changed

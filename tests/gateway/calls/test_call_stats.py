@@ -11,7 +11,14 @@ import pytest
 from gateway.access.principal import LOCAL, Principal
 from gateway.calls.call_stats import FLAG_FAILURES, MAX_COUNTED_TOOLS, WINDOW_S, CallStats, Failure
 from gateway.calls.context import Caller
-from gateway.errors import UpstreamError, UpstreamLost, UpstreamProtocolError, UpstreamTimeout, UpstreamUnavailable
+from gateway.errors import (
+    RpcError,
+    UpstreamError,
+    UpstreamLost,
+    UpstreamProtocolError,
+    UpstreamTimeout,
+    UpstreamUnavailable,
+)
 from registry.arguments.diagnosis import ArgumentProblem
 from registry.arguments.repair_report import Repair
 from registry.catalog.build import build_catalog
@@ -157,3 +164,30 @@ def test_repairs_are_counted_by_call_and_by_kind() -> None:
     stats.record_repairs(wrapper(), [Repair(name="parsed")])
     [row] = stats.repair_rows()
     assert (row["calls"], row["repairs"]) == (2, {"renamed": 1, "parsed": 2})
+
+
+def test_a_caller_on_several_connections_is_one_and_two_clients_of_a_host_are_two() -> None:
+    stats = CallStats(clock=Clock())
+    agent = {"name": "agent", "version": "1"}
+    for port in (4000, 4001, 4002):
+        stats.record_failure(wrapper(), LOST, replace(caller(peer=f"127.0.0.1:{port}"), client_info=agent))
+    assert (stats.failure_rows()[0]["sessions"], stats.failure_rows()[0]["flagged"]) == (1, False)
+    stats.record_failure(wrapper(), LOST, replace(caller(peer="127.0.0.1:4003"), client_info={"name": "other"}))
+    assert (stats.failure_rows()[0]["sessions"], stats.failure_rows()[0]["flagged"]) == (2, True)
+
+
+def test_errors_of_different_kinds_are_classes_of_their_own_and_no_text_is_kept() -> None:
+    stats = CallStats(clock=Clock())
+    for said in (
+        "SMTP down",
+        "mailbox 'ann' is full",
+        "mailbox 'bob' is full",
+        "order 17 is closed",
+        "order 18 is closed",
+    ):
+        stats.record_result(wrapper(), {"content": [{"type": "text", "text": said}], "isError": True}, caller("a"))
+        stats.record_failure(wrapper(), Failure.of_protocol_error(RpcError(-32000, said)), caller("a"))
+    for kind in ("error_result", "protocol_error"):
+        rows = [row for row in stats.failure_rows() if row["kind"] == kind]
+        assert sorted(row["total"] for row in rows) == [1, 2, 2]
+        assert not any(word in row["detail"] for row in rows for word in ("SMTP", "mailbox", "ann", "order"))

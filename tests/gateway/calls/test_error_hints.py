@@ -88,6 +88,10 @@ COMPLAINTS = {
     "a colon": "to: Required",
     "a form": '{"to": ["This field is required."]}',
     "a web service": '{"message": "Validation Failed", "errors": [{"field": "to", "code": "missing_field"}]}',
+    "properties": "missing required properties including: 'to'",
+    "ASP.NET": '{"errors": {"To": ["The To field is required."]}}',
+    "ASP.NET, in words": "The To field is required.",
+    "Laravel": "The to field is required. (and 1 more error)",
     "a body of text": '{"error": "\'to\' is required", "input": {}}',
 }
 
@@ -107,6 +111,9 @@ def test_the_missing_field_is_found_in_the_messages_of_common_libraries(name: st
     "said",
     [
         "SMTP down",
+        "to is required to log in",
+        "path is missing the scope repo",
+        "The user to be is required to log in",
         "Authentication is required",
         "Authentication is required to continue",
         "authentication required for path /x",
@@ -263,3 +270,33 @@ def test_no_complaint_stalls_the_reader(said: str) -> None:
             started = time.perf_counter()
             with_hint(result(text, error=error), tool, {"a b": 1, "B": 2})
             assert time.perf_counter() - started < 0.25
+
+
+def test_the_shown_call_has_what_the_schema_does_not_require_and_is_not_the_one_that_failed() -> None:
+    schema = {"type": "object", "properties": {name: {"type": "string"} for name in NAMES}, "required": ["body"]}
+    tool = wrapper_of("send_email", schema)
+    for said, missing in (("'to' was not provided", "to"), ("The Start Date field is required.", "startDate")):
+        after = with_hint(result(said), tool, {"body": "hunter2"})
+        text = after["content"][-1]["text"]
+        assert f"Missing: {missing}." in text
+        call = json.loads(text.partition("Call it like: ")[2].partition(" Schema: ")[0])
+        assert call == {"body": "<as sent>", missing: "<string>"}
+
+
+@pytest.mark.parametrize(
+    ("said", "asked"),
+    [
+        ("'cc' was not provided", True),
+        ("missing required parameter: 'cc'", True),
+        ("1 validation error\nreply_to\n  Field required", True),
+        (f"MCP error -32602: {json.dumps([{**ZOD3[0], 'path': ['cc']}])}", True),
+        ("'to' was not provided", False),
+        ("Authentication is required", False),
+        ("user is required to log in", False),
+        ("SMTP down", False),
+    ],
+)
+def test_a_complaint_of_a_parameter_that_is_not_declared_asks_for_a_new_listing(said: str, asked: bool) -> None:
+    told: list[str] = []
+    with_hint(result(said), TOOL, {}, on_undeclared=told.append)
+    assert told == (["calendar-mcp"] if asked else [])

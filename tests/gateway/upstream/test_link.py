@@ -252,9 +252,11 @@ async def test_where_one_stream_carries_everything_a_lost_call_is_the_end_of_the
 
 
 async def test_answers_that_are_no_results_leave_the_connection_as_it_is() -> None:
-    session = FakeSession([HttpStatusError(500, ""), RpcError(-32000, "no")])
+    session = FakeSession([HttpStatusError(400, ""), HttpStatusError(502, ""), RpcError(-32000, "no")])
     async with linked(Upstream([session])) as link:
-        with pytest.raises(UpstreamProtocolError, match="HTTP 500"):
+        with pytest.raises(UpstreamProtocolError, match="HTTP 400; the call has no result"):
+            await link.call(call())
+        with pytest.raises(UpstreamLost, match=r"HTTP 502 after the call was sent.*Its outcome is unknown"):
             await link.call(call())
         with pytest.raises(RpcError, match="no"):
             await link.call(call())

@@ -156,14 +156,82 @@ def test_the_full_level_invents_nothing_either(sent: Any) -> None:
     assert not repaired(sent, level="full").valid
 
 
-def test_a_wrapping_that_validates_is_left_alone_unless_the_level_is_full() -> None:
-    schema = {"type": "object", "properties": {"limit": {"type": "integer"}}}
+def test_a_wrapping_that_an_open_schema_accepts_is_taken_off_where_all_inside_is_declared() -> None:
+    schema = {"type": "object", "properties": {"limit": {"type": "integer"}, "state": {"type": "string"}}}
+    for sent in (
+        {"arguments": {"limit": 5}},
+        {"params": '{"limit": 5}'},
+        {"arguments": {"limit": "5"}},
+        {"tool": "send_email", "arguments": {"limit": 5}},
+        {"arguments": {"arguments": {"limit": 5}}},
+    ):
+        outcome = repaired(sent, schema)
+        assert outcome.arguments == {"limit": 5}, sent
+        assert names(outcome)[0] == ("unwrapped", "arguments")
+        assert repaired(outcome.arguments, schema).arguments is outcome.arguments
+    for other in ({"arguments": {"size": 5}}, {"arguments": {}}, {"arguments": {"limit": 5}, "state": "open"}):
+        assert repaired(other, schema).arguments is other
     wrapped = {"arguments": {"limit": 5}}
-    assert repaired(wrapped, schema).arguments is wrapped
-    assert repaired(wrapped, schema, "full").arguments == {"limit": 5}
-    for other in ({"arguments": {"size": 5}}, {"arguments": {"limit": "x"}}, {"arguments": {}}):
-        assert repaired(other, schema, "full").arguments is other
-    assert repaired(wrapped, {"type": "object"}, "full").arguments is wrapped
+    assert repaired(wrapped, schema, "off").arguments is wrapped
+    named = {**schema["properties"], "arguments": {"type": "object"}}
+    for open_schema in (
+        {"type": "object"},
+        {**schema, "properties": named},
+        {**schema, "additionalProperties": {"type": "object"}},
+        {**schema, "patternProperties": {"^a": {}}},
+    ):
+        assert repaired(wrapped, open_schema).arguments is wrapped
+
+
+def test_a_wrapped_call_that_would_run_without_its_wrong_argument_is_refused() -> None:
+    schema = {"type": "object", "properties": {"limit": {"type": "integer"}}}
+    outcome = repaired({"arguments": {"limit": "many"}}, schema)
+    assert not outcome.valid
+    assert outcome.unwrapped == {"limit": "many"}
+
+
+TABLE: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "rows": {"type": "array", "items": {"type": "array", "items": {"type": "string"}}},
+        "numbers": {"type": "array", "items": {"type": "array", "items": {"type": "number"}}},
+        "cc": {"type": "array", "items": {"type": "string"}},
+        "bcc": {"anyOf": [{"type": "array", "items": {"type": "string"}}, {"type": "null"}]},
+        "tags": {"type": ["array", "null"], "items": {"type": "string"}},
+        "colors": {"type": "array", "items": {"type": "string", "enum": ["none", "red"]}},
+        "options": {"type": "object"},
+    },
+}
+
+
+@pytest.mark.parametrize("level", ["safe", "full"])
+@pytest.mark.parametrize(
+    "sent",
+    [
+        {"rows": ["Name", "Age"]},
+        {"numbers": [1, 2]},
+        {"rows": '["Name", "Age"]'},
+        {"cc": "null"},
+        {"cc": "None"},
+        {"cc": "undefined"},
+        {"options": '{"a": 1, "a": 2}'},
+        {"options": '{"a": {"b": 1, "b": 1}}'},
+        '{"cc": ["a"], "cc": ["b"]}',
+    ],
+)
+def test_no_list_is_made_of_list_items_or_of_words_for_nothing_and_no_value_is_lost(sent: Any, level: Any) -> None:
+    outcome = repaired(sent, TABLE, level)
+    assert (outcome.arguments, outcome.repairs, outcome.valid) == (sent, (), False)
+
+
+@pytest.mark.parametrize("word", ["null", "None"])
+@pytest.mark.parametrize("name", ["bcc", "tags"])
+def test_a_word_for_null_is_null_where_that_is_allowed(name: str, word: str) -> None:
+    assert repaired({name: word}, TABLE).arguments == {name: None}
+
+
+def test_an_option_is_listed_even_if_it_looks_like_a_word_for_nothing() -> None:
+    assert repaired({"colors": "none"}, TABLE).arguments == {"colors": ["none"]}
 
 
 def test_a_declared_parameter_wraps_nothing() -> None:

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from registry.arguments.coercion import is_single_item
 from registry.arguments.repair import repair
-from registry.arguments.unwrapping import ToolAddress
+from registry.arguments.unwrapping import ToolAddress, may_be_wrapped
 from registry.catalog.shape import RepairLevel
 from registry.errors import NotChecked, SchemaRejected
 from registry.schema import schemas
@@ -91,7 +92,8 @@ def test_valid_calls_stay_repaired_ones_validate_and_repairing_again_changes_not
     valid = isinstance(arguments, dict) and validator.is_valid(arguments)
     once = repair(schema, validator, arguments, level, address=ADDRESS)
     assert arguments == before
-    if valid and level == "safe":
+    # What is wrapped in a call that an open schema accepts is the only thing that may change in a valid call.
+    if valid and level == "safe" and not (isinstance(arguments, dict) and may_be_wrapped(arguments)):
         assert once.arguments is arguments
         assert once.repairs == ()
     if once.repairs:
@@ -122,7 +124,7 @@ PLAIN: dict[str, st.SearchStrategy[Any]] = {
 
 
 @st.composite
-def distorted(draw: st.DrawFn, depth: int = 0) -> tuple[Any, Any, Any]:
+def distorted(draw: st.DrawFn, depth: int = 0, in_list: bool = False) -> tuple[Any, Any, Any]:
     """A schema, a value that fits, and the same value as a careless caller might write it."""
     kinds = [
         "integer",
@@ -150,14 +152,16 @@ def distorted(draw: st.DrawFn, depth: int = 0) -> tuple[Any, Any, Any]:
         wrong: Any = {spelt[name]: part[2] for name, part in parts.items()}
         value = {name: part[1] for name, part in parts.items()}
     elif kind == "array":
-        items = [draw(distorted(depth + 1)) for _ in range(draw(st.integers(0, 1)))]
+        items = [draw(distorted(depth + 1, True)) for _ in range(draw(st.integers(0, 1)))]
         schema = {"type": "array", **({"items": items[0][0]} if items else {})}
         value, wrong = [item[1] for item in items], [item[2] for item in items]
     elif kind == "list":
         scalar = draw(st.sampled_from(["integer", "boolean", "string"]))
         value = draw(st.lists(PLAIN[scalar], min_size=1, max_size=2))
         schema = {"type": "array", "items": {"type": scalar}}
-        wrong = value[0] if len(value) == 1 and careless else value
+        # An item of a list is never put into a list of its own, nor is a word for nothing.
+        alone = len(value) == 1 and careless and not in_list and is_single_item(value[0])
+        wrong = value[0] if alone else value
         return schema, value, json.dumps(wrong) if isinstance(wrong, list) and careless else wrong
     else:
         value = draw(PLAIN[kind])

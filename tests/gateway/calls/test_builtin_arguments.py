@@ -1,0 +1,37 @@
+"""Our own search tools understand other words for their parameters, and wrapped calls, as any tool does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gateway.calls.builtin_arguments import repair_builtin
+
+
+@pytest.mark.parametrize(
+    ("name", "sent", "meant", "named"),
+    [
+        ("find_tools", {"query": "mail", "limit": "3"}, {"query": "mail", "limit": 3}, ["converted"]),
+        ("find_tools", {"q": "mail", "top_k": 3}, {"query": "mail", "limit": 3}, ["renamed", "renamed"]),
+        ("find_tools", {"Query": "mail"}, {"query": "mail"}, ["renamed"]),
+        ("find_tools", {"arguments": {"query": "mail"}}, {"query": "mail"}, ["unwrapped"]),
+        ("find_tools", '{"query": "mail"}', {"query": "mail"}, ["json_text"]),
+        ("find_tools", {"query": "mail", "limit": None}, {"query": "mail"}, ["null_dropped"]),
+        ("find_tools", {"query": ["mail"]}, {"query": "mail"}, ["item_taken"]),
+        ("get_server_details", {"serverName": "od-a"}, {"server": "od-a"}, ["renamed"]),
+        ("get_server_details", {"name": "od-a"}, {"server": "od-a"}, ["renamed"]),
+    ],
+)
+def test_what_was_meant_is_taken_and_named(name: str, sent: Any, meant: Any, named: list[str]) -> None:
+    arguments, repairs = repair_builtin(name, sent)
+    assert arguments == meant
+    assert [repair.name for repair in repairs] == named
+    assert repair_builtin(name, arguments) == (arguments, ())
+
+
+@pytest.mark.parametrize(
+    "sent", [{"query": "mail", "q": "x"}, {"query": "a"}, {"limit": 5}, [], 5, {"query": "a", "x": 1}]
+)
+def test_what_is_right_or_in_doubt_stays(sent: Any) -> None:
+    assert repair_builtin("find_tools", sent) == (sent, ())
