@@ -22,9 +22,9 @@ from gateway.admin.openapi import document
 from gateway.admin.routes import AdminRoute, Combined, Merge, route, routes_of
 from gateway.calls.call_stats import CallStats
 from gateway.calls.profile_views import ProfileViews
-from gateway.config.load import refusal
 from gateway.config.model import NoteRequest
 from gateway.config.upstream_types.registration import AnyServerConfig, read_server
+from gateway.config.wording import refusal
 from gateway.downstream.http.request import RequestHead, RequestRefused
 from gateway.embeddings.tool_vectors import ToolVectors
 from gateway.errors import ConfigError

@@ -125,7 +125,7 @@ class ServerConfig(Section):
     connection: ClassVar[tuple[str, ...]] = ("connect_timeout", "elicitation")
     in_place: ClassVar[tuple[str, ...]] = (
         *("call_timeout", "max_concurrency", "tags", "prefix", "allow", "deny", "defaults", "supplement", "siblings"),
-        *("display_name", "priority", "copies", "repair", "validation", "tools"),
+        *("display_name", "priority", "copies", "repair", "validation", "tools", "disabled"),
     )
 
     # Values that may hold credentials are kept out of every repr, here and in each type.
@@ -140,6 +140,8 @@ class ServerConfig(Section):
     # More than a host sends at once, and few enough that one slow server cannot take all sockets.
     max_concurrency: Count = Field(default=64, ge=1, le=10_000)
     """Most calls in flight at once; calls beyond it are refused."""
+    disabled: bool = False
+    """Whether the server is left out."""
     tags: list[str] = Field(default_factory=list)
     """Labels for selection by profiles, groups and hooks."""
     prefix: Prefix | None = None
