@@ -161,6 +161,7 @@ class Gateway:
 
     def start(self) -> None:
         """Start every link at once; lists answer from the snapshot until then."""
+        self.fleet.left_out = self.config.left_out
         self.fleet.start(self.config.servers)
         for part in (
             self.announcer,
@@ -192,6 +193,7 @@ class Gateway:
         names, search = config.gateway.names, config.gateway.search
         # From here on nothing waits: no call sees a part of it.
         self.config = config
+        self.fleet.left_out = config.left_out
         self.fleet.apply(config.servers, steps, prefix=names.prefix, max_length=names.max_length)
         self.views.replace(_profiles(config))
         self.hooks.replace(runners)

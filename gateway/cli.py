@@ -156,6 +156,7 @@ def parser() -> argparse.ArgumentParser:
     serve.add_argument("--workers", type=_workers, default=1, metavar="N", help=about)
     _state(serve)
     _verbose(serve)
+    _strict(serve)
     serve.add_argument("--insecure", action="store_true", help="allow other machines to call without an API key")
 
     stdio = command("stdio", _STDIO, "serve:stdio")
@@ -164,6 +165,7 @@ def parser() -> argparse.ArgumentParser:
     source.add_argument("--url", help="the /mcp address of a running gateway")
     stdio.add_argument("--header", action="append", default=[], metavar="'K: V'", help="sent to --url; may be repeated")
     _verbose(stdio)
+    _strict(stdio)
     stdio.add_argument("--profile", metavar="P", help="the profile to serve")
     _state(stdio)
 
@@ -173,6 +175,7 @@ def parser() -> argparse.ArgumentParser:
 
     check = command("check", _CHECK, "inspect:check")
     _config(check)
+    _strict(check)
     check.add_argument("--json", action="store_true", help="print JSON")
     check.add_argument("--schema", action="store_true", help="print the JSON Schema of the file instead")
 
@@ -337,6 +340,11 @@ def _state(command: argparse.ArgumentParser) -> None:
 def _verbose(command: argparse.ArgumentParser) -> None:
     about = "log one line for each call: who, what, which way, how it ended; never what was in it"
     command.add_argument("-v", "--verbose", action="store_true", help=about)
+
+
+def _strict(command: argparse.ArgumentParser) -> None:
+    about = "refuse the file for a fault in the entry of one server; by default that server is left out"
+    command.add_argument("--strict", action="store_true", help=about)
 
 
 def _running(command: argparse.ArgumentParser) -> None:

@@ -16,6 +16,7 @@ from anyio.abc import TaskGroup
 
 from gateway import snapshot
 from gateway.config.conversion import shape_of
+from gateway.config.model import LeftOut
 from gateway.config.plan import Steps
 from gateway.config.server import Prefix, ServerConfig
 from gateway.discovery import INLINE_TOOLS, listing_of
@@ -67,6 +68,7 @@ class Fleet:
     Attributes:
         links: By alias, what keeps each upstream connected.
         servers: By alias, the configuration of each.
+        left_out: Servers that the configuration names and that are not served, with the reason.
     """
 
     def __init__(
@@ -106,6 +108,7 @@ class Fleet:
         self._unsaved = anyio.Event()
         self.links = links
         self.servers: dict[str, ServerConfig] = {}
+        self.left_out: Mapping[str, LeftOut] = {}
 
     def start(self, servers: Mapping[str, ServerConfig]) -> None:
         """Take what the snapshot knows, then start every link at once."""

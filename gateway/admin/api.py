@@ -285,6 +285,8 @@ class AdminApi:
             if config.local_keys and not self._allows_commands():
                 log.warning("a server with a program or a file was not added", extra={"server": name})
                 return JsonDocument({"error": _LOCAL.format(" and ".join(config.local_keys))}, 403)
+            if config.disabled:
+                return _wrong("it is disabled; expected a server to connect to")
             file = self._reloader.path
             self._fleet.add(name, config.with_absolute_paths(file.parent if file is not None else Path()))
         except ValidationError as error:
@@ -305,6 +307,8 @@ class AdminApi:
             404: There is no such server.
         """
         name = request.path_params["name"]
+        if name in self._fleet.left_out and name not in self._fleet.servers:
+            return JsonDocument(rows.left_out_row(name, self._fleet.left_out[name]))
         if name not in self._fleet.servers:
             return _no_server(name)
         return JsonDocument(rows.server_row(self._fleet, self._registry.catalog, name))

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from registry.schema.display_text import is_hidden
+
+if TYPE_CHECKING:
+    from gateway.config.model import Config
 
 
 def say(text: str) -> None:
@@ -19,6 +22,13 @@ def warn(warnings: Iterable[str]) -> None:
     """Warnings of a configuration, on standard error."""
     for text in warnings:
         say(f"warning: {text}")
+
+
+def warn_of(config: Config) -> None:
+    """What a configuration says in vain, and which servers are left out, on standard error."""
+    warn(config.warnings)
+    for alias, left_out in config.left_out.items():
+        say(f"{alias}: {left_out.reason}")
 
 
 def text(value: str) -> None:

@@ -37,8 +37,8 @@ def serve(args: Namespace) -> int:
     from gateway.config.source import read
 
     text = read(args.config)
-    config = loaded(text, path=args.config)
-    output.warn(config.warnings)
+    config = loaded(text, path=args.config, strict=args.strict)
+    output.warn_of(config)
     host = args.host or config.gateway.listen.host
     port = config.gateway.listen.port if args.port is None else args.port
     # Before any process or connection is started: the usual mistake is a second gateway on the same port.
@@ -50,7 +50,7 @@ def serve(args: Namespace) -> int:
         from gateway.serving.over_http import serve
 
         def announce(_: Gateway, url: str) -> None:
-            output.say(f"serving {len(config.servers)} servers at {url} (Ctrl-C stops)")
+            output.say(f"serving {_counted(config)} at {url} (Ctrl-C stops)")
 
         return await serve(
             config,
@@ -59,6 +59,7 @@ def serve(args: Namespace) -> int:
             state_dir=state_dir(args),
             insecure=args.insecure,
             on_ready=announce,
+            strict=args.strict,
         )
 
     logs.start(calls=args.verbose)
@@ -72,7 +73,7 @@ def _serve_workers(args: Namespace, config: Config, text: str, host: str, port: 
         from gateway.serving.worker_parent import serve_workers
 
         def announce(url: str) -> None:
-            output.say(f"serving {len(config.servers)} servers at {url} with {args.workers} workers (Ctrl-C stops)")
+            output.say(f"serving {_counted(config)} at {url} with {args.workers} workers (Ctrl-C stops)")
 
         return await serve_workers(
             config,
@@ -84,6 +85,7 @@ def _serve_workers(args: Namespace, config: Config, text: str, host: str, port: 
             insecure=args.insecure,
             verbose=args.verbose,
             on_ready=announce,
+            strict=args.strict,
         )
 
     logs.start(calls=args.verbose)
@@ -114,8 +116,8 @@ def stdio(args: Namespace) -> int:
         raise UsageError("--header goes with --url; expected headers of upstreams in the configuration")
     from gateway.config.load import load
 
-    config = load(args.config)
-    output.warn(config.warnings)
+    config = load(args.config, strict=args.strict)
+    output.warn_of(config)
     if args.profile is not None and args.profile != DEFAULT_PROFILE and args.profile not in config.gateway.profiles:
         known = ", ".join([DEFAULT_PROFILE, *config.gateway.profiles])
         raise UsageError(f"--profile {args.profile}: there is no such profile; expected one of: {known}")
@@ -124,10 +126,16 @@ def stdio(args: Namespace) -> int:
     async def run_stdio() -> int:
         from gateway.serving.over_stdio import serve_stdio
 
-        return await serve_stdio(config, state_dir=state_dir(args), profile=args.profile or DEFAULT_PROFILE)
+        profile = args.profile or DEFAULT_PROFILE
+        return await serve_stdio(config, state_dir=state_dir(args), profile=profile, strict=args.strict)
 
     logs.start(calls=args.verbose)
     return _run(run_stdio)
+
+
+def _counted(config: Config) -> str:
+    left_out = f" ({len(config.left_out)} left out)" if config.left_out else ""
+    return f"{len(config.servers)} server{'' if len(config.servers) == 1 else 's'}{left_out}"
 
 
 def demo(args: Namespace) -> int:

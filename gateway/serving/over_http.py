@@ -65,6 +65,7 @@ async def serve(
     state_dir: Path,
     insecure: bool = False,
     on_ready: OnReady | None = None,
+    strict: bool = False,
 ) -> int:
     """Serve over Streamable HTTP until SIGINT or SIGTERM. Returns the exit code.
 
@@ -86,6 +87,7 @@ async def serve(
             check=check,
             on_ready=on_ready,
             admin_listener=admin_listener,
+            strict=strict,
         )
     finally:
         unbind_admin(admin_listener, config)
@@ -102,6 +104,7 @@ async def serve_on(
     on_ready: OnReady | None = None,
     team: Team | None = None,
     admin_listener: socket.socket | None = None,
+    strict: bool = False,
 ) -> int:
     """Serve callers of this socket until SIGINT or SIGTERM. Returns the exit code.
 
@@ -115,6 +118,7 @@ async def serve_on(
         on_ready: Called once callers are served.
         team: The processes that serve this configuration together; None for a single one.
         admin_listener: Where this process answers administrators, if the configuration gives them an address.
+        strict: A fault in the entry of one server keeps a changed file from being used.
     """
     most = _most_connections(len(config.servers))
     draining = anyio.Event()
@@ -127,7 +131,12 @@ async def serve_on(
             gateway.quotas,
             carrier=team.peers if team is not None else None,
         )
-        reloader = Reloader(gateway, check=check, text=team.assignment.text if team is not None else None)
+        reloader = Reloader(
+            gateway,
+            check=check,
+            text=team.assignment.text if team is not None else None,
+            strict=team.assignment.strict if team is not None else strict,
+        )
         admin = AdminApi(
             token=token,
             scrapers=partial(_may_read_metrics, gateway),
