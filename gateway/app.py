@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import secrets
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -27,6 +29,7 @@ from gateway.calls.unknown_tool import UnknownToolErrors
 from gateway.calls.upstream_subscriptions import UpstreamSubscriptions
 from gateway.cluster.role import WorkerRole
 from gateway.config.conversion import profile_of
+from gateway.config.leads_back import CHAIN_VARIABLE, chain_with
 from gateway.config.model import Config
 from gateway.config.plan import Steps, plan
 from gateway.downstream.changes import ChangeAnnouncer
@@ -81,6 +84,8 @@ class Gateway:
         """
         names, search = config.gateway.names, config.gateway.search
         writes = role is None or role.writes
+        # Not of the state directory, which several gateways of one user share.
+        instance = role.instance if role is not None else secrets.token_hex(8)
         self.config = config
         self._group = group
         self._client = HttpClient()
@@ -109,6 +114,7 @@ class Gateway:
                 on_gone=self.private.drop_server,
             ),
             prefix=names.prefix,
+            instance=instance,
             saves=writes,
         )
         self.call_stats = CallStats(
@@ -156,6 +162,7 @@ class Gateway:
             first_listings=self._first_listings,
             pending=self._pending,
             private_links=self.private,
+            instance=instance,
             session_prefix=role.session_prefix if role is not None else "",
         )
 
@@ -248,9 +255,16 @@ async def open_gateway(
     runners = await load_hooks(config)
     async with anyio.create_task_group() as group:
         gateway = Gateway(config, state_dir, group, runners=runners, role=role)
+        # Before any child starts: it is told whose it is, also by a script or a package runner in between.
+        above = os.environ.get(CHAIN_VARIABLE)
+        if config.path is not None:
+            os.environ[CHAIN_VARIABLE] = chain_with(config.path, os.environ)
         gateway.start()
         try:
             yield gateway  # links connect meanwhile: nobody waits for a slow upstream
         finally:
             group.cancel_scope.cancel()
             gateway.close()
+            os.environ.pop(CHAIN_VARIABLE, None)
+            if above is not None:
+                os.environ[CHAIN_VARIABLE] = above

@@ -153,6 +153,10 @@ class UnusableAnswer(ConnectionLost):
         super().__init__(reason, sent=True)
 
 
+class LeadsBack(GatewayError):
+    """An upstream is this gateway itself, or leads to it: its tools would be listed again and again, without end."""
+
+
 class NoAnswer(ConnectionLost):
     """A request of our own was not answered within its bound; the connection may work for others."""
 

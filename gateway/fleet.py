@@ -20,7 +20,8 @@ from gateway.config.model import LeftOut
 from gateway.config.plan import Steps
 from gateway.config.server import Prefix, ServerConfig
 from gateway.discovery import INLINE_TOOLS, listing_of
-from gateway.errors import ConfigError
+from gateway.errors import ConfigError, LeadsBack
+from gateway.protocol import gateways_of
 from gateway.secrets import SECRETS
 from gateway.snapshot import Saved
 from gateway.upstream.connector import connector_of
@@ -81,6 +82,7 @@ class Fleet:
         links: dict[str, UpstreamLink],
         ports: FleetPorts,
         prefix: Prefix,
+        instance: str,
         saves: bool = True,
     ) -> None:
         """Begin without any upstream.
@@ -93,6 +95,7 @@ class Fleet:
             links: The table of links, empty; others read it.
             ports: The way to others.
             prefix: Whether names carry their server's alias, where a server does not say so itself.
+            instance: The id of this gateway; an upstream that leads to it is not listed.
             saves: Whether this process keeps the snapshot.
         """
         self._registry = registry
@@ -101,6 +104,7 @@ class Fleet:
         self._state_dir = state_dir
         self._ports = ports
         self._saves = saves
+        self._instance = instance
         self._prefix: Prefix = prefix
         self._saved: dict[str, Saved] = {}
         self._listed_s: dict[str, float] = {}
@@ -296,6 +300,9 @@ class Fleet:
 
     async def _listed(self, link: UpstreamLink, raw: RawListing) -> None:
         alias, config, epoch = link.server, link.config, link.epoch
+        if self._instance in gateways_of(raw.capabilities) and self.links.get(alias) is link:
+            self._reshape(drop=[ServerName(alias)])
+            raise LeadsBack("skipped: it leads back to this gateway, whose tools would be listed without end")
         take = partial(
             listing_of,
             raw,

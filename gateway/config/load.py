@@ -6,18 +6,22 @@ import os
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from pydantic import ValidationError
 
 from gateway.config.entries import read_entries
-from gateway.config.model import Config, ConfigFile
+from gateway.config.model import Config, ConfigFile, LeftOut
 from gateway.config.section import suggestion
 from gateway.config.source import join, kind, read, values
 from gateway.config.variables import expand
 from gateway.config.wording import refusal
 from gateway.embeddings.model import EXTRA, missing_packages
 from gateway.errors import ConfigError, together
+
+_CIRCULAR: Final = LeftOut(
+    reason="skipped: it starts typegate with this very configuration, which would go on without end", faulty=False
+)
 
 
 def load(path: Path, environ: Mapping[str, str] | None = None, *, strict: bool = False) -> Config:
@@ -95,9 +99,10 @@ def parse(
         raise together([*problems, *found.problems])
     # The working directory of a server is not that of whoever wrote the file.
     servers = {alias: server.with_absolute_paths(folder) for alias, server in found.servers.items()}
+    circular = [alias for alias, server in servers.items() if path is not None and server.leads_back(path)]
     return Config(
-        servers=servers,
-        left_out=found.left_out,
+        servers={alias: server for alias, server in servers.items() if alias not in circular},
+        left_out={**found.left_out, **dict.fromkeys(circular, _CIRCULAR)},
         gateway=checked.gateway,
         warnings=[*warnings, *found.warnings],
         path=path,

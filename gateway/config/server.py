@@ -197,6 +197,10 @@ class ServerConfig(Section):
         """The keys that are set and name something of this machine: a program to start, a file to read."""
         return ()
 
+    def leads_back(self, path: Path) -> bool:
+        """Whether it only leads to a gateway with the configuration at this path."""
+        return False
+
     def secrets(self) -> set[str]:
         """The values in it that no text may repeat."""
         # What documents tools holds none, and is most of a large entry.
