@@ -51,7 +51,7 @@ from registry.views.profile import Profile
 
 log = logging.getLogger(__name__)
 
-FIRST_LIST_S: Final = 0.7
+FIRST_LIST_S: Final = 0.8
 """How long a first list waits for upstreams of which nothing is known: two of five hosts wait for one second."""
 
 

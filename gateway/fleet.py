@@ -38,6 +38,8 @@ from registry.errors import AliasError
 
 log = logging.getLogger(__name__)
 
+# What orchestrators wait for at most: an upstream that does not answer must not keep the others from being used.
+_READY_WITHIN_S: Final = 5.0
 # Several upstreams that list together are one write; a crash this soon after a listing loses only the snapshot of it.
 _SAVE_AFTER_S: Final = 0.2
 
@@ -104,6 +106,7 @@ class Fleet:
         self._state_dir = state_dir
         self._ports = ports
         self._saves = saves
+        self._began_s = anyio.current_time()
         self._instance = instance
         self._prefix: Prefix = prefix
         self._saved: dict[str, Saved] = {}
@@ -249,6 +252,11 @@ class Fleet:
         """Whether every upstream was tried once, or answers from the snapshot."""
         known = self._registry.catalog.servers
         return all(link.tried.is_set() or alias in known for alias, link in self.links.items())
+
+    @property
+    def ready(self) -> bool:
+        """Whether lists can be answered in full or from the snapshot, or have had time enough."""
+        return self.tried or anyio.current_time() - self._began_s >= _READY_WITHIN_S
 
     @property
     def pending(self) -> bool:

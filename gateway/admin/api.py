@@ -213,7 +213,7 @@ class AdminApi:
     async def _readyz(self, request: Request) -> Response:
         if self._draining():
             return PlainTextResponse("draining\n", 503)
-        if not self._fleet.tried:
+        if not self._fleet.ready:
             return PlainTextResponse("connecting\n", 503)
         return PlainTextResponse("ready\n")
 
