@@ -238,6 +238,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
+    _fill_closed_streams()
     if isinstance(sys.stdout, io.TextIOWrapper):
         # Upstreams choose their texts. A character that the terminal cannot show is escaped, and is no error.
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -259,6 +260,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except (GatewayError, BaseExceptionGroup, OSError) as error:
         return _refuse(error)
+
+
+def _fill_closed_streams() -> None:
+    """Open nothing in place of a standard stream that is closed: a file or socket would take its number."""
+    for descriptor, flags in ((0, os.O_RDONLY), (1, os.O_WRONLY), (2, os.O_WRONLY)):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            # The lowest number that is free is this one.
+            os.open(os.devnull, flags)
+    sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115 - for as long as the process lives
+    sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
 
 
 def _refuse(error: BaseException) -> int:

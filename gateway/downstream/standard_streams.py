@@ -9,6 +9,7 @@ import stat
 import sys
 from collections import deque
 from collections.abc import AsyncIterator, Callable
+from io import RawIOBase
 from typing import Final, cast
 
 import anyio
@@ -27,6 +28,8 @@ _LINES_IN_A_ROW: Final = 16
 # Lets the last lines reach a host that still reads; one that does not would hold up the end.
 _FLUSH_S: Final = 2.0
 _FLUSH_POLL_S: Final = 0.005
+# Of a file, in one turn of the loop: what a pipe holds.
+_CHUNK_BYTES: Final = 64 * 1024
 
 
 async def stop_at_signal(scope: anyio.CancelScope) -> None:
@@ -68,6 +71,50 @@ class _Input(asyncio.Protocol):
             self._transport.resume_reading()
 
 
+class _FileReader(asyncio.ReadTransport):
+    """Reads what no loop can wait for: a file, or a device such as /dev/null, of which every read returns at once."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, protocol: asyncio.Protocol, file: RawIOBase) -> None:
+        super().__init__()
+        self._loop = loop
+        self._protocol = protocol
+        self._file = file
+        self._paused = False
+        self._waiting: asyncio.Handle | None = loop.call_soon(self._read)
+        protocol.connection_made(self)
+
+    def _read(self) -> None:
+        self._waiting = None
+        if self._paused or self._file.closed:
+            return
+        try:
+            chunk = self._file.read(_CHUNK_BYTES) or b""
+        except OSError:
+            chunk = b""
+        if chunk:
+            self._protocol.data_received(chunk)
+            self._waiting = self._loop.call_soon(self._read)
+        else:
+            self.close()
+            # The last line of a file need not end as one.
+            self._protocol.data_received(b"\n")
+            self._protocol.connection_lost(None)
+
+    def pause_reading(self) -> None:
+        self._paused = True
+
+    def resume_reading(self) -> None:
+        self._paused = False
+        if self._waiting is None and not self._file.closed:
+            self._waiting = self._loop.call_soon(self._read)
+
+    def is_closing(self) -> bool:
+        return self._file.closed
+
+    def close(self) -> None:
+        self._file.close()
+
+
 class _Output(asyncio.Protocol):
     """Standard output; full while the host does not read what it is sent."""
 
@@ -86,8 +133,17 @@ class _Output(asyncio.Protocol):
         self.resume_writing()
 
 
+def _can_be_awaited(descriptor: int) -> bool:
+    mode = os.fstat(descriptor).st_mode
+    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or os.isatty(descriptor)
+
+
 class StandardStreams:
-    """The process's own standard streams. While they are held, whatever prints goes to standard error."""
+    """The process's own standard streams. While they are held, whatever prints goes to standard error.
+
+    Attributes:
+        from_file: Nobody waits at the other end: everything that is asked was written before.
+    """
 
     def __init__(self) -> None:
         self._input = _Input()
@@ -95,15 +151,21 @@ class StandardStreams:
         self._reader: asyncio.BaseTransport | None = None
         self._writer: asyncio.WriteTransport | None = None
         self._output = -1
+        self.from_file = False
 
     async def __aenter__(self) -> StandardStreams:
         loop = asyncio.get_running_loop()
         output = os.fdopen(os.dup(1), "wb", buffering=0)
         os.dup2(2, 1)
         sys.stdout = sys.stderr
-        self._reader, _ = await loop.connect_read_pipe(lambda: self._input, os.fdopen(os.dup(0), "rb", 0))
+        source = os.fdopen(os.dup(0), "rb", buffering=0)
+        if _can_be_awaited(0):
+            self._reader, _ = await loop.connect_read_pipe(lambda: self._input, source)
+        else:
+            self.from_file = True
+            self._reader = _FileReader(loop, self._input, source)
         self._output = output.fileno()
-        if not stat.S_ISREG(os.fstat(self._output).st_mode):
+        if _can_be_awaited(self._output):
             self._writer, _ = await loop.connect_write_pipe(lambda: self._host, output)
             self._writer.set_write_buffer_limits(high=MAX_UNREAD_OUTPUT_BYTES)
         self._file = output

@@ -164,6 +164,8 @@ class ChildProcess(asyncio.SubprocessProtocol):
         if fd == 1:
             self._ended.set()
         elif fd == 2:
+            # Whoever dies in mid-line has said why all the same.
+            self.pipe_data_received(fd, b"\n")
             self._silent.set()
 
     def process_exited(self) -> None:
