@@ -34,7 +34,10 @@ from registry.catalog.names import ServerName, check_aliases
 from registry.catalog.notes import Note
 from registry.catalog.shape import Shape
 from registry.catalog.store import Registry
+from registry.catalog.unmatched import CODES as UNMATCHED
+from registry.catalog.unmatched import HIDES_NOTHING
 from registry.errors import AliasError
+from registry.intake.issues import ItemIssue
 
 log = logging.getLogger(__name__)
 
@@ -106,6 +109,7 @@ class Fleet:
         self._state_dir = state_dir
         self._ports = ports
         self._saves = saves
+        self._told: dict[str, set[ItemIssue]] = {}
         self._began_s = anyio.current_time()
         self._instance = instance
         self._prefix: Prefix = prefix
@@ -325,11 +329,22 @@ class Fleet:
         if self.links.get(alias) is not link:
             return
         self._registry.put(listing)
+        self._tell_unmatched(alias)
         if not raw.confirmed:
             return
         self._listed_s[alias] = anyio.current_time()
         self._saved[alias] = Saved(fingerprint=snapshot.fingerprint(config), at_s=time.time(), listing=listing)
         self._unsaved.set()
+
+    def _tell_unmatched(self, alias: str) -> None:
+        """Log once what is configured for a server and matches nothing of it."""
+        part = self._registry.catalog.parts.get(ServerName(alias))
+        found = {one for one in part.warnings if one.code in UNMATCHED} if part is not None else set()
+        for one in sorted(found - self._told.get(alias, set()), key=lambda one: one.tool):
+            # Whoever hides something believes from then on that it is hidden.
+            level = logging.ERROR if one.code == HIDES_NOTHING else logging.WARNING
+            log.log(level, "%s", one.detail, extra={"server": alias, "tool": one.tool})
+        self._told[alias] = found
 
     def _has_listing(self, link: UpstreamLink) -> bool:
         # Of the same server: another one may have had the alias before, whose tools stay listed until this one lists.

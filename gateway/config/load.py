@@ -14,6 +14,7 @@ from gateway.config.entries import read_entries
 from gateway.config.model import Config, ConfigFile, LeftOut
 from gateway.config.section import suggestion
 from gateway.config.source import join, kind, read, values
+from gateway.config.unmatched import unmatched_names
 from gateway.config.variables import expand
 from gateway.config.wording import refusal
 from gateway.embeddings.model import EXTRA, missing_packages
@@ -99,12 +100,13 @@ def parse(
         raise together([*problems, *found.problems])
     # The working directory of a server is not that of whoever wrote the file.
     servers = {alias: server.with_absolute_paths(folder) for alias, server in found.servers.items()}
+    unmatched = unmatched_names(servers, found.left_out, checked.gateway, str(block))
     circular = [alias for alias, server in servers.items() if path is not None and server.leads_back(path)]
     return Config(
         servers={alias: server for alias, server in servers.items() if alias not in circular},
         left_out={**found.left_out, **dict.fromkeys(circular, _CIRCULAR)},
         gateway=checked.gateway,
-        warnings=[*warnings, *found.warnings],
+        warnings=[*warnings, *found.warnings, *(f"{file}: {text}" for text in unmatched)],
         path=path,
         secrets=frozenset(secrets),
     )

@@ -305,6 +305,25 @@ def test_an_input_that_no_variable_stands_for_is_told_with_the_variable_to_set()
     assert "expected the environment variable API_KEY instead" in config.left_out["code"].reason
 
 
+def test_names_of_servers_and_tags_that_stand_for_nothing_are_warnings_with_the_near_miss() -> None:
+    hook = {"name": "h", "use": "size_guard", "conditions": {"servers": ["snud", "cal*"], "tags": ["vsc"]}}
+    gateway = {
+        "groups": {"g": {"servers": ["soudn"]}, "idle": {}},
+        "profiles": {"p": {"groups": ["g"]}},
+        "hooks": [hook],
+    }
+    entries = {"sound": {**CALENDAR, "siblings": ["cla", "off"], "tags": ["vcs"]}, "cal": CALENDAR}
+    off = {"off": {**CALENDAR, "disabled": True}}
+    config = parse(json.dumps({"mcpServers": {**entries, **off}, "gateway": gateway}), path=Path("gw.json"), environ={})
+    assert [warning.removeprefix("gw.json: ") for warning in config.warnings] == [
+        "mcpServers.sound.siblings: cla matches no server; did you mean cal?",
+        "gateway.groups.g.servers: soudn matches no server; did you mean sound?",
+        "gateway.groups.idle: no profile uses this group",
+        "gateway.hooks[0].conditions.servers: snud matches no server; did you mean sound?",
+        "gateway.hooks[0].conditions.tags: vsc matches no tag; did you mean vcs?",
+    ]
+
+
 GRAPHQL = {"type": "graphql", "endpoint": "https://h/graphql", "operations": "ops"}
 
 
