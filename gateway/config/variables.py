@@ -16,7 +16,7 @@ MAX_SECRET_BYTES: Final = 64 * 1024
 
 _FORMS: Final = "${NAME}, ${NAME:-default} or ${file:/path}; write $${ for a literal ${"
 # `$${` stays as `${`; an unclosed `${` is ordinary text, as shells in args have it.
-_PLACEHOLDER: Final = re.compile(r"(\$)?\$\{([^{}]*)\}")
+PLACEHOLDER: Final = re.compile(r"(\$)?\$\{([^{}]*)\}")
 # `env:` is how VS Code and Cursor write the same thing.
 _INPUT: Final = "input:"
 _VARIABLE: Final = re.compile(r"(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?", re.DOTALL)
@@ -50,7 +50,7 @@ def expand(
 
     def replace_all(value: str, path: str) -> str:
         try:
-            return _PLACEHOLDER.sub(lambda m: replace(m, path), value)
+            return PLACEHOLDER.sub(lambda m: replace(m, path), value)
         except ConfigError as problem:
             # Whoever has to set three variables wants to know of three.
             problems.append(problem)
