@@ -8,11 +8,13 @@ import os
 import sys
 from argparse import Namespace
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from typing import Any, Final
 
 from gateway.commands import output
 from gateway.commands.admin_client import DEFAULT_URL, REQUEST_S, admin_document, admin_rows, request
-from gateway.commands.locations import NotReached, UsageError, admin_token
+from gateway.commands.locations import NotReached, UsageError
+from gateway.commands.running import from_running
 from registry.catalog.overrides import usage_text
 from registry.catalog.unmatched import HIDES_NOTHING
 from registry.views.profile import DEFAULT_PROFILE
@@ -29,7 +31,11 @@ _SERVER_COLUMNS = (
     "lastError",
 )
 _WRAPPER_COLUMNS = ("name", "server", "tool", "status", "tokens", "reason")
+# What fits 80 columns, with names of 48 characters.
+_SERVERS_NARROW = ("name", "type", "state", "tools", "lastError")
+_WRAPPERS_NARROW = ("name", "status", "tokens", "reason")
 _QUARANTINE_COLUMNS = ("server", "kind", "tool", "status", "code", "detail")
+_ARGUMENTS_NARROW = ("wrapper", "argument", "type", "required")
 _ARGUMENT_COLUMNS = ("wrapper", "argument", "type", "required", "source", "description")
 _HOOKED_COLUMNS = ("name", "kind", "before", "after")
 _HOOK_COLUMNS = ("name", "mode", "phases", "priority", "onError", "breaker", "runs", "blocked", "failed", "ignored")
@@ -77,8 +83,8 @@ def check(args: Namespace) -> int:
             }
         )
     else:
-        output.table("servers", _SERVER_COLUMNS, inspection.servers)
-        output.table("wrappers", _WRAPPER_COLUMNS, inspection.wrappers)
+        output.table("servers", _SERVER_COLUMNS, inspection.servers, narrow=_SERVERS_NARROW)
+        output.table("wrappers", _WRAPPER_COLUMNS, inspection.wrappers, narrow=_WRAPPERS_NARROW)
         if inspection.quarantine:
             output.table("quarantined, repaired or configured in vain", _QUARANTINE_COLUMNS, inspection.quarantine)
         output.warn(inspection.warnings)
@@ -102,11 +108,12 @@ def servers(args: Namespace) -> int:
         output.warn(inspection.warnings)
         rows = inspection.servers
     else:
-        rows = admin_rows(args.url or DEFAULT_URL, "/admin/servers", admin_token(args))
+        rows = from_running(args, lambda url, token: admin_rows(url, "/admin/servers", token))
+    rows = _filtered(rows, args.filter)
     if args.json:
         output.as_json(rows)
     else:
-        output.table("servers", _SERVER_COLUMNS, rows)
+        output.table("servers", _SERVER_COLUMNS, rows, narrow=_SERVERS_NARROW, header=args.header)
     return 0
 
 
@@ -120,25 +127,34 @@ def tools(args: Namespace) -> int:
         rows, definitions = [], _listed_tools(args)
     else:
         query = {"profile": args.profile} if args.profile is not None else None
-        rows = admin_rows(args.url or DEFAULT_URL, "/admin/wrappers", admin_token(args), query)
+        rows = from_running(args, lambda url, token: admin_rows(url, "/admin/wrappers", token, query))
         definitions = []
+    rows, definitions = _filtered(rows, args.filter), _filtered(definitions, args.filter)
     if args.format == "json":
         output.as_json(rows)
     elif args.format == "prompt":
         output.text("\n\n".join(usage_text(definition) for definition in definitions))
     else:
         if args.explain:
-            output.table("disclosure", ("name", "listed", "disclosure", "tokens"), rows)
+            output.table("disclosure", ("name", "listed", "disclosure", "tokens"), rows, header=args.header)
             return 0
-        output.table("wrappers", _WRAPPER_COLUMNS, rows)
+        output.table("wrappers", _WRAPPER_COLUMNS, rows, narrow=_WRAPPERS_NARROW, header=args.header)
         arguments = [
             {"wrapper": row["name"], "argument": argument["name"], **argument}
             for row in rows
             for argument in row.get("arguments", ())
         ]
         if arguments:
-            output.table("arguments", _ARGUMENT_COLUMNS, arguments)
+            output.table("arguments", _ARGUMENT_COLUMNS, arguments, narrow=_ARGUMENTS_NARROW, header=args.header)
     return 0
+
+
+def _filtered(rows: list[dict[str, Any]], wanted: str | None) -> list[dict[str, Any]]:
+    """The rows whose name holds this text, or matches it where it is a pattern."""
+    if wanted is None:
+        return rows
+    pattern = wanted.casefold() if any(sign in wanted for sign in "*?[") else f"*{wanted.casefold()}*"
+    return [row for row in rows if fnmatchcase(str(row.get("name", "")).casefold(), pattern)]
 
 
 def hooks(args: Namespace) -> int:
@@ -148,7 +164,7 @@ def hooks(args: Namespace) -> int:
         output.warn(inspection.warnings)
         found: Any = {"wrappers": inspection.hooked, "hooks": inspection.hooks}
     else:
-        found = admin_document(args.url or DEFAULT_URL, "/admin/hooks", admin_token(args))
+        found = from_running(args, lambda url, token: admin_document(url, "/admin/hooks", token))
         if not isinstance(found, dict) or not all(isinstance(found.get(key), list) for key in ("wrappers", "hooks")):
             raise NotReached("the gateway answered with no hooks; is that a typegate gateway?")
     if args.json:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gateway.commands import output
 from gateway.commands.locations import UsageError, program_command, state_dir
+from gateway.commands.running import demo_dir, noted
 from gateway.secrets import SECRETS, secrets_in
 from gateway.telemetry import logs
 from registry.views.profile import DEFAULT_PROFILE
@@ -145,6 +146,8 @@ def _counted(config: Config) -> str:
 
 def demo(args: Namespace) -> int:
     """Serve two bundled upstreams and show how to call them."""
+    import anyio
+
     config = demo_config()
     port = DEMO_PORT if args.port is None else args.port
     if args.port is not None:
@@ -152,15 +155,17 @@ def demo(args: Namespace) -> int:
     elif not _is_free(_LOOPBACK, port):
         output.say(f"port {port} is taken; taking a free one (--port chooses)")
         port = 0
-    # Apart from the state of a real gateway, whose snapshots and token the demo must not replace.
-    state = state_dir(args) / "demo"
+    state = demo_dir(args)
 
     async def run() -> int:
         from gateway.serving.over_http import serve
 
         async def announce(gateway: Gateway, url: str) -> None:
             await gateway.fleet.settled(_DEMO_START_S)
-            show_demo(url if url.rstrip("/").endswith("/mcp") else f"{url.rstrip('/')}/mcp", gateway, state)
+            address = url if url.rstrip("/").endswith("/mcp") else f"{url.rstrip('/')}/mcp"
+            show_demo(address, gateway, state)
+            with noted(state, address):
+                await anyio.sleep_forever()
 
         return await serve(config, host=_LOOPBACK, port=port, state_dir=state, on_ready=announce)
 
