@@ -7,8 +7,10 @@ import os
 import signal
 import stat
 import sys
+import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from io import RawIOBase
 from typing import Final, cast
 
@@ -16,6 +18,7 @@ import anyio
 
 from gateway.downstream.http.request import MAX_REQUEST_BYTES
 from gateway.lines import LineSplitter
+from gateway.signals import open_signals
 
 MAX_WAITING: Final = 1024
 """Lines that wait to be handled, and requests in flight: more than a host has windows and tools at work."""
@@ -34,7 +37,7 @@ _CHUNK_BYTES: Final = 64 * 1024
 
 async def stop_at_signal(scope: anyio.CancelScope) -> None:
     """Cancel at SIGTERM or SIGINT."""
-    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+    with open_signals(signal.SIGTERM, signal.SIGINT) as signals:
         async for _ in signals:
             scope.cancel()
             return
@@ -115,6 +118,51 @@ class _FileReader(asyncio.ReadTransport):
         self._file.close()
 
 
+class _ThreadReader(asyncio.ReadTransport):
+    """Reads what the loop of this platform cannot wait for, by a thread that waits for it."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, protocol: asyncio.Protocol, file: RawIOBase) -> None:
+        super().__init__()
+        self._loop = loop
+        self._protocol = protocol
+        self._file = file
+        self._may_read = threading.Event()
+        self._may_read.set()
+        self._closing = False
+        protocol.connection_made(self)
+        # A daemon: nothing ends a read of a console.
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        chunk = b"\n"
+        while chunk and not self._closing:
+            self._may_read.wait()
+            try:
+                chunk = os.read(self._file.fileno(), _CHUNK_BYTES)
+            except (OSError, ValueError):
+                chunk = b""
+            if not chunk:
+                self._file.close()
+            with suppress(RuntimeError):  # the loop has been closed
+                if chunk:
+                    self._loop.call_soon_threadsafe(self._protocol.data_received, chunk)
+                else:
+                    self._loop.call_soon_threadsafe(self._protocol.connection_lost, None)
+
+    def pause_reading(self) -> None:
+        self._may_read.clear()
+
+    def resume_reading(self) -> None:
+        self._may_read.set()
+
+    def is_closing(self) -> bool:
+        return self._closing
+
+    def close(self) -> None:
+        self._closing = True
+        self._may_read.set()
+
+
 class _Output(asyncio.Protocol):
     """Standard output; full while the host does not read what it is sent."""
 
@@ -134,6 +182,8 @@ class _Output(asyncio.Protocol):
 
 
 def _can_be_awaited(descriptor: int) -> bool:
+    if sys.platform == "win32":
+        return False
     mode = os.fstat(descriptor).st_mode
     return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or os.isatty(descriptor)
 
@@ -159,7 +209,9 @@ class StandardStreams:
         os.dup2(2, 1)
         sys.stdout = sys.stderr
         source = os.fdopen(os.dup(0), "rb", buffering=0)
-        if _can_be_awaited(0):
+        if sys.platform == "win32":
+            self._reader = _ThreadReader(loop, self._input, source)
+        elif _can_be_awaited(0):
             self._reader, _ = await loop.connect_read_pipe(lambda: self._input, source)
         else:
             self.from_file = True

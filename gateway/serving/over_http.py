@@ -34,6 +34,7 @@ from gateway.reload import Reloader
 from gateway.serving.admin_listener import MAX_CONNECTIONS as ADMIN_CONNECTIONS
 from gateway.serving.admin_listener import bind_admin, serving_admin, unbind_admin
 from gateway.serving.listen import DRAIN_S, admin_token, bind, check_reach, source_of, url_of
+from gateway.signals import open_signals
 
 log = logging.getLogger(__name__)
 
@@ -253,7 +254,7 @@ async def _drain_at_signal(
     server: uvicorn.Server,
     draining: anyio.Event,
 ) -> None:
-    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+    with open_signals(signal.SIGTERM, signal.SIGINT) as signals:
         async for _ in signals:
             break
         log.info("shutting down: %d calls in flight", endpoint.in_flight)

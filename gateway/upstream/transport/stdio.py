@@ -55,6 +55,7 @@ _TRAILER: Final = re.compile(
 # Three pairs of pipes, and one that reports whether the program could be started.
 _SPAWN_DESCRIPTORS: Final = 8
 
+_KILL: Final = getattr(signal, "SIGKILL", signal.SIGTERM)
 # What a program needs to run at all; everything else a child must be given by name.
 SAFE_ENVIRONMENT: Final = (
     "HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "USER", "TZ",
@@ -209,7 +210,7 @@ class ChildProcess(asyncio.SubprocessProtocol):
         """
         self._stdin.close()
         # Each signal only where what went before was of no use.
-        for grace_s, sign in ((_CLOSE_GRACE_S, signal.SIGTERM), (_TERM_GRACE_S, signal.SIGKILL)):
+        for grace_s, sign in ((_CLOSE_GRACE_S, signal.SIGTERM), (_TERM_GRACE_S, _KILL)):
             with anyio.move_on_after(grace_s):
                 await self._exited.wait()
             if self._exited.is_set():
@@ -218,12 +219,16 @@ class ChildProcess(asyncio.SubprocessProtocol):
         with anyio.move_on_after(_KILL_GRACE_S):
             await self._exited.wait()
         # Its descendants may live on after the leader: the group is ours alone.
-        self._signal_group(signal.SIGKILL)
+        self._signal_group(_KILL)
         self._transport.close()
 
     def _signal_group(self, sign: signal.Signals) -> None:
         with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._pid, sign)
+            if sys.platform == "win32":
+                # There are no groups: the process alone is ended, and at once.
+                self._transport.kill()
+            else:
+                os.killpg(self._pid, sign)
 
 
 def _how(code: int | None) -> str:
