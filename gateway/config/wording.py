@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from gateway.config.source import join, kind
 from gateway.errors import ConfigError, together
 
-# What a check says of a key below its own: names and places, as in `profiles.sec.groups` or `[0].name`.
+# What a check says of a key below its own: names and places, as in `profiles.NAME.groups` or `[0].name`.
 _STEPS: Final = re.compile(r"(?:\[\d+\]|[\w*-]+)(?:\.[\w*-]+|\[\d+\])*")
 
 
