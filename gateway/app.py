@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import secrets
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -27,6 +29,7 @@ from gateway.calls.unknown_tool import UnknownToolErrors
 from gateway.calls.upstream_subscriptions import UpstreamSubscriptions
 from gateway.cluster.role import WorkerRole
 from gateway.config.conversion import profile_of
+from gateway.config.leads_back import CHAIN_VARIABLE, chain_with
 from gateway.config.model import Config
 from gateway.config.plan import Steps, plan
 from gateway.downstream.changes import ChangeAnnouncer
@@ -48,7 +51,7 @@ from registry.views.profile import Profile
 
 log = logging.getLogger(__name__)
 
-FIRST_LIST_S: Final = 0.7
+FIRST_LIST_S: Final = 0.8
 """How long a first list waits for upstreams of which nothing is known: two of five hosts wait for one second."""
 
 
@@ -81,6 +84,8 @@ class Gateway:
         """
         names, search = config.gateway.names, config.gateway.search
         writes = role is None or role.writes
+        # Not of the state directory, which several gateways of one user share.
+        instance = role.instance if role is not None else secrets.token_hex(8)
         self.config = config
         self._group = group
         self._client = HttpClient()
@@ -109,6 +114,7 @@ class Gateway:
                 on_gone=self.private.drop_server,
             ),
             prefix=names.prefix,
+            instance=instance,
             saves=writes,
         )
         self.call_stats = CallStats(
@@ -156,11 +162,13 @@ class Gateway:
             first_listings=self._first_listings,
             pending=self._pending,
             private_links=self.private,
+            instance=instance,
             session_prefix=role.session_prefix if role is not None else "",
         )
 
     def start(self) -> None:
         """Start every link at once; lists answer from the snapshot until then."""
+        self.fleet.left_out = self.config.left_out
         self.fleet.start(self.config.servers)
         for part in (
             self.announcer,
@@ -192,6 +200,7 @@ class Gateway:
         names, search = config.gateway.names, config.gateway.search
         # From here on nothing waits: no call sees a part of it.
         self.config = config
+        self.fleet.left_out = config.left_out
         self.fleet.apply(config.servers, steps, prefix=names.prefix, max_length=names.max_length)
         self.views.replace(_profiles(config))
         self.hooks.replace(runners)
@@ -246,9 +255,16 @@ async def open_gateway(
     runners = await load_hooks(config)
     async with anyio.create_task_group() as group:
         gateway = Gateway(config, state_dir, group, runners=runners, role=role)
+        # Before any child starts: it is told whose it is, also by a script or a package runner in between.
+        above = os.environ.get(CHAIN_VARIABLE)
+        if config.path is not None:
+            os.environ[CHAIN_VARIABLE] = chain_with(config.path, os.environ)
         gateway.start()
         try:
             yield gateway  # links connect meanwhile: nobody waits for a slow upstream
         finally:
             group.cancel_scope.cancel()
             gateway.close()
+            os.environ.pop(CHAIN_VARIABLE, None)
+            if above is not None:
+                os.environ[CHAIN_VARIABLE] = above

@@ -69,6 +69,7 @@ examples:
   typegate servers
   typegate servers --url http://127.0.0.1:9000 --json
   typegate servers --config mcp.json
+  typegate servers --header | column -t -s "$(printf '\\t')"
 """
 
 _TOOLS = """\
@@ -77,6 +78,7 @@ The wrappers of a running gateway, or those of a configuration. A wrapper is a t
 examples:
   typegate tools
   typegate tools --format json
+  typegate tools 'bank__*'
   typegate tools --format prompt --config mcp.json
 """
 
@@ -112,11 +114,19 @@ Exit code: 0 a result, 1 an error result or no gateway, 2 wrong usage.
 
 examples:
   typegate call bank__get_bank_balance '{"account_id": "1"}'
-  typegate call bank__get_bank_balance -a account_id='"1"'
+  typegate call bank__get_bank_balance -a account_id=1
   typegate call calendar-mcp__send_email -a to='["a@example.test"]' -a subject=Hello -a body=Hi
   echo '{}' | typegate call calendar-mcp__list_accounts -
 """
 
+_COMPLETION = """\
+Print the completion of commands and options for a shell.
+
+examples:
+  typegate completion bash > ~/.local/share/bash-completion/completions/typegate
+  typegate completion zsh > ~/.zfunc/_typegate
+  typegate completion fish > ~/.config/fish/completions/typegate.fish
+"""
 
 # Each worker has connections of its own to every upstream; more than 64 would burden those before they help.
 _MAX_WORKERS: Final = 64
@@ -156,6 +166,7 @@ def parser() -> argparse.ArgumentParser:
     serve.add_argument("--workers", type=_workers, default=1, metavar="N", help=about)
     _state(serve)
     _verbose(serve)
+    _strict(serve)
     serve.add_argument("--insecure", action="store_true", help="allow other machines to call without an API key")
 
     stdio = command("stdio", _STDIO, "serve:stdio")
@@ -164,6 +175,7 @@ def parser() -> argparse.ArgumentParser:
     source.add_argument("--url", help="the /mcp address of a running gateway")
     stdio.add_argument("--header", action="append", default=[], metavar="'K: V'", help="sent to --url; may be repeated")
     _verbose(stdio)
+    _strict(stdio)
     stdio.add_argument("--profile", metavar="P", help="the profile to serve")
     _state(stdio)
 
@@ -173,15 +185,18 @@ def parser() -> argparse.ArgumentParser:
 
     check = command("check", _CHECK, "inspect:check")
     _config(check)
+    _strict(check)
     check.add_argument("--json", action="store_true", help="print JSON")
     check.add_argument("--schema", action="store_true", help="print the JSON Schema of the file instead")
 
     servers = command("servers", _SERVERS, "inspect:servers")
+    _shown(servers)
     _config(servers)
     _running(servers)
     servers.add_argument("--json", action="store_true", help="print JSON")
 
     tools = command("tools", _TOOLS, "inspect:tools")
+    _shown(tools)
     _config(tools)
     _running(tools)
     tools.add_argument("--profile", metavar="P", help="as this profile sees them")
@@ -223,18 +238,23 @@ def parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="key=value",
-        help="one argument: JSON where it parses, text otherwise; may be repeated",
+        help="one argument, read as the tool's schema wants it: as text, or as JSON; may be repeated",
     )
     call.add_argument("--url", help="the /mcp address (default: http://127.0.0.1:8765/mcp)")
     call.add_argument("--api-key", metavar="KEY", help="default: TYPEGATE_API_KEY")
     about = f"seconds without an answer before it gives up (default: {_CALL_TIMEOUT_S:.0f})"
     call.add_argument("--timeout", type=_seconds, default=_CALL_TIMEOUT_S, metavar="SECONDS", help=about)
     call.add_argument("--json", action="store_true", help="print the whole result as JSON")
+
+    completion = command("completion", _COMPLETION, "completion:completion")
+    completion.add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell")
+    completion.set_defaults(parser=root)
     return root
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
+    _fill_closed_streams()
     if isinstance(sys.stdout, io.TextIOWrapper):
         # Upstreams choose their texts. A character that the terminal cannot show is escaped, and is no error.
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -253,9 +273,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         # The reader has gone, as with `| head`. Python would complain once more when it closes stdout.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+        # Whoever wanted ten lines has got them.
+        return 0
     except (GatewayError, BaseExceptionGroup, OSError) as error:
         return _refuse(error)
+
+
+def _fill_closed_streams() -> None:
+    """Open nothing in place of a standard stream that is closed: a file or socket would take its number."""
+    for descriptor, flags in ((0, os.O_RDONLY), (1, os.O_WRONLY), (2, os.O_WRONLY)):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            # The lowest number that is free is this one.
+            os.open(os.devnull, flags)
+    sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115 - for as long as the process lives
+    sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
 
 
 def _refuse(error: BaseException) -> int:
@@ -337,6 +370,17 @@ def _state(command: argparse.ArgumentParser) -> None:
 def _verbose(command: argparse.ArgumentParser) -> None:
     about = "log one line for each call: who, what, which way, how it ended; never what was in it"
     command.add_argument("-v", "--verbose", action="store_true", help=about)
+
+
+def _strict(command: argparse.ArgumentParser) -> None:
+    about = "refuse the file for a fault in the entry of one server; by default that server is left out"
+    command.add_argument("--strict", action="store_true", help=about)
+
+
+def _shown(command: argparse.ArgumentParser) -> None:
+    about = "only those whose name holds this text, or matches this pattern"
+    command.add_argument("filter", nargs="?", metavar="FILTER", help=about)
+    command.add_argument("--header", action="store_true", help="in a pipe too, begin with the names of the columns")
 
 
 def _running(command: argparse.ArgumentParser) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 # JSON-RPC 2.0, section 5.1 "Error object".
@@ -46,6 +47,21 @@ class ConfigError(GatewayError):
         self.file = file
         self.key = key
         super().__init__(f"{file}: {key}: {message}" if key else f"{file}: {message}")
+
+
+# A screenful: more are usually consequences of the first ones.
+_MAX_PROBLEMS_SHOWN: Final = 20
+
+
+def together(problems: Sequence[ConfigError]) -> ConfigError:
+    """One error with a line for each of these; there is at least one."""
+    first, *rest = problems
+    if not rest:
+        return first
+    shown = [first.message, *map(str, rest[: _MAX_PROBLEMS_SHOWN - 1])]
+    if len(rest) >= _MAX_PROBLEMS_SHOWN:
+        shown.append(f"{first.file}: and {len(rest) - _MAX_PROBLEMS_SHOWN + 1} more")
+    return ConfigError("\n".join(shown), file=first.file, key=first.key)
 
 
 class RpcError(GatewayError):
@@ -135,6 +151,10 @@ class UnusableAnswer(ConnectionLost):
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason, sent=True)
+
+
+class LeadsBack(GatewayError):
+    """An upstream is this gateway itself, or leads to it: its tools would be listed again and again, without end."""
 
 
 class NoAnswer(ConnectionLost):

@@ -16,10 +16,12 @@ from anyio.abc import TaskGroup
 
 from gateway import snapshot
 from gateway.config.conversion import shape_of
+from gateway.config.model import LeftOut
 from gateway.config.plan import Steps
 from gateway.config.server import Prefix, ServerConfig
 from gateway.discovery import INLINE_TOOLS, listing_of
-from gateway.errors import ConfigError
+from gateway.errors import ConfigError, LeadsBack
+from gateway.protocol import gateways_of
 from gateway.secrets import SECRETS
 from gateway.snapshot import Saved
 from gateway.upstream.connector import connector_of
@@ -32,10 +34,15 @@ from registry.catalog.names import ServerName, check_aliases
 from registry.catalog.notes import Note
 from registry.catalog.shape import Shape
 from registry.catalog.store import Registry
+from registry.catalog.unmatched import CODES as UNMATCHED
+from registry.catalog.unmatched import HIDES_NOTHING
 from registry.errors import AliasError
+from registry.intake.issues import ItemIssue
 
 log = logging.getLogger(__name__)
 
+# What orchestrators wait for at most: an upstream that does not answer must not keep the others from being used.
+_READY_WITHIN_S: Final = 5.0
 # Several upstreams that list together are one write; a crash this soon after a listing loses only the snapshot of it.
 _SAVE_AFTER_S: Final = 0.2
 
@@ -67,6 +74,7 @@ class Fleet:
     Attributes:
         links: By alias, what keeps each upstream connected.
         servers: By alias, the configuration of each.
+        left_out: Servers that the configuration names and that are not served, with the reason.
     """
 
     def __init__(
@@ -79,6 +87,7 @@ class Fleet:
         links: dict[str, UpstreamLink],
         ports: FleetPorts,
         prefix: Prefix,
+        instance: str,
         saves: bool = True,
     ) -> None:
         """Begin without any upstream.
@@ -91,6 +100,7 @@ class Fleet:
             links: The table of links, empty; others read it.
             ports: The way to others.
             prefix: Whether names carry their server's alias, where a server does not say so itself.
+            instance: The id of this gateway; an upstream that leads to it is not listed.
             saves: Whether this process keeps the snapshot.
         """
         self._registry = registry
@@ -99,6 +109,9 @@ class Fleet:
         self._state_dir = state_dir
         self._ports = ports
         self._saves = saves
+        self._told: dict[str, set[ItemIssue]] = {}
+        self._began_s = anyio.current_time()
+        self._instance = instance
         self._prefix: Prefix = prefix
         self._saved: dict[str, Saved] = {}
         self._listed_s: dict[str, float] = {}
@@ -106,6 +119,7 @@ class Fleet:
         self._unsaved = anyio.Event()
         self.links = links
         self.servers: dict[str, ServerConfig] = {}
+        self.left_out: Mapping[str, LeftOut] = {}
 
     def start(self, servers: Mapping[str, ServerConfig]) -> None:
         """Take what the snapshot knows, then start every link at once."""
@@ -244,6 +258,11 @@ class Fleet:
         return all(link.tried.is_set() or alias in known for alias, link in self.links.items())
 
     @property
+    def ready(self) -> bool:
+        """Whether lists can be answered in full or from the snapshot, or have had time enough."""
+        return self.tried or anyio.current_time() - self._began_s >= _READY_WITHIN_S
+
+    @property
     def pending(self) -> bool:
         """Whether some upstream has not said anything yet."""
         return any(alias not in self._registry.catalog.servers for alias in self.links)
@@ -293,6 +312,9 @@ class Fleet:
 
     async def _listed(self, link: UpstreamLink, raw: RawListing) -> None:
         alias, config, epoch = link.server, link.config, link.epoch
+        if self._instance in gateways_of(raw.capabilities) and self.links.get(alias) is link:
+            self._reshape(drop=[ServerName(alias)])
+            raise LeadsBack("skipped: it leads back to this gateway, whose tools would be listed without end")
         take = partial(
             listing_of,
             raw,
@@ -307,11 +329,22 @@ class Fleet:
         if self.links.get(alias) is not link:
             return
         self._registry.put(listing)
+        self._tell_unmatched(alias)
         if not raw.confirmed:
             return
         self._listed_s[alias] = anyio.current_time()
         self._saved[alias] = Saved(fingerprint=snapshot.fingerprint(config), at_s=time.time(), listing=listing)
         self._unsaved.set()
+
+    def _tell_unmatched(self, alias: str) -> None:
+        """Log once what is configured for a server and matches nothing of it."""
+        part = self._registry.catalog.parts.get(ServerName(alias))
+        found = {one for one in part.warnings if one.code in UNMATCHED} if part is not None else set()
+        for one in sorted(found - self._told.get(alias, set()), key=lambda one: one.tool):
+            # Whoever hides something believes from then on that it is hidden.
+            level = logging.ERROR if one.code == HIDES_NOTHING else logging.WARNING
+            log.log(level, "%s", one.detail, extra={"server": alias, "tool": one.tool})
+        self._told[alias] = found
 
     def _has_listing(self, link: UpstreamLink) -> bool:
         # Of the same server: another one may have had the alias before, whose tools stay listed until this one lists.

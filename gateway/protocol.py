@@ -117,3 +117,14 @@ def with_meta(result: dict[str, Any], key: str, value: Any) -> dict[str, Any]:
     """Return a result with one more member in its `_meta`; the given one stays as it is."""
     meta = result.get("_meta")
     return {**result, "_meta": {**(meta if isinstance(meta, dict) else {}), key: value}}
+
+
+GATEWAYS: Final = "typegate/gateways"
+"""The experimental capability that names a gateway and every gateway behind it, each by an id of its present run."""
+
+
+def gateways_of(capabilities: Mapping[str, Any]) -> frozenset[str]:
+    """The gateways that an upstream is, or leads to."""
+    experimental = capabilities.get("experimental")
+    named = experimental.get(GATEWAYS) if isinstance(experimental, dict) else None
+    return frozenset(named) if isinstance(named, dict) else frozenset()

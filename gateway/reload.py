@@ -47,14 +47,18 @@ class Reloader:
         text: What the running configuration was read from, once that is known.
     """
 
-    def __init__(self, running: Reloadable, *, check: Callable[[Config], None], text: str | None = None) -> None:
+    def __init__(
+        self, running: Reloadable, *, check: Callable[[Config], None], text: str | None = None, strict: bool = False
+    ) -> None:
         """Reload this gateway.
 
         Args:
             running: The one that runs.
             check: Raises `ConfigError` for what this way of serving cannot take.
             text: What its configuration was read from, where that is known.
+            strict: Whether a fault in the entry of one server keeps the whole file from being used.
         """
+        self._strict = strict
         self._running = running
         self._check = check
         self._loaded_at_s = time.time()
@@ -108,7 +112,8 @@ class Reloader:
             ConfigError: It cannot be used; nothing has changed.
         """
         # In a thread: a file that references others, or a large one, must not hold up calls.
-        config = await anyio.to_thread.run_sync(partial(loaded, text, path=path))
+        config = await anyio.to_thread.run_sync(partial(loaded, text, path=path, strict=self._strict))
+        self._check_still_sound(config, path)
         self._check(config)
         steps = await self._running.reconfigure(config)
         self.text = text
@@ -123,5 +128,17 @@ class Reloader:
             log.info("hooks changed: %s", ", ".join(steps.hooks))
         for warning in config.warnings:
             log.warning("%s", warning)
+        for alias, left_out in config.left_out.items():
+            log.log(logging.ERROR if left_out.faulty else logging.INFO, "%s", left_out.reason, extra={"server": alias})
         for key in steps.later:
             log.warning("%s takes effect at the next start", key)
+
+    def _check_still_sound(self, config: Config, path: Path | None) -> None:
+        # Whoever edits the entry of a server that is in use has not meant to end it by a slip.
+        broken = [
+            f"{alias}: {one.reason}"
+            for alias, one in config.left_out.items()
+            if one.faulty and alias in self._running.config.servers
+        ]
+        if broken:
+            raise ConfigError("; ".join(broken), file=str(path or "configuration"))

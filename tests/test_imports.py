@@ -39,6 +39,7 @@ LEAVES = {
     "gateway.jsonrpc",
     "gateway.protocol",
     "gateway.secrets",
+    "gateway.signals",
     "gateway.config.auth",
     "gateway.config.model",
     "gateway.config.hooks",

@@ -45,13 +45,25 @@ def test_every_configuration_in_the_readme_is_taken_without_a_warning(text: str)
     assert config.warnings == []
 
 
+@pytest.mark.parametrize("text", blocks("json") + blocks("yaml"))
+def test_every_configuration_starts_without_a_variable_that_only_its_author_has(text: str) -> None:
+    environ = {} if "headers" not in text or "TYPEGATE_API_KEY" not in text else VARIABLES
+    assert parse(text, environ=environ).servers
+
+
+def test_programs_of_the_readme_are_found_in_a_fresh_checkout() -> None:
+    for text in blocks("yaml"):
+        for server in parse(text, environ=VARIABLES).servers.values():
+            assert server.type != "stdio" or server.command == ".venv/bin/python"
+
+
 def test_the_json_in_the_readme_is_json() -> None:
     assert all(json.loads(text) for text in blocks("json"))
 
 
 def test_what_hosts_are_told_to_start_is_a_command_that_exists() -> None:
     for text in blocks("json"):
-        for server in parse(text, environ={}).servers.values():
+        for server in parse(text, environ=VARIABLES).servers.values():
             if server.type == "stdio":
                 assert parser().parse_args(server.args).handler == "serve:stdio"
 
@@ -74,6 +86,7 @@ def test_every_command_is_shown_in_the_readme() -> None:
         "inspect:tools",
         "inspect:hooks",
         "call:call",
+        "completion:completion",
     }
 
 

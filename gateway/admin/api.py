@@ -22,9 +22,9 @@ from gateway.admin.openapi import document
 from gateway.admin.routes import AdminRoute, Combined, Merge, route, routes_of
 from gateway.calls.call_stats import CallStats
 from gateway.calls.profile_views import ProfileViews
-from gateway.config.load import refusal
 from gateway.config.model import NoteRequest
 from gateway.config.upstream_types.registration import AnyServerConfig, read_server
+from gateway.config.wording import refusal
 from gateway.downstream.http.request import RequestHead, RequestRefused
 from gateway.embeddings.tool_vectors import ToolVectors
 from gateway.errors import ConfigError
@@ -213,7 +213,7 @@ class AdminApi:
     async def _readyz(self, request: Request) -> Response:
         if self._draining():
             return PlainTextResponse("draining\n", 503)
-        if not self._fleet.tried:
+        if not self._fleet.ready:
             return PlainTextResponse("connecting\n", 503)
         return PlainTextResponse("ready\n")
 
@@ -285,6 +285,8 @@ class AdminApi:
             if config.local_keys and not self._allows_commands():
                 log.warning("a server with a program or a file was not added", extra={"server": name})
                 return JsonDocument({"error": _LOCAL.format(" and ".join(config.local_keys))}, 403)
+            if config.disabled:
+                return _wrong("it is disabled; expected a server to connect to")
             file = self._reloader.path
             self._fleet.add(name, config.with_absolute_paths(file.parent if file is not None else Path()))
         except ValidationError as error:
@@ -305,6 +307,8 @@ class AdminApi:
             404: There is no such server.
         """
         name = request.path_params["name"]
+        if name in self._fleet.left_out and name not in self._fleet.servers:
+            return JsonDocument(rows.left_out_row(name, self._fleet.left_out[name]))
         if name not in self._fleet.servers:
             return _no_server(name)
         return JsonDocument(rows.server_row(self._fleet, self._registry.catalog, name))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Final
 
 from gateway import wire
 from gateway.calls.profile_views import ProfileViews
+from gateway.config.model import LeftOut
 from gateway.fleet import Fleet
 from registry.catalog.catalog import Catalog
 from registry.catalog.names import ServerName
@@ -16,6 +17,8 @@ from registry.schema.schemas import compact_json
 from registry.views.tokens import estimate_tokens
 from registry.views.view import View
 
+_COUNTS: Final = ("tools", "prompts", "resources", "resourceTemplates", "quarantined", "repaired")
+
 
 def tokens_of(definition: dict[str, Any]) -> int:
     """About what a definition costs a model."""
@@ -24,7 +27,25 @@ def tokens_of(definition: dict[str, Any]) -> int:
 
 def server_rows(fleet: Fleet, catalog: Catalog) -> list[dict[str, Any]]:
     """One row for each upstream, as `/admin/servers` shows it."""
-    return [server_row(fleet, catalog, alias) for alias in fleet.servers]
+    return [server_row(fleet, catalog, alias) for alias in fleet.servers] + [
+        left_out_row(alias, one) for alias, one in fleet.left_out.items() if alias not in fleet.servers
+    ]
+
+
+def left_out_row(alias: str, left_out: LeftOut) -> dict[str, Any]:
+    """The row of a server that is not served."""
+    return {
+        "name": alias,
+        "displayName": alias,
+        "type": None,
+        "state": "faulty" if left_out.faulty else "disabled",
+        "lastError": left_out.reason,
+        **dict.fromkeys(("epoch", "inFlight", *_COUNTS), 0),
+        **dict.fromkeys(("protocol", "serverInfo", "capabilities", "origin", "stale", "ageSeconds", "supplement")),
+        "auth": False,
+        "tags": [],
+        "siblings": [],
+    }
 
 
 def server_row(fleet: Fleet, catalog: Catalog, alias: str) -> dict[str, Any]:

@@ -48,6 +48,7 @@ class Assignment:
     insecure: bool
     verbose: bool
     admin_listener: int = -1
+    strict: bool = False
 
     def line(self) -> bytes:
         """The assignment as it is handed over."""

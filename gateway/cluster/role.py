@@ -19,6 +19,7 @@ class WorkerRole:
     """One worker's part.
 
     Attributes:
+        instance: The id of the gateway that all workers are together.
         session_prefix: What the ids of its sessions begin with.
         signing_key: The key that all workers sign with.
         writes: It is the one that keeps the files of the state directory.
@@ -27,6 +28,7 @@ class WorkerRole:
         on_cleared: Takes notes that a call has made untrue.
     """
 
+    instance: str
     session_prefix: str
     signing_key: bytes
     writes: bool

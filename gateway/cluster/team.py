@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Final
 
 import anyio
@@ -35,6 +36,8 @@ class Team:
         self.relay = None if assignment.index == FIRST else CallStatsRelay(self.peers)
         self.notes_changed = anyio.Event()
         self.role = WorkerRole(
+            # A digest: the secret itself is for the workers alone.
+            instance=hashlib.sha256(assignment.secret.encode()).hexdigest()[:16],
             session_prefix=assignment.prefix,
             signing_key=bytes.fromhex(assignment.signing_key),
             writes=assignment.index == FIRST,

@@ -172,6 +172,8 @@ class _UnixConnection(http.client.HTTPConnection):
 
     def connect(self) -> None:
         """Connect to the path, whatever the host."""
+        if not hasattr(socket, "AF_UNIX"):
+            raise OSError("there are no such sockets on this platform")
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.settimeout(self.timeout)
         self.sock.connect(self._path)

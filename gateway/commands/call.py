@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from argparse import Namespace
+from collections.abc import Callable
 from typing import Any, Final
 
 from gateway.commands import output
@@ -23,10 +24,15 @@ def call(args: Namespace) -> int:
     Raises:
         UsageError: The arguments are no JSON object.
     """
-    arguments = _arguments(args.json_arguments, args.argument)
-    params = {"name": args.name, "arguments": arguments}
     url = args.url or DEFAULT_URL
     api_key = args.api_key or os.environ.get("TYPEGATE_API_KEY")
+
+    def schema() -> dict[str, Any]:
+        listed = request(url, "tools/list", {}, api_key=api_key, timeout_s=args.timeout)
+        return _schema_of(listed, args.name)
+
+    arguments = _arguments(args.json_arguments, args.argument, schema)
+    params = {"name": args.name, "arguments": arguments}
     response = request(url, "tools/call", params, api_key=api_key, timeout_s=args.timeout, notice=_show_notice)
     if response.get("error", {}).get("code") == _HEADER_MISMATCH:
         # The tool wants some arguments in headers too, which only its schema tells. Nothing has run yet.
@@ -51,7 +57,7 @@ def call(args: Namespace) -> int:
     return _show(response["result"], as_json=args.json)
 
 
-def _arguments(text: str | None, pairs: list[str]) -> dict[str, Any]:
+def _arguments(text: str | None, pairs: list[str], schema: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     arguments: Any = {}
     if text is not None:
         try:
@@ -61,16 +67,51 @@ def _arguments(text: str | None, pairs: list[str]) -> dict[str, Any]:
             raise UsageError(f"the arguments are not JSON ({error}); {expected}") from None
     if not isinstance(arguments, dict):
         raise UsageError("the arguments are JSON, but no object; expected one, as '{\"key\": 1}'")
+    given: dict[str, str] = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not key or not equals:
             raise UsageError(f"-a {pair!r} has no key; expected key=value")
-        try:
-            arguments[key] = json.loads(value)
-        except (ValueError, RecursionError):
-            # Text need not be quoted twice, once for the shell and once for JSON.
-            arguments[key] = value
+        given[key] = value
+    read = {key: _json_of(value) for key, value in given.items()}
+    # Only then it matters what the schema wants: a text that is no JSON is a text, and quoted JSON is one too.
+    doubtful = [key for key in read if not isinstance(read[key], str)]
+    properties = schema() if doubtful else {}
+    for key, value in given.items():
+        arguments[key] = value if key in doubtful and _wants_text(properties.get(key)) else read[key]
     return arguments
+
+
+def _json_of(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        # Text need not be quoted twice, once for the shell and once for JSON.
+        return text
+
+
+def _wants_text(declared: Any) -> bool:
+    """Whether a parameter takes text and nothing that JSON could stand for beside it, but null."""
+    types = _types(declared)
+    return "string" in types and types <= {"string", "null"}
+
+
+def _types(declared: Any) -> set[str]:
+    if not isinstance(declared, dict):
+        return set()
+    stated = declared.get("type", [])
+    found = {stated} if isinstance(stated, str) else {one for one in stated if isinstance(one, str)}
+    for one in (*(declared.get("anyOf") or ()), *(declared.get("oneOf") or ())):
+        found |= _types(one) or {"any"}
+    return found
+
+
+def _schema_of(listed: dict[str, Any], name: str) -> dict[str, Any]:
+    """The properties of a listed tool; empty where a profile leaves it to search."""
+    tools = listed.get("result", {}).get("tools", [])
+    schema = next((tool.get("inputSchema") for tool in tools if tool.get("name") == name), None)
+    properties = schema.get("properties") if isinstance(schema, dict) else None
+    return properties if isinstance(properties, dict) else {}
 
 
 def _parameter_headers(listed: dict[str, Any], name: str, arguments: dict[str, Any]) -> dict[str, str]:

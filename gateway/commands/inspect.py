@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
 from argparse import Namespace
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from typing import Any, Final
 
 from gateway.commands import output
 from gateway.commands.admin_client import DEFAULT_URL, REQUEST_S, admin_document, admin_rows, request
-from gateway.commands.locations import NotReached, UsageError, admin_token
+from gateway.commands.locations import NotReached, UsageError
+from gateway.commands.running import from_running
 from registry.catalog.overrides import usage_text
+from registry.catalog.unmatched import HIDES_NOTHING
 from registry.views.profile import DEFAULT_PROFILE
 
 _SERVER_COLUMNS = (
@@ -27,14 +31,16 @@ _SERVER_COLUMNS = (
     "lastError",
 )
 _WRAPPER_COLUMNS = ("name", "server", "tool", "status", "tokens", "reason")
+# What fits 80 columns, with names of 48 characters.
+_SERVERS_NARROW = ("name", "type", "state", "tools", "lastError")
+_WRAPPERS_NARROW = ("name", "status", "tokens", "reason")
 _QUARANTINE_COLUMNS = ("server", "kind", "tool", "status", "code", "detail")
+_ARGUMENTS_NARROW = ("wrapper", "argument", "type", "required")
 _ARGUMENT_COLUMNS = ("wrapper", "argument", "type", "required", "source", "description")
 _HOOKED_COLUMNS = ("name", "kind", "before", "after")
 _HOOK_COLUMNS = ("name", "mode", "phases", "priority", "onError", "breaker", "runs", "blocked", "failed", "ignored")
 # These findings make `check` exit with 1: a tool that cannot be shown, or an entry of the file without effect.
-_FAULTS: Final = ("quarantined", "overlay_rejected")
-# A few pages of tools/list after the connection; a slower upstream is reported as not ready.
-_LISTING_S: Final = 5.0
+_FAULTS: Final = ("quarantined", "overlay_rejected", HIDES_NOTHING)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,10 +57,11 @@ class Inspection:
 
 
 def check(args: Namespace) -> int:
-    """Connect to every upstream once and show the result; 0 if all is well, 1 if something failed.
+    """Connect to every upstream once and show the result; 0 if all is well, 1 if something failed, 2 for a fault in
+    the file.
 
     Raises:
-        ConfigError: The configuration is wrong.
+        ConfigError: The configuration cannot be used at all.
     """
     if args.schema:
         from gateway.config.model import json_schema
@@ -64,8 +71,8 @@ def check(args: Namespace) -> int:
         return 0
     if args.config is None:
         raise UsageError("check needs a file; expected --config FILE (or --schema)")
-    inspection = _inspect_config(args)
-    failed = [row for row in inspection.servers if row.get("lastError")]
+    inspection = _inspect_config(args, progress=not args.json)
+    failed = [row for row in inspection.servers if row.get("lastError") and row["state"] not in ("disabled", "faulty")]
     if args.json:
         output.as_json(
             {
@@ -76,17 +83,21 @@ def check(args: Namespace) -> int:
             }
         )
     else:
-        output.table("servers", _SERVER_COLUMNS, inspection.servers)
-        output.table("wrappers", _WRAPPER_COLUMNS, inspection.wrappers)
+        output.table("servers", _SERVER_COLUMNS, inspection.servers, narrow=_SERVERS_NARROW)
+        output.table("wrappers", _WRAPPER_COLUMNS, inspection.wrappers, narrow=_WRAPPERS_NARROW)
         if inspection.quarantine:
             output.table("quarantined, repaired or configured in vain", _QUARANTINE_COLUMNS, inspection.quarantine)
         output.warn(inspection.warnings)
-    for row in failed:
-        output.say(f"{row.get('name')}: {row['lastError']}")
     # Repaired tools work: they are shown, and are no fault.
     faults = [row for row in inspection.quarantine if row["status"] in _FAULTS or row["code"] in _FAULTS]
     for row in faults:
         output.say(f"{row['server']}: {row['tool']}: {row['status']}: {row['detail']}")
+    left_out = [row for row in inspection.servers if row["state"] in ("disabled", "faulty")]
+    # Last, where people look: what has to be done.
+    for row in (*left_out, *failed):
+        output.say(f"{row['name']}: {row['lastError']}")
+    if any(row["state"] == "faulty" for row in left_out):
+        return 2
     return int(bool(failed or faults))
 
 
@@ -97,11 +108,12 @@ def servers(args: Namespace) -> int:
         output.warn(inspection.warnings)
         rows = inspection.servers
     else:
-        rows = admin_rows(args.url or DEFAULT_URL, "/admin/servers", admin_token(args))
+        rows = from_running(args, lambda url, token: admin_rows(url, "/admin/servers", token))
+    rows = _filtered(rows, args.filter)
     if args.json:
         output.as_json(rows)
     else:
-        output.table("servers", _SERVER_COLUMNS, rows)
+        output.table("servers", _SERVER_COLUMNS, rows, narrow=_SERVERS_NARROW, header=args.header)
     return 0
 
 
@@ -115,25 +127,34 @@ def tools(args: Namespace) -> int:
         rows, definitions = [], _listed_tools(args)
     else:
         query = {"profile": args.profile} if args.profile is not None else None
-        rows = admin_rows(args.url or DEFAULT_URL, "/admin/wrappers", admin_token(args), query)
+        rows = from_running(args, lambda url, token: admin_rows(url, "/admin/wrappers", token, query))
         definitions = []
+    rows, definitions = _filtered(rows, args.filter), _filtered(definitions, args.filter)
     if args.format == "json":
         output.as_json(rows)
     elif args.format == "prompt":
         output.text("\n\n".join(usage_text(definition) for definition in definitions))
     else:
         if args.explain:
-            output.table("disclosure", ("name", "listed", "disclosure", "tokens"), rows)
+            output.table("disclosure", ("name", "listed", "disclosure", "tokens"), rows, header=args.header)
             return 0
-        output.table("wrappers", _WRAPPER_COLUMNS, rows)
+        output.table("wrappers", _WRAPPER_COLUMNS, rows, narrow=_WRAPPERS_NARROW, header=args.header)
         arguments = [
             {"wrapper": row["name"], "argument": argument["name"], **argument}
             for row in rows
             for argument in row.get("arguments", ())
         ]
         if arguments:
-            output.table("arguments", _ARGUMENT_COLUMNS, arguments)
+            output.table("arguments", _ARGUMENT_COLUMNS, arguments, narrow=_ARGUMENTS_NARROW, header=args.header)
     return 0
+
+
+def _filtered(rows: list[dict[str, Any]], wanted: str | None) -> list[dict[str, Any]]:
+    """The rows whose name holds this text, or matches it where it is a pattern."""
+    if wanted is None:
+        return rows
+    pattern = wanted.casefold() if any(sign in wanted for sign in "*?[") else f"*{wanted.casefold()}*"
+    return [row for row in rows if fnmatchcase(str(row.get("name", "")).casefold(), pattern)]
 
 
 def hooks(args: Namespace) -> int:
@@ -143,7 +164,7 @@ def hooks(args: Namespace) -> int:
         output.warn(inspection.warnings)
         found: Any = {"wrappers": inspection.hooked, "hooks": inspection.hooks}
     else:
-        found = admin_document(args.url or DEFAULT_URL, "/admin/hooks", admin_token(args))
+        found = from_running(args, lambda url, token: admin_document(url, "/admin/hooks", token))
         if not isinstance(found, dict) or not all(isinstance(found.get(key), list) for key in ("wrappers", "hooks")):
             raise NotReached("the gateway answered with no hooks; is that a typegate gateway?")
     if args.json:
@@ -158,35 +179,41 @@ def hooks(args: Namespace) -> int:
     return 0
 
 
-def _inspect_config(args: Namespace) -> Inspection:
+def _inspect_config(args: Namespace, *, progress: bool = False) -> Inspection:
     """Start the gateway of a configuration without serving it, and wait until every upstream was listed or failed."""
     import anyio
 
+    from gateway.config.leads_back import check_chain
     from gateway.config.load import load
+    from gateway.telemetry import logs
 
-    config = load(args.config)
+    check_chain(args.config, os.environ)
+    config = load(args.config, strict=getattr(args, "strict", False))
+    # What becomes of each server is told by us, once; a fault of ours must be seen all the same.
+    logs.start(logging.ERROR)
+    logging.getLogger("gateway.fleet").setLevel(logging.CRITICAL)
 
     async def connected() -> Inspection:
         from gateway.admin import rows
         from gateway.app import open_gateway
+        from gateway.commands.first_contact import patient, until_settled
 
-        # Upstreams connect at the same time, so the slowest one bounds the wait.
-        slowest_s = max((server.connect_timeout for server in config.servers.values()), default=0.0)
         # No state: a check must not show a saved listing instead of the upstream, nor replace it.
-        async with open_gateway(config, state_dir=None) as gateway:
-            # Links keep their own deadlines; the margin covers listing after the slowest connection.
-            await gateway.fleet.settled(slowest_s + _LISTING_S)
+        async with open_gateway(patient(config), state_dir=None) as gateway:
+            slow = await until_settled(gateway, config, say=output.say if progress else lambda text: None)
             profile = getattr(args, "profile", None) or DEFAULT_PROFILE
             if profile not in gateway.views.profiles:
                 known = ", ".join(gateway.views.profiles)
                 raise UsageError(f"--profile {profile}: there is no such profile; expected one of: {known}")
             view = gateway.views.view(profile)
+            views = ((name, gateway.views.view(name)) for name in gateway.views.profiles)
+            vain = [f"profile {name}: {text}" for name, each in views for text in each.warnings]
             return Inspection(
                 servers=rows.server_rows(gateway.fleet, gateway.registry.catalog),
                 wrappers=rows.wrapper_rows(view),
                 quarantine=rows.quarantine_rows(gateway.registry.catalog),
                 definitions=[entry.definition for entry in view.entries],
-                warnings=list(config.warnings),
+                warnings=[*config.warnings, *slow, *vain],
                 hooked=gateway.hooks.wrapper_rows(),
                 hooks=gateway.hooks.rows(),
             )

@@ -5,9 +5,18 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 from registry.schema.display_text import is_hidden
+
+if TYPE_CHECKING:
+    from gateway.config.model import Config
+
+
+# Of a terminal: below it a table of nine columns is mostly line breaks.
+_WIDE: Final = 120
+# The longest wrapper name by default.
+_MAX_NAME: Final = 48
 
 
 def say(text: str) -> None:
@@ -19,6 +28,13 @@ def warn(warnings: Iterable[str]) -> None:
     """Warnings of a configuration, on standard error."""
     for text in warnings:
         say(f"warning: {text}")
+
+
+def warn_of(config: Config) -> None:
+    """What a configuration says in vain, and which servers are left out, on standard error."""
+    warn(config.warnings)
+    for alias, left_out in config.left_out.items():
+        say(f"{alias}: {left_out.reason}")
 
 
 def text(value: str) -> None:
@@ -37,24 +53,46 @@ def as_json(value: object) -> None:
     print(shown.translate(escapes))
 
 
-def table(title: str, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
-    """The named columns of `rows`: a table on a terminal, lines with tabs in a pipe."""
-    cells = [[_cell(row.get(column)) for column in columns] for row in rows]
+def table(
+    title: str,
+    columns: Sequence[str],
+    rows: Sequence[Mapping[str, Any]],
+    *,
+    narrow: Sequence[str] | None = None,
+    header: bool = False,
+) -> None:
+    """The named columns of `rows`: a table on a terminal, lines with tabs in a pipe.
+
+    Args:
+        title: Of the table.
+        columns: The members of each row to show.
+        rows: The rows.
+        narrow: Those to show on a terminal that has no room for all.
+        header: In a pipe too, the first line names the columns.
+    """
     # Tabs: `cut` and `awk` take them apart without counting columns.
     if not sys.stdout.isatty():
-        for line in cells:
-            print("\t".join(line))
+        if header:
+            print("\t".join(columns))
+        for row in rows:
+            print("\t".join(_cell(row.get(column)) for column in columns))
         return
     from rich.console import Console  # late: pipes and `typegate stdio` need not wait for it
     from rich.table import Table
     from rich.text import Text
 
+    console = Console()
+    if narrow is not None and console.width < _WIDE:
+        columns = narrow
+    cells = [[_cell(row.get(column)) for column in columns] for row in rows]
     drawn = Table(title=f"{title} ({len(rows)})", title_justify="left", header_style="bold")
-    for column in columns:
-        drawn.add_column(column, overflow="fold")
+    for place, column in enumerate(columns):
+        # Names stand first, and are copied: what stands beside them is broken instead.
+        longest = max((len(line[0]) for line in cells), default=0) if place == 0 else 0
+        drawn.add_column(column, overflow="fold", min_width=min(longest, _MAX_NAME) or None)
     for line in cells:
         drawn.add_row(*(Text(cell) for cell in line))
-    Console().print(drawn)
+    console.print(drawn)
 
 
 def _cell(value: object) -> str:

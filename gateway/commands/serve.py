@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import socket
 import sys
 from argparse import Namespace
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gateway.commands import output
 from gateway.commands.locations import UsageError, program_command, state_dir
+from gateway.commands.running import demo_dir, noted
 from gateway.secrets import SECRETS, secrets_in
 from gateway.telemetry import logs
 from registry.views.profile import DEFAULT_PROFILE
@@ -33,12 +35,14 @@ def serve(args: Namespace) -> int:
     Raises:
         ConfigError: The configuration is wrong.
     """
+    from gateway.config.leads_back import check_chain
     from gateway.config.load import loaded
     from gateway.config.source import read
 
     text = read(args.config)
-    config = loaded(text, path=args.config)
-    output.warn(config.warnings)
+    check_chain(args.config, os.environ)
+    config = loaded(text, path=args.config, strict=args.strict)
+    output.warn_of(config)
     host = args.host or config.gateway.listen.host
     port = config.gateway.listen.port if args.port is None else args.port
     # Before any process or connection is started: the usual mistake is a second gateway on the same port.
@@ -50,7 +54,7 @@ def serve(args: Namespace) -> int:
         from gateway.serving.over_http import serve
 
         def announce(_: Gateway, url: str) -> None:
-            output.say(f"serving {len(config.servers)} servers at {url} (Ctrl-C stops)")
+            output.say(f"serving {_counted(config)} at {url} (Ctrl-C stops)")
 
         return await serve(
             config,
@@ -59,6 +63,7 @@ def serve(args: Namespace) -> int:
             state_dir=state_dir(args),
             insecure=args.insecure,
             on_ready=announce,
+            strict=args.strict,
         )
 
     logs.start(calls=args.verbose)
@@ -72,7 +77,7 @@ def _serve_workers(args: Namespace, config: Config, text: str, host: str, port: 
         from gateway.serving.worker_parent import serve_workers
 
         def announce(url: str) -> None:
-            output.say(f"serving {len(config.servers)} servers at {url} with {args.workers} workers (Ctrl-C stops)")
+            output.say(f"serving {_counted(config)} at {url} with {args.workers} workers (Ctrl-C stops)")
 
         return await serve_workers(
             config,
@@ -84,6 +89,7 @@ def _serve_workers(args: Namespace, config: Config, text: str, host: str, port: 
             insecure=args.insecure,
             verbose=args.verbose,
             on_ready=announce,
+            strict=args.strict,
         )
 
     logs.start(calls=args.verbose)
@@ -112,10 +118,12 @@ def stdio(args: Namespace) -> int:
         return _run(run_bridge)
     if args.header:
         raise UsageError("--header goes with --url; expected headers of upstreams in the configuration")
+    from gateway.config.leads_back import check_chain
     from gateway.config.load import load
 
-    config = load(args.config)
-    output.warn(config.warnings)
+    check_chain(args.config, os.environ)
+    config = load(args.config, strict=args.strict)
+    output.warn_of(config)
     if args.profile is not None and args.profile != DEFAULT_PROFILE and args.profile not in config.gateway.profiles:
         known = ", ".join([DEFAULT_PROFILE, *config.gateway.profiles])
         raise UsageError(f"--profile {args.profile}: there is no such profile; expected one of: {known}")
@@ -124,14 +132,22 @@ def stdio(args: Namespace) -> int:
     async def run_stdio() -> int:
         from gateway.serving.over_stdio import serve_stdio
 
-        return await serve_stdio(config, state_dir=state_dir(args), profile=args.profile or DEFAULT_PROFILE)
+        profile = args.profile or DEFAULT_PROFILE
+        return await serve_stdio(config, state_dir=state_dir(args), profile=profile, strict=args.strict)
 
     logs.start(calls=args.verbose)
     return _run(run_stdio)
 
 
+def _counted(config: Config) -> str:
+    left_out = f" ({len(config.left_out)} left out)" if config.left_out else ""
+    return f"{len(config.servers)} server{'' if len(config.servers) == 1 else 's'}{left_out}"
+
+
 def demo(args: Namespace) -> int:
     """Serve two bundled upstreams and show how to call them."""
+    import anyio
+
     config = demo_config()
     port = DEMO_PORT if args.port is None else args.port
     if args.port is not None:
@@ -139,15 +155,17 @@ def demo(args: Namespace) -> int:
     elif not _is_free(_LOOPBACK, port):
         output.say(f"port {port} is taken; taking a free one (--port chooses)")
         port = 0
-    # Apart from the state of a real gateway, whose snapshots and token the demo must not replace.
-    state = state_dir(args) / "demo"
+    state = demo_dir(args)
 
     async def run() -> int:
         from gateway.serving.over_http import serve
 
         async def announce(gateway: Gateway, url: str) -> None:
             await gateway.fleet.settled(_DEMO_START_S)
-            show_demo(url if url.rstrip("/").endswith("/mcp") else f"{url.rstrip('/')}/mcp", gateway, state)
+            address = url if url.rstrip("/").endswith("/mcp") else f"{url.rstrip('/')}/mcp"
+            show_demo(address, gateway, state)
+            with noted(state, address):
+                await anyio.sleep_forever()
 
         return await serve(config, host=_LOOPBACK, port=port, state_dir=state, on_ready=announce)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from gateway.commands import output
 from gateway.commands.locations import UsageError
-from gateway.config.edit import Entry, edit_tool
+from gateway.config.edit import Entry, edit_tool, literal
 from registry.catalog.overrides import ARGUMENT_TYPES, OverrideRejected, parse_arguments
 
 _FORM = "NAME:TYPE:DESCRIPTION, as 'date:string:format: YYYY-MM-DD'"
@@ -20,7 +20,7 @@ def set_tool(args: Namespace) -> int:
         UsageError: Nothing is to be set, or an argument is not in its form.
         ConfigError: The file cannot be used.
     """
-    documented = [_argument(text) for text in args.argument]
+    documented = [_argument(literal(text)) for text in args.argument]
     names = [argument["name"] for argument in documented]
     for name in args.required:
         if name not in names:
@@ -34,7 +34,9 @@ def set_tool(args: Namespace) -> int:
         "pinned": args.pinned,
     }
     # None is a flag that was not given; False is --no-hidden.
-    overrides = {key: value for key, value in given.items() if value is not None}
+    overrides = {
+        key: literal(value) if isinstance(value, str) else value for key, value in given.items() if value is not None
+    }
     if not documented and not overrides:
         raise UsageError(f"nothing to set; expected --argument {_FORM}, or an override such as --description TEXT")
 

@@ -28,6 +28,7 @@ def shape_of(config: ServerConfig, prefix: Prefix, notes: Mapping[str, tuple[Not
         prefixed=(config.prefix or prefix) != "none",
         plain_nulls=config.plain_nulls,
         renames={ToolName(tool): entry.name for tool, entry in tools.items() if entry.name},
+        named=frozenset(tools),
         hidden=frozenset(tool for tool, entry in tools.items() if entry.hidden),
         tools=_filter(config, "tools"),
         prompts=_filter(config, "prompts"),

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import io
-import json
 import re
 from collections.abc import Callable, MutableMapping
+from copy import deepcopy
 from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any
 
+from gateway.config.flow_text import Value, has_comments, in_json, in_yaml, with_member, without_member
 from gateway.config.source import read, values
+from gateway.config.variables import PLACEHOLDER
 from gateway.errors import ConfigError
 from gateway.files import write_whole
 
@@ -24,25 +26,39 @@ def edit_tool(path: Path, server: str, tool: str, change: Callable[[Entry], None
         Whether the file has changed.
 
     Raises:
-        ConfigError: The file cannot be used, has no such server, or holds comments in JSON, which would be lost.
+        ConfigError: The file cannot be used, has no such server, or holds comments in the entry in JSON, which would be
+            lost.
     """
     text, file = read(path), str(path)
     root = values(text, file=file)
-    is_json = text.lstrip("\ufeff \t\r\n")[:1] == "{" and path.suffix not in (".yaml", ".yml")
-    edited = _in_json(text, file, root) if is_json else _in_yaml(text)
-    document, dump = edited
+    is_json = text.lstrip("\ufeff \t\r\n")[:1] in ("{", "/") and path.suffix not in (".yaml", ".yml")
+    # The values are compared with what they were: what is changed is a copy.
+    document, dump = (deepcopy(root), None) if is_json else _in_yaml(text)
     block = next((key for key in ("mcpServers", "servers") if document.get(key) is not None), None)
     servers = document.get(block) if block is not None else None
     if not isinstance(servers, MutableMapping) or not isinstance(servers.get(server), MutableMapping):
         known = ", ".join(servers) if isinstance(servers, MutableMapping) and servers else "none"
         raise ConfigError(f"there is no server '{server}'; expected one of: {known}", file=file, key=block)
+    in_flow = is_json or _is_flow(servers[server], tool)
     _apply(servers[server], tool, change, file, f"{block}.{server}")
-    result = dump(document)
+    wanted = document if dump is None else values(dump(document), file=file)
+    result = None
+    if in_flow:
+        result = _in_text(text, in_json if is_json else in_yaml, (str(block), server), tool, root, wanted, file)
+    if dump is not None and (result is None or not _stands_for(result, wanted, file)):
+        result = dump(document)
+    assert result is not None
+    assert _stands_for(result, wanted, file)
     if values(result, file=file) == root:
         return False
     target = path.resolve()
     write_whole(target, result.encode("utf-8"), mode=target.stat().st_mode & 0o7777)
     return True
+
+
+def literal(text: str) -> str:
+    """A text in the form in which the file stands for it: nothing in it is replaced when the file is read."""
+    return PLACEHOLDER.sub(lambda found: f"${found[0]}", text)
 
 
 def _apply(server: Entry, tool: str, change: Callable[[Entry], None], file: str, key: str) -> None:
@@ -63,15 +79,49 @@ def _apply(server: Entry, tool: str, change: Callable[[Entry], None], file: str,
         del server["tools"]
 
 
-def _in_json(text: str, file: str, root: dict[str, Any]) -> tuple[Any, Callable[[Any], str]]:
+def _is_flow(server: Any, tool: str) -> bool:
+    """Whether what is said of a tool stands in braces, in which comments would be lost."""
+    tools = server.get("tools")
+    entry = tools.get(tool) if isinstance(tools, MutableMapping) else None
+    # What ruamel keeps of the style of each mapping; the values that JSON is read into have none.
+    styles = (getattr(one, "fa", None) for one in (server, tools, entry))
+    return any(style.flow_style() for style in styles if style is not None)
+
+
+def _stands_for(text: str, wanted: Any, file: str) -> bool:
     try:
-        json.loads(text.removeprefix("\ufeff"))
-    except ValueError:
-        what = "has comments or trailing commas, which would be lost; expected plain JSON, or YAML"
-        raise ConfigError(what, file=file) from None
-    indent = re.search(r"\n([ \t]+)\S", text)
-    end = "\n" if text.endswith("\n") else ""
-    return root, lambda document: json.dumps(document, indent=indent[1] if indent else 2, ensure_ascii=False) + end
+        return bool(values(text, file=file) == wanted)
+    except ConfigError:
+        return False
+
+
+def _in_text(
+    text: str, locate: Callable[[str], Value], where: tuple[str, str], tool: str, before: Any, after: Any, file: str
+) -> str:
+    """The text with what is said of one tool changed, member by member where there is something already."""
+    path: tuple[str, ...] = where
+    for key in where:
+        before, after = before[key], after[key]
+    # Down to the object of which one member or more differs: nothing above it is written anew.
+    for key in ("tools", tool):
+        if not (before.get(key) and after.get(key)):
+            break
+        path, before, after = (*path, key), before[key], after[key]
+    for key in dict.fromkeys([*before, *after]):
+        if before.get(key) == after.get(key):
+            continue
+        holder = locate(text)
+        for step in path:
+            holder = holder.members[step][1]
+        known = holder.members.get(key)
+        if known is not None and has_comments(text, known[1]):
+            what = f"'{key}' of {'.'.join(path)} has comments, which would be lost; expected them outside of it"
+            raise ConfigError(what, file=file)
+        if key in after:
+            text = with_member(text, holder, key, after[key])
+        elif known is not None:
+            text = without_member(text, holder, key)
+    return text
 
 
 def _in_yaml(text: str) -> tuple[Any, Callable[[Any], str]]:

@@ -3,50 +3,49 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from pydantic import ValidationError
 
-from gateway.config.model import Config, ConfigFile
+from gateway.config.entries import read_entries
+from gateway.config.model import Config, ConfigFile, LeftOut
 from gateway.config.section import suggestion
-from gateway.config.server import ServerConfig
 from gateway.config.source import join, kind, read, values
-from gateway.config.upstream_types.registration import all_keys, unknown_keys
+from gateway.config.unmatched import unmatched_names
 from gateway.config.variables import expand
+from gateway.config.wording import refusal
 from gateway.embeddings.model import EXTRA, missing_packages
-from gateway.errors import ConfigError
-from registry.catalog.names import check_aliases
-from registry.errors import AliasError
+from gateway.errors import ConfigError, together
 
-# What a check says of a key below its own: names and places, as in `profiles.sec.groups` or `[0].name`.
-_STEPS: Final = re.compile(r"(?:\[\d+\]|[\w*-]+)(?:\.[\w*-]+|\[\d+\])*")
-# A screenful: more are usually consequences of the first ones.
-_MAX_PROBLEMS_SHOWN: Final = 10
+_CIRCULAR: Final = LeftOut(
+    reason="skipped: it starts typegate with this very configuration, which would go on without end", faulty=False
+)
 
 
-def load(path: Path, environ: Mapping[str, str] | None = None) -> Config:
+def load(path: Path, environ: Mapping[str, str] | None = None, *, strict: bool = False) -> Config:
     """The configuration in the file at `path`.
 
     Args:
         path: A JSON or YAML file.
         environ: What `${NAME}` stands for; the process's environment by default.
+        strict: Whether a fault in the entry of one server is one of the whole file.
 
     Raises:
         ConfigError: The file cannot be used.
     """
-    return loaded(read(path), path=path, environ=environ)
+    return loaded(read(path), path=path, environ=environ, strict=strict)
 
 
-def loaded(text: str, *, path: Path | None, environ: Mapping[str, str] | None = None) -> Config:
+def loaded(text: str, *, path: Path | None, environ: Mapping[str, str] | None = None, strict: bool = False) -> Config:
     """As `parse`, and check that the packages that the configuration needs are installed.
 
     Raises:
         ConfigError: The text cannot be used, or lacks a package.
     """
-    config = parse(text, path=path, environ=environ)
+    config = parse(text, path=path, environ=environ, strict=strict)
     if config.gateway.search.embeddings and (missing := missing_packages()):
         raise ConfigError(
             f"needs packages that are not installed ({', '.join(missing)}); expected pip install '{EXTRA}'",
@@ -61,40 +60,56 @@ def parse(
     *,
     path: Path | None = None,
     environ: Mapping[str, str] | None = None,
+    strict: bool = False,
 ) -> Config:
     """The configuration in `text`; relative paths in it start at the folder of `path`.
 
+    A server whose entry has a fault is left out, and `Config.left_out` says why.
+
     Raises:
-        ConfigError: The text cannot be used.
+        ConfigError: The text cannot be used: what it says of the gateway, no entry, or with `strict` some entry. It
+            tells every fault.
     """
     file = str(path) if path is not None else "configuration"
     folder = path.parent if path is not None else Path()
     raw = values(text, file=file)
     block = _block(raw, file)
-    ours = {key: raw[key] for key in (block, "gateway") if key is not None and raw.get(key) is not None}
-    warnings = [f"{file}: {text}" for text in _unknown_root_keys(raw)]
-
-    servers = ours.get(block) if block is not None else None
-    # Only in our blocks: keys of other programs may hold `${…}` with another meaning.
+    warnings = [f"{file}: {text}" for text in _unknown_root_keys(raw, file)]
     secrets: set[str] = set()
-    ours = expand(
-        ours,
-        environ=os.environ if environ is None else environ,
-        file=file,
-        folder=folder,
-        secrets=secrets,
+    # Only in our blocks: keys of other programs may hold `${…}` with another meaning.
+    put_in = partial(
+        expand, environ=os.environ if environ is None else environ, file=file, folder=folder, secrets=secrets
     )
+    problems: list[ConfigError] = []
+    checked = ConfigFile()
     try:
-        checked = ConfigFile.model_validate(ours)
+        ours = {"gateway": raw["gateway"]} if raw.get("gateway") is not None else {}
+        checked = ConfigFile.model_validate(put_in(ours))
     except ValidationError as error:
-        raise refusal(error, file) from None
-    found = checked.mcp_servers or checked.servers
-    _check_aliases(found, str(block), file)
-    if isinstance(servers, dict):
-        warnings += [f"{file}: {text}" for text in _unknown_server_keys(servers, str(block))]
+        problems.append(refusal(error, file))
+    except ConfigError as error:
+        problems.append(error)
+    entries = raw[block] if block is not None else {}
+    if not isinstance(entries, dict):
+        problems.append(ConfigError(f"is {kind(entries)}; expected an object", file=file, key=block))
+        entries = {}
+    found = read_entries(str(block), entries, file=file, expand=put_in)
+    # What is said of the gateway decides who may call what: without it nothing is served. And where no entry is sound,
+    # there is nothing to go on with.
+    if problems or (found.problems and (strict or not found.servers)):
+        raise together([*problems, *found.problems])
     # The working directory of a server is not that of whoever wrote the file.
-    found = {alias: server.with_absolute_paths(folder) for alias, server in found.items()}
-    return Config(servers=found, gateway=checked.gateway, warnings=warnings, path=path, secrets=frozenset(secrets))
+    servers = {alias: server.with_absolute_paths(folder) for alias, server in found.servers.items()}
+    unmatched = unmatched_names(servers, found.left_out, checked.gateway, str(block))
+    circular = [alias for alias, server in servers.items() if path is not None and server.leads_back(path)]
+    return Config(
+        servers={alias: server for alias, server in servers.items() if alias not in circular},
+        left_out={**found.left_out, **dict.fromkeys(circular, _CIRCULAR)},
+        gateway=checked.gateway,
+        warnings=[*warnings, *found.warnings, *(f"{file}: {text}" for text in unmatched)],
+        path=path,
+        secrets=frozenset(secrets),
+    )
 
 
 def _block(raw: dict[str, Any], file: str) -> str | None:
@@ -112,86 +127,17 @@ def _block(raw: dict[str, Any], file: str) -> str | None:
     raise ConfigError(f"has no mcpServers; expected {expected}{hint}", file=file)
 
 
-def _unknown_root_keys(raw: dict[str, Any]) -> Iterator[str]:
-    """Warnings about keys beside our blocks. They are no errors: hosts keep settings of their own there."""
-    for key in raw:
+def _unknown_root_keys(raw: dict[str, Any], file: str) -> Iterator[str]:
+    """Warnings about keys beside our blocks. They are no errors: hosts keep settings of their own there.
+
+    Raises:
+        ConfigError: One is `gateway`, misspelt: without it what it restricts would be open to all.
+    """
+    for key, value in raw.items():
         # `inputs` is what VS Code asks its user for; `$schema` is for editors.
         if key not in {"mcpServers", "servers", "gateway", "$schema", "inputs"}:
             guess = suggestion(key, ["gateway", "mcpServers"]).split(", or")[0]
+            if guess.startswith("gateway ") and isinstance(value, dict) and "gateway" not in raw:
+                raise ConfigError(f"unknown key; expected {guess}", file=file, key=join("", key))
             hint = f"; expected {guess}" if "did you mean" in guess else ""
             yield f"{join('', key)}: unknown key, ignored{hint}"
-
-
-def _unknown_server_keys(servers: dict[str, Any], block: str) -> Iterator[str]:
-    known = all_keys()
-    for alias, entry in servers.items():
-        for key in unknown_keys(entry) if isinstance(entry, dict) else ():
-            guess = suggestion(key, known).split(", or")[0]
-            hint = f"; expected {guess}" if "did you mean" in guess and key not in known else ""
-            yield f"{join(join(block, alias), key)}: unknown key, ignored{hint}"
-
-
-def _check_aliases(servers: Mapping[str, ServerConfig], block: str, file: str) -> None:
-    try:
-        check_aliases(servers)
-    except AliasError as error:
-        expected = "letters and digits joined by single - or _, unlike every other alias"
-        raise ConfigError(f"{error}; expected {expected}", file=file, key=block) from None
-
-
-def refusal(error: ValidationError, file: str) -> ConfigError:
-    """Translate pydantic's errors. No value is repeated: it may be a secret."""
-    problems: list[tuple[str, str]] = []
-    for found in error.errors(include_url=False):
-        context = found.get("ctx", {})
-        path = _path(found["loc"])
-        if found["type"] == "typegate":
-            key = context.get("key")
-            problems.append((_below(path, key) if key else path, f"{context['what']}; expected {context['expected']}"))
-        else:
-            problems.append((path, _worded(found["type"], found["msg"], found.get("input"))))
-    (first_key, first), *rest = problems
-    shown = [first, *(f"{file}: {key}: {text}" for key, text in rest[: _MAX_PROBLEMS_SHOWN - 1])]
-    if len(rest) >= _MAX_PROBLEMS_SHOWN:
-        shown.append(f"{file}: and {len(rest) - _MAX_PROBLEMS_SHOWN + 1} more")
-    return ConfigError("\n".join(shown), file=file, key=first_key or None)
-
-
-def _below(path: str, key: str) -> str:
-    """The path of a key, or of several steps that are written like a path themselves."""
-    if not _STEPS.fullmatch(key):
-        return join(path, key)
-    return f"{path}{key}" if key.startswith("[") or not path else f"{path}.{key}"
-
-
-def _path(location: tuple[int | str, ...]) -> str:
-    path = ""
-    for part in location:
-        # pydantic's mark for a wrong key of a mapping: the key itself stands before it.
-        if part != "[key]":
-            path = join(path, part)
-    return path
-
-
-def _worded(code: str, message: str, value: object) -> str:
-    expected = {
-        "string_type": "text, in quotes",
-        "list_type": "a list",
-        "dict_type": "an object",
-        "model_type": "an object",
-        "bool_parsing": "true or false",
-        "bool_type": "true or false",
-        "int_parsing": "a whole number",
-        "int_from_float": "a whole number",
-        "int_type": "a whole number",
-        "float_parsing": "a number",
-        "float_type": "a number",
-        "string_too_short": "text that is not empty",
-        "too_short": "text that is not empty",
-    }.get(code)
-    if code == "missing":
-        return "is missing; expected text that is not empty"
-    if expected is None:
-        return f"has a wrong value; expected {message.removeprefix('Input should be ')}"
-    what = f"is {kind(value)}" if code.endswith("_type") else "has a wrong value"
-    return f"{what}; expected {expected}"

@@ -247,12 +247,23 @@ class ConfigFile(Section):
     """What is about the gateway and not about one server."""
 
 
+class LeftOut(BaseModel):
+    """Why a server that the file names is not served."""
+
+    model_config = ConfigDict(frozen=True)
+
+    reason: str
+    # Not so for one that is switched off, or would only lead back here.
+    faulty: bool
+
+
 class Config(BaseModel):
     """A checked configuration: servers by alias, in the order of the file."""
 
     model_config = ConfigDict(frozen=True)
 
     servers: dict[str, ServerConfig] = Field(default_factory=dict)
+    left_out: dict[str, LeftOut] = Field(default_factory=dict)
     gateway: GatewayConfig = GatewayConfig()
     warnings: list[str] = Field(default_factory=list)
     path: Path | None = None

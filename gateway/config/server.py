@@ -128,7 +128,7 @@ class ServerConfig(Section):
     connection: ClassVar[tuple[str, ...]] = ("connect_timeout", "elicitation")
     in_place: ClassVar[tuple[str, ...]] = (
         *("call_timeout", "max_concurrency", "tags", "prefix", "allow", "deny", "defaults", "supplement", "siblings"),
-        *("display_name", "priority", "copies", "repair", "validation", "documentation", "tools"),
+        *("display_name", "priority", "copies", "repair", "validation", "documentation", "tools", "disabled"),
     )
 
     # Values that may hold credentials are kept out of every repr, here and in each type.
@@ -143,6 +143,8 @@ class ServerConfig(Section):
     # More than a host sends at once, and few enough that one slow server cannot take all sockets.
     max_concurrency: Count = Field(default=64, ge=1, le=10_000)
     """Most calls in flight at once; calls beyond it are refused."""
+    disabled: bool = False
+    """Whether the server is left out."""
     tags: list[str] = Field(default_factory=list)
     """Labels for selection by profiles, groups and hooks."""
     prefix: Prefix | None = None
@@ -200,6 +202,10 @@ class ServerConfig(Section):
     def local_keys(self) -> tuple[str, ...]:
         """The keys that are set and name something of this machine: a program to start, a file to read."""
         return ()
+
+    def leads_back(self, path: Path) -> bool:
+        """Whether it only leads to a gateway with the configuration at this path."""
+        return False
 
     def secrets(self) -> set[str]:
         """The values in it that no text may repeat."""

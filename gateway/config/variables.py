@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gateway.config.source import join
-from gateway.errors import ConfigError
+from gateway.errors import ConfigError, together
 from gateway.secrets import is_secret
 
 # Larger than any key or certificate chain; a path to something else is not to be read whole.
@@ -16,8 +16,9 @@ MAX_SECRET_BYTES: Final = 64 * 1024
 
 _FORMS: Final = "${NAME}, ${NAME:-default} or ${file:/path}; write $${ for a literal ${"
 # `$${` stays as `${`; an unclosed `${` is ordinary text, as shells in args have it.
-_PLACEHOLDER: Final = re.compile(r"(\$)?\$\{([^{}]*)\}")
+PLACEHOLDER: Final = re.compile(r"(\$)?\$\{([^{}]*)\}")
 # `env:` is how VS Code and Cursor write the same thing.
+_INPUT: Final = "input:"
 _VARIABLE: Final = re.compile(r"(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?", re.DOTALL)
 
 
@@ -34,17 +35,26 @@ def expand(
         secrets: Takes what was put in and is a secret, by its name or form; of a file, whatever it holds.
 
     Raises:
-        ConfigError: A variable is not set, a secret file cannot be read, or a form is unknown.
+        ConfigError: A variable is not set, a secret file cannot be read, or a form is unknown; it tells all of them.
     """
+    problems: list[ConfigError] = []
 
     def walk(value: Any, path: str) -> Any:
         if isinstance(value, str):
-            return _PLACEHOLDER.sub(lambda m: replace(m, path), value) if "${" in value else value
+            return replace_all(value, path) if "${" in value else value
         if isinstance(value, dict):
             return {key: walk(member, join(path, key)) for key, member in value.items()}
         if isinstance(value, list):
             return [walk(member, join(path, i)) for i, member in enumerate(value)]
         return value
+
+    def replace_all(value: str, path: str) -> str:
+        try:
+            return PLACEHOLDER.sub(lambda m: replace(m, path), value)
+        except ConfigError as problem:
+            # Whoever has to set three variables wants to know of three.
+            problems.append(problem)
+            return value
 
     def replace(found: re.Match[str], path: str) -> str:
         if found[1]:
@@ -54,6 +64,10 @@ def expand(
             content = _secret(inside.removeprefix("file:"), folder, file, path)
             secrets.add(content)
             return content
+        if (known := _of_an_editor(inside, folder)) is not None:
+            return known
+        if inside.startswith(_INPUT):
+            return asked(inside.removeprefix(_INPUT), path)
         variable = _VARIABLE.fullmatch(inside)
         if variable is None:
             raise ConfigError(f"${{{inside}}} is no placeholder; expected {_FORMS}", file=file, key=path)
@@ -68,7 +82,30 @@ def expand(
             secrets.add(value)
         return value
 
-    return {key: walk(member, key) for key, member in root.items()}
+    def asked(name: str, path: str) -> str:
+        variable = re.sub(r"[^A-Za-z0-9]+", "_", name).strip("_").upper()
+        value = environ.get(variable)
+        if value is None:
+            what = f"stands for what an editor asks its user; expected the environment variable {variable} instead"
+            raise ConfigError(f"${{{_INPUT}{name}}} {what}", file=file, key=path)
+        # Editors ask for what nobody writes into a file.
+        secrets.add(value)
+        return value
+
+    expanded = {key: walk(member, key) for key, member in root.items()}
+    if problems:
+        raise together(problems)
+    return expanded
+
+
+def _of_an_editor(name: str, folder: Path) -> str | None:
+    """What VS Code and Cursor put in for a name of theirs."""
+    if name == "userHome":
+        return str(Path.home())
+    if name == "workspaceFolder":
+        here = folder.absolute()
+        return str(here.parent if here.name in (".vscode", ".cursor") else here)
+    return None
 
 
 def _secret(name: str, folder: Path, file: str, key: str) -> str:

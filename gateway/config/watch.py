@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import signal
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
 import anyio
+
+from gateway.signals import HANGUP, open_signals
 
 # Editors write a file in several steps, tens of milliseconds apart; each step alone would be a reload of half a file.
 _DEBOUNCE_MS: Final = 100
@@ -77,14 +78,15 @@ async def follow(path: Path, changed: Callable[[], Awaitable[None]], *, hangups:
             stopped.set()
 
     async def watch_signal() -> None:
-        with anyio.open_signal_receiver(signal.SIGHUP) as signals:
+        assert HANGUP is not None
+        with open_signals(HANGUP) as signals:
             async for _ in signals:
                 requests.add(forced=True)
 
     async with anyio.create_task_group() as group:
         group.start_soon(watch_files)
         group.start_soon(stop_watching)
-        if hangups:
+        if hangups and HANGUP is not None:
             group.start_soon(watch_signal)
         while True:
             forced = await requests.next()

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from gateway.protocol import GATEWAYS
 from registry.catalog.catalog import Catalog
 
 
-def merged(catalog: Catalog, *, modern: bool, pending: bool) -> dict[str, Any]:
+def merged(catalog: Catalog, *, instance: str, modern: bool, pending: bool) -> dict[str, Any]:
     """The capabilities of every upstream joined into one.
 
     A request still reaches only the upstream that it names, and learns there what that one lacks.
 
     Args:
         catalog: Holds the capabilities of each upstream.
+        instance: Our own id.
         modern: For 2026-07-28, which knows extensions.
         pending: Some upstream has not listed anything yet. No host waits for it, and in the handshake era nothing
             can be added later: what it may have is promised before it is known.
@@ -27,10 +29,10 @@ def merged(catalog: Catalog, *, modern: bool, pending: bool) -> dict[str, Any]:
         capabilities["resources"] = {"listChanged": True, "subscribe": pending or _subscribable(declared)}
     if pending or any("logging" in each for each in declared):
         capabilities["logging"] = {}
-    for name in ("experimental", "extensions") if modern else ("experimental",):
-        joined = _joined(each.get(name) for each in declared)
-        if joined:
-            capabilities[name] = joined
+    own: dict[str, Any] = {GATEWAYS: {instance: {}}}
+    capabilities["experimental"] = _joined([own, *(each.get("experimental") for each in declared)])
+    if modern and (extensions := _joined(each.get("extensions") for each in declared)):
+        capabilities["extensions"] = extensions
     return capabilities
 
 

@@ -121,6 +121,7 @@ class McpServer:
         first_listings: Callable[[], Awaitable[None]],
         pending: Callable[[], bool],
         private_links: PrivateLinks,
+        instance: str = "",
         session_prefix: str = "",
     ) -> None:
         """Answer with these.
@@ -135,6 +136,7 @@ class McpServer:
             first_listings: Waits, bounded, until a first list has something to show.
             pending: Whether some upstream has not listed anything yet.
             private_links: The connections that belong to one session.
+            instance: The id of this gateway, by which one that leads back to itself is known.
             session_prefix: What the ids of sessions begin with.
         """
         self._views = views
@@ -144,6 +146,7 @@ class McpServer:
         self._first_listings = first_listings
         self._pending = pending
         self._private_links = private_links
+        self._instance = instance
         self._session_prefix = session_prefix
         self._lists = ListResults()
         self.announcer = announcer
@@ -268,7 +271,7 @@ class McpServer:
         version = negotiate(params["protocolVersion"])
         result = {
             "protocolVersion": version,
-            "capabilities": merged(self._view(request).catalog, modern=False, pending=self._pending()),
+            "capabilities": self._capabilities(request, modern=False),
             "serverInfo": SERVER_INFO,
             "instructions": instructions(self._view(request)),
         }
@@ -288,13 +291,17 @@ class McpServer:
         result = {
             "resultType": "complete",
             "supportedVersions": [*MODERN_VERSIONS],
-            "capabilities": merged(self._view(request).catalog, modern=True, pending=pending),
+            "capabilities": self._capabilities(request, modern=True),
             "instructions": instructions(self._view(request)),
             "ttlMs": 0 if pending else _DISCOVERY_TTL_MS,
             "cacheScope": "public" if self.shared else "private",
             "_meta": {SERVER_INFO_KEY: SERVER_INFO},
         }
         return wire.dumps(result)
+
+    def _capabilities(self, request: McpRequest, *, modern: bool) -> dict[str, Any]:
+        catalog = self._view(request).catalog
+        return merged(catalog, instance=self._instance, modern=modern, pending=self._pending())
 
     def _caller(self, request: McpRequest) -> Caller:
         """The caller of this request, with every way to reach it."""

@@ -7,14 +7,18 @@ import os
 import signal
 import stat
 import sys
+import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from io import RawIOBase
 from typing import Final, cast
 
 import anyio
 
 from gateway.downstream.http.request import MAX_REQUEST_BYTES
 from gateway.lines import LineSplitter
+from gateway.signals import open_signals
 
 MAX_WAITING: Final = 1024
 """Lines that wait to be handled, and requests in flight: more than a host has windows and tools at work."""
@@ -27,11 +31,13 @@ _LINES_IN_A_ROW: Final = 16
 # Lets the last lines reach a host that still reads; one that does not would hold up the end.
 _FLUSH_S: Final = 2.0
 _FLUSH_POLL_S: Final = 0.005
+# Of a file, in one turn of the loop: what a pipe holds.
+_CHUNK_BYTES: Final = 64 * 1024
 
 
 async def stop_at_signal(scope: anyio.CancelScope) -> None:
     """Cancel at SIGTERM or SIGINT."""
-    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+    with open_signals(signal.SIGTERM, signal.SIGINT) as signals:
         async for _ in signals:
             scope.cancel()
             return
@@ -68,6 +74,95 @@ class _Input(asyncio.Protocol):
             self._transport.resume_reading()
 
 
+class _FileReader(asyncio.ReadTransport):
+    """Reads what no loop can wait for: a file, or a device such as /dev/null, of which every read returns at once."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, protocol: asyncio.Protocol, file: RawIOBase) -> None:
+        super().__init__()
+        self._loop = loop
+        self._protocol = protocol
+        self._file = file
+        self._paused = False
+        self._waiting: asyncio.Handle | None = loop.call_soon(self._read)
+        protocol.connection_made(self)
+
+    def _read(self) -> None:
+        self._waiting = None
+        if self._paused or self._file.closed:
+            return
+        try:
+            chunk = self._file.read(_CHUNK_BYTES) or b""
+        except OSError:
+            chunk = b""
+        if chunk:
+            self._protocol.data_received(chunk)
+            self._waiting = self._loop.call_soon(self._read)
+        else:
+            self.close()
+            # The last line of a file need not end as one.
+            self._protocol.data_received(b"\n")
+            self._protocol.connection_lost(None)
+
+    def pause_reading(self) -> None:
+        self._paused = True
+
+    def resume_reading(self) -> None:
+        self._paused = False
+        if self._waiting is None and not self._file.closed:
+            self._waiting = self._loop.call_soon(self._read)
+
+    def is_closing(self) -> bool:
+        return self._file.closed
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class _ThreadReader(asyncio.ReadTransport):
+    """Reads what the loop of this platform cannot wait for, by a thread that waits for it."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, protocol: asyncio.Protocol, file: RawIOBase) -> None:
+        super().__init__()
+        self._loop = loop
+        self._protocol = protocol
+        self._file = file
+        self._may_read = threading.Event()
+        self._may_read.set()
+        self._closing = False
+        protocol.connection_made(self)
+        # A daemon: nothing ends a read of a console.
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        chunk = b"\n"
+        while chunk and not self._closing:
+            self._may_read.wait()
+            try:
+                chunk = os.read(self._file.fileno(), _CHUNK_BYTES)
+            except (OSError, ValueError):
+                chunk = b""
+            if not chunk:
+                self._file.close()
+            with suppress(RuntimeError):  # the loop has been closed
+                if chunk:
+                    self._loop.call_soon_threadsafe(self._protocol.data_received, chunk)
+                else:
+                    self._loop.call_soon_threadsafe(self._protocol.connection_lost, None)
+
+    def pause_reading(self) -> None:
+        self._may_read.clear()
+
+    def resume_reading(self) -> None:
+        self._may_read.set()
+
+    def is_closing(self) -> bool:
+        return self._closing
+
+    def close(self) -> None:
+        self._closing = True
+        self._may_read.set()
+
+
 class _Output(asyncio.Protocol):
     """Standard output; full while the host does not read what it is sent."""
 
@@ -86,8 +181,19 @@ class _Output(asyncio.Protocol):
         self.resume_writing()
 
 
+def _can_be_awaited(descriptor: int) -> bool:
+    if sys.platform == "win32":
+        return False
+    mode = os.fstat(descriptor).st_mode
+    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or os.isatty(descriptor)
+
+
 class StandardStreams:
-    """The process's own standard streams. While they are held, whatever prints goes to standard error."""
+    """The process's own standard streams. While they are held, whatever prints goes to standard error.
+
+    Attributes:
+        from_file: Nobody waits at the other end: everything that is asked was written before.
+    """
 
     def __init__(self) -> None:
         self._input = _Input()
@@ -95,15 +201,23 @@ class StandardStreams:
         self._reader: asyncio.BaseTransport | None = None
         self._writer: asyncio.WriteTransport | None = None
         self._output = -1
+        self.from_file = False
 
     async def __aenter__(self) -> StandardStreams:
         loop = asyncio.get_running_loop()
         output = os.fdopen(os.dup(1), "wb", buffering=0)
         os.dup2(2, 1)
         sys.stdout = sys.stderr
-        self._reader, _ = await loop.connect_read_pipe(lambda: self._input, os.fdopen(os.dup(0), "rb", 0))
+        source = os.fdopen(os.dup(0), "rb", buffering=0)
+        if sys.platform == "win32":
+            self._reader = _ThreadReader(loop, self._input, source)
+        elif _can_be_awaited(0):
+            self._reader, _ = await loop.connect_read_pipe(lambda: self._input, source)
+        else:
+            self.from_file = True
+            self._reader = _FileReader(loop, self._input, source)
         self._output = output.fileno()
-        if not stat.S_ISREG(os.fstat(self._output).st_mode):
+        if _can_be_awaited(self._output):
             self._writer, _ = await loop.connect_write_pipe(lambda: self._host, output)
             self._writer.set_write_buffer_limits(high=MAX_UNREAD_OUTPUT_BYTES)
         self._file = output

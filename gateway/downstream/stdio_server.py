@@ -27,6 +27,8 @@ log = logging.getLogger(__name__)
 
 # A host that closes its end still reads for a moment; what takes longer it does not wait for.
 _END_S: Final = 5.0
+# Whoever asks by a file wants all answers: as long as a call may take by default, and as a connection before it.
+_FILE_END_S: Final = 75.0
 # Calls end at their own pace; nothing wakes anybody when the last one has.
 _POLL_S: Final = 0.02
 
@@ -50,8 +52,10 @@ class StdioServer:
                 async with anyio.create_task_group() as group:
                     group.start_soon(stop_at_signal, group.cancel_scope)
                     async for line in pipes.lines():
-                        self._receive(line, group)
-                    with anyio.move_on_after(_END_S):
+                        if (opening := self._receive(line, group)) is not None:
+                            # What follows belongs to its session; a file does not wait for the answer.
+                            await self._answer(opening)
+                    with anyio.move_on_after(_FILE_END_S if pipes.from_file else _END_S):
                         while self._running:
                             await anyio.sleep(_POLL_S)
                     group.cancel_scope.cancel()
@@ -69,29 +73,30 @@ class StdioServer:
         session.on_end.append(self._server.announcer.subscribe(session.announce, session.profile))
         session.open_stream(self._emit, lambda: None)
 
-    def _receive(self, line: bytes | None, group: TaskGroup) -> None:
+    def _receive(self, line: bytes | None, group: TaskGroup) -> McpRequest | None:
+        """Take one message; returns a request that has to be answered before the next one is taken."""
         if line is None:
             self._write(error_response(None, RpcError(INVALID_REQUEST, "The message is too large")).body)
-            return
+            return None
         if not line.strip():
-            return
+            return None
         try:
             message = classify(wire.loads(line))
             if isinstance(message, RpcRequest):
                 self._check_room(message.id)
         except wire.MalformedJson as error:
             self._write(error_response(None, RpcError(PARSE_ERROR, f"Parse error: {error}")).body)
-            return
+            return None
         except InvalidMessage as error:
             self._write(error_response(error.request_id, error).body)
-            return
+            return None
         if isinstance(message, RpcResponse):
             if self._session is not None:
                 self._session.answered(message.message)
-            return
+            return None
         if isinstance(message, RpcNotification):
             self._notified(message.method, message.params, group)
-            return
+            return None
         request_id, method, params = message
         modern = is_modern(params) or method == "server/discover"
         request = McpRequest(
@@ -107,7 +112,10 @@ class StdioServer:
             profile=self._profile,
         )
         self._running[request_id] = anyio.CancelScope()
+        if method == "initialize" and not modern:
+            return request
         group.start_soon(self._answer, request)
+        return None
 
     def _check_room(self, request_id: RequestId) -> None:
         if len(self._running) >= MAX_WAITING:

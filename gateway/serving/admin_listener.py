@@ -81,6 +81,8 @@ async def serving_admin(
 
 
 def _bind_unix(path: Path, source: str) -> socket.socket:
+    if not hasattr(socket, "AF_UNIX"):
+        raise ConfigError("there are no such sockets on this platform; expected HOST:PORT", file=source, key=_KEY)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         _remove_stale(path)

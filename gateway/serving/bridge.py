@@ -28,6 +28,8 @@ _HEADERS: Final = {"content-type": "application/json", "accept": "application/js
 _REOPEN_S: Final = 1.0
 # A host that closes its end still reads for a moment; what takes longer it does not wait for.
 _END_S: Final = 5.0
+# Whoever asks by a file wants all answers: as long as a call may take by default, and as a connection before it.
+_FILE_END_S: Final = 75.0
 _POLL_S: Final = 0.02
 
 
@@ -59,7 +61,7 @@ class _Bridge:
             async for line in self._streams.lines():
                 if line is not None and line.strip():
                     await self._receive(line, group)
-            with anyio.move_on_after(_END_S):
+            with anyio.move_on_after(_FILE_END_S if self._streams.from_file else _END_S):
                 while self._running:
                     await anyio.sleep(_POLL_S)
             group.cancel_scope.cancel()

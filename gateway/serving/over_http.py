@@ -34,6 +34,7 @@ from gateway.reload import Reloader
 from gateway.serving.admin_listener import MAX_CONNECTIONS as ADMIN_CONNECTIONS
 from gateway.serving.admin_listener import bind_admin, serving_admin, unbind_admin
 from gateway.serving.listen import DRAIN_S, admin_token, bind, check_reach, source_of, url_of
+from gateway.signals import open_signals
 
 log = logging.getLogger(__name__)
 
@@ -65,6 +66,7 @@ async def serve(
     state_dir: Path,
     insecure: bool = False,
     on_ready: OnReady | None = None,
+    strict: bool = False,
 ) -> int:
     """Serve over Streamable HTTP until SIGINT or SIGTERM. Returns the exit code.
 
@@ -86,6 +88,7 @@ async def serve(
             check=check,
             on_ready=on_ready,
             admin_listener=admin_listener,
+            strict=strict,
         )
     finally:
         unbind_admin(admin_listener, config)
@@ -102,6 +105,7 @@ async def serve_on(
     on_ready: OnReady | None = None,
     team: Team | None = None,
     admin_listener: socket.socket | None = None,
+    strict: bool = False,
 ) -> int:
     """Serve callers of this socket until SIGINT or SIGTERM. Returns the exit code.
 
@@ -115,6 +119,7 @@ async def serve_on(
         on_ready: Called once callers are served.
         team: The processes that serve this configuration together; None for a single one.
         admin_listener: Where this process answers administrators, if the configuration gives them an address.
+        strict: A fault in the entry of one server keeps a changed file from being used.
     """
     most = _most_connections(len(config.servers))
     draining = anyio.Event()
@@ -127,7 +132,12 @@ async def serve_on(
             gateway.quotas,
             carrier=team.peers if team is not None else None,
         )
-        reloader = Reloader(gateway, check=check, text=team.assignment.text if team is not None else None)
+        reloader = Reloader(
+            gateway,
+            check=check,
+            text=team.assignment.text if team is not None else None,
+            strict=team.assignment.strict if team is not None else strict,
+        )
         admin = AdminApi(
             token=token,
             scrapers=partial(_may_read_metrics, gateway),
@@ -244,7 +254,7 @@ async def _drain_at_signal(
     server: uvicorn.Server,
     draining: anyio.Event,
 ) -> None:
-    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+    with open_signals(signal.SIGTERM, signal.SIGINT) as signals:
         async for _ in signals:
             break
         log.info("shutting down: %d calls in flight", endpoint.in_flight)

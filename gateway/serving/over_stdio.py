@@ -15,10 +15,12 @@ from gateway.reload import Reloader
 from registry.views.profile import DEFAULT_PROFILE
 
 
-async def serve_stdio(config: Config, *, state_dir: Path | None, profile: str = DEFAULT_PROFILE) -> int:
+async def serve_stdio(
+    config: Config, *, state_dir: Path | None, profile: str = DEFAULT_PROFILE, strict: bool = False
+) -> int:
     """Serve one host until its end of the pipe closes, or a signal comes. Returns the exit code."""
     async with open_gateway(config, state_dir=state_dir) as gateway, anyio.create_task_group() as group:
-        reloader = Reloader(gateway, check=lambda config: None)
+        reloader = Reloader(gateway, check=lambda config: None, strict=strict)
         group.start_soon(partial(reloader.run, hangups=False))
         await StdioServer(gateway.server, gateway.quotas.account(LOCAL), profile).run()
         group.cancel_scope.cancel()

@@ -64,7 +64,7 @@ def _serve(assignment: Assignment) -> int:
     if admin_listener is not None:
         admin_listener.set_inheritable(False)
     path = Path(assignment.path) if assignment.path is not None else None
-    config = loaded(assignment.text, path=path)
+    config = loaded(assignment.text, path=path, strict=assignment.strict)
 
     def check(config: Config) -> None:
         check_reach(config, host=assignment.host, insecure=assignment.insecure)

@@ -60,6 +60,7 @@ async def serve_workers(
     insecure: bool,
     verbose: bool,
     on_ready: Callable[[str], None],
+    strict: bool = False,
 ) -> int:
     """Serve with so many processes until SIGINT or SIGTERM. Returns the exit code.
 
@@ -73,6 +74,7 @@ async def serve_workers(
         insecure: Others may call without a key.
         verbose: One line in the log for each call.
         on_ready: Called with the address once all workers serve.
+        strict: A fault in the entry of one server keeps a changed file from being used.
 
     Raises:
         ConfigError: The address is taken or open to others, or the configuration needs one process.
@@ -89,7 +91,7 @@ async def serve_workers(
         index=FIRST, count=workers, again=False, listener=-1, shown=url_of(host, listeners[0]), host=host,
         sockets=sockets, secret=secrets.token_hex(32), signing_key=Signer(state_dir).key.hex(), token=token, text=text,
         path=str(config.path) if config.path is not None else None, state_dir=str(state_dir), insecure=insecure,
-        verbose=verbose,
+        verbose=verbose, strict=strict,
     )  # fmt: skip
     slots = [
         WorkerSlot(replace(assignment, index=index, listener=listener.fileno()))

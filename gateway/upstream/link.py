@@ -16,6 +16,7 @@ from gateway.errors import (
     ConnectionLost,
     GatewayError,
     HttpStatusError,
+    LeadsBack,
     NoAnswer,
     RpcError,
     SessionForgotten,
@@ -51,6 +52,8 @@ _FAILING_AFTER: Final = 3
 WAIT_FAILING_S: Final = 2.0
 # Our credentials or the URL are wrong: unauthorized, forbidden, not found, no such method, gone.
 _REFUSALS: Final = frozenset({401, 403, 404, 405, 410})
+# What leads back here goes on doing so until somebody changes a configuration; `refresh` looks at once.
+_LEADS_BACK_S: Final = 300.0
 # Servers announce each of a row of changes: what comes within this time is listed once.
 _BURST_S: Final = 0.05
 # How often the end of the calls in flight is looked for; a signal would cost every call something.
@@ -171,13 +174,14 @@ class UpstreamLink:
         with self._scope:
             while True:
                 began_s = time.monotonic()
-                at_once = refused = False
+                at_once = refused = leads_back = False
                 try:
                     at_once = await self._hold_connection()
                 except Exception as error:  # boundary: no upstream may end its owner task
                     cause = innermost(error)
                     refused = isinstance(cause, ConnectionLost)
                     self._refused = isinstance(cause, HttpStatusError) and cause.status in _REFUSALS
+                    leads_back = isinstance(cause, LeadsBack)
                     self.handshake_refused = not self._lists and self.epoch == 0 and isinstance(cause, RpcError)
                     if isinstance(cause, GatewayError):
                         self.last_error = str(cause)
@@ -193,7 +197,8 @@ class UpstreamLink:
                     self._failures = 0
                     continue
                 self._failures = 0 if time.monotonic() - began_s >= SOUND_S else self._failures + 1
-                await self._pause(delay_s(max(0, self._failures - 1), self._chance()), probe_port=refused)
+                wait_s = _LEADS_BACK_S if leads_back else delay_s(max(0, self._failures - 1), self._chance())
+                await self._pause(wait_s, probe_port=refused)
 
     def retire(self) -> None:
         """Report nothing more: another link has taken its place, or none."""

@@ -14,6 +14,7 @@ from registry.catalog.notes import Note, notes_about
 from registry.catalog.overrides import apply_override
 from registry.catalog.prompts_and_resources import ItemCatalog, build_item_catalog
 from registry.catalog.shape import ServerShape, Shape
+from registry.catalog.unmatched import CODES, unmatched_names
 from registry.errors import SchemaRejected
 from registry.intake import param_headers
 from registry.intake.issues import ItemIssue
@@ -81,7 +82,11 @@ def _server_part(listing: ServerListing, shape: Shape, known: ServerPart | None)
             wrappers = tuple(
                 replace(w, epoch=listing.epoch, stale=listing.stale, origin=listing.origin) for w in known.wrappers
             )
-            return replace(known, listing=listing, wrappers=wrappers)
+            warnings = (
+                *unmatched_names(listing, server_shape),
+                *(one for one in known.warnings if one.code not in CODES),
+            )
+            return replace(known, listing=listing, wrappers=wrappers, warnings=warnings)
     return _wrap_tools(listing, server_shape, shape.max_length)
 
 
@@ -95,14 +100,7 @@ def _wrap_tools(listing: ServerListing, shape: ServerShape, max_length: int) -> 
     names = compile_names(listing.server, tools, max_length=max_length, prefixed=shape.prefixed, renames=shape.renames)
     wrappers: list[ToolWrapper] = []
     quarantined: list[ItemIssue] = []
-    # A snapshot may be older than a tool: only a live listing tells that there is no such tool.
-    warnings = [
-        ItemIssue(
-            tool=tool, code="no_such_tool", detail="the configuration names a tool that this server does not have"
-        )
-        for tool in shape.overrides
-        if tool not in tools and listing.origin == "live"
-    ]
+    warnings = list(unmatched_names(listing, shape))
     for tool, upstream in tools.items():
         if not shape.exposes(tool):
             continue

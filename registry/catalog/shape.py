@@ -22,6 +22,7 @@ class ServerShape:
     """How one server's tools are named, documented and called, and which are exposed. Patterns match upstream names.
 
     Attributes:
+        named: Every tool of which configuration says anything.
         hidden: Tools that are not exposed, whatever `tools` says.
         tools, prompts, resources: Which of each kind are exposed; those of resources are for their templates too.
         private_connections: A session that can be asked has a connection of its own.
@@ -35,6 +36,7 @@ class ServerShape:
     prefixed: bool = True
     plain_nulls: bool = False
     renames: Mapping[ToolName, str] = field(default_factory=dict)
+    named: frozenset[str] = frozenset()
     hidden: frozenset[str] = frozenset()
     tools: NameFilter = OPEN
     prompts: NameFilter = OPEN

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
@@ -11,6 +11,7 @@ from registry.catalog.catalog import Catalog, ToolWrapper
 from registry.catalog.filters import allows_uri
 from registry.catalog.names import ServerName
 from registry.catalog.shape import ServerShape, Shape
+from registry.catalog.unmatched import near_miss
 from registry.dialects.client_profiles import DIALECTS, unsupported_names
 from registry.dialects.definitions import LoweredDefinition, lower_definition
 from registry.dialects.null_removal import without_nulls
@@ -253,15 +254,28 @@ def _warnings(profile: Profile, narrowed: Catalog, whole: Catalog, shape: Shape)
                 # A URI need not be listed to be read, so a pattern for one says nothing in vain for sure.
                 return bool(items.templates) or any(allows_uri(one.original, (pattern,)) for one in items.resources)
 
+    def near(key: str, pattern: str) -> str:
+        known: dict[str, Iterable[str]] = {
+            "servers": shape.servers,
+            "tags": tags,
+            "tools": [name for one in whole.wrappers for name in (one.name, one.tool)],
+            "prompts": [name for one in items.prompts for name in (one.key, one.original)],
+        }
+        return near_miss(pattern, known.get(key, ()))
+
     warnings = [
-        f"{key}: {pattern} selects nothing"
+        f"{key}: {pattern} selects nothing{near(key, pattern)}"
+        for one in (selection, *(profile.groups or ()))
         for key in ("servers", "tags", "tools", "prompts", "resources")
-        for pattern in getattr(selection, key) or ()
+        for pattern in getattr(one, key) or ()
         if pattern != "*" and not selects_any(key, pattern)
     ]
-    warnings += [f"guidance: {tag} selects nothing" for tag in profile.guidance if tag not in tags]
+    if whole.wrappers and not narrowed.wrappers and not profile.permits_all:
+        warnings.append("it selects no tool at all")
+    warnings += [f"guidance: {tag} selects nothing{near('tags', tag)}" for tag in profile.guidance if tag not in tags]
     for wrapper in profile.supplements:
         if narrowed.get(wrapper) is None:
             what = "is not in this profile" if whole.get(wrapper) is not None else "is no wrapper"
-            warnings.append(f"supplements: {wrapper} {what}")
-    return warnings
+            hint = "" if whole.get(wrapper) is not None else near("tools", wrapper)
+            warnings.append(f"supplements: {wrapper} {what}{hint}")
+    return list(dict.fromkeys(warnings))

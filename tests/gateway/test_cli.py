@@ -1,10 +1,14 @@
 """The command line: what it prints, where, and with which exit code."""
 
+import io
 import json
+import re
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -12,9 +16,11 @@ from typing import Any
 import pytest
 
 from gateway.cli import main
+from gateway.commands import output
 from gateway.config.model import json_schema
 from gateway.protocol import header_value
 
+ROOT = Path(__file__).parents[2]
 OK = {"resultType": "complete", "content": [{"type": "text", "text": "sent"}], "isError": False}
 
 
@@ -118,7 +124,7 @@ def test_the_schema_of_the_file_is_printed(capsys: pytest.CaptureFixture[str]) -
 
 def test_a_call_is_one_stateless_request_with_its_headers(capsys: pytest.CaptureFixture[str]) -> None:
     with answering(rpc(result=OK)) as server:
-        line = ["call", "c__send", '{"to": []}', "-a", "n=3", "-a", "t=a=b", "--api-key", "k"]
+        line = ["call", "c__send", '{"to": []}', "-a", 'n="3"', "-a", "t=a=b", "--api-key", "k"]
         assert main([*line, "--url", server.url]) == 0
     [(path, headers, body)] = server.asked
     assert path == "/mcp"
@@ -126,7 +132,7 @@ def test_a_call_is_one_stateless_request_with_its_headers(capsys: pytest.Capture
     assert headers["accept"] == "application/json, text/event-stream"
     assert headers["mcp-protocol-version"] == "2026-07-28"
     assert (headers["mcp-method"], headers["mcp-name"]) == ("tools/call", "c__send")
-    assert body["params"]["arguments"] == {"to": [], "n": 3, "t": "a=b"}
+    assert body["params"]["arguments"] == {"to": [], "n": "3", "t": "a=b"}
     assert body["params"]["_meta"]["io.modelcontextprotocol/protocolVersion"] == "2026-07-28"
     assert capsys.readouterr().out == "sent\n"
 
@@ -246,3 +252,98 @@ def test_a_port_that_is_taken_is_told_before_anything_starts(
         line = ["demo", "--port", str(taken.getsockname()[1]), "--state-dir", str(tmp_path)]
         assert main(line) == 2
     assert "cannot listen" in capsys.readouterr().err
+
+
+ROWS = [{"name": "bank", "state": "ready"}, {"name": "calendar-mcp", "state": "waiting"}]
+
+
+def admin(*rows: dict[str, Any]) -> tuple[int, str, str]:
+    return 200, "application/json", json.dumps({"servers": rows})
+
+
+@pytest.mark.parametrize(
+    ("wanted", "names"), [("BANK", ["bank"]), ("c*-mcp", ["calendar-mcp"]), ("a", ["bank", "calendar-mcp"])]
+)
+def test_rows_are_filtered_by_a_text_or_a_pattern_and_headed_on_request(
+    wanted: str, names: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TYPEGATE_ADMIN_TOKEN", "t")
+    with answering(admin(*ROWS)) as server:
+        assert main(["servers", wanted, "--header", "--url", server.url]) == 0
+    head, *lines = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+    assert head[0] == "name"
+    assert [line[0] for line in lines] == names
+
+
+TYPED = {
+    "day": {"type": "string"},
+    "note": {"anyOf": [{"type": "string"}, {"type": "null"}]},
+    "count": {"type": ["integer", "string"]},
+    "on": {"type": "boolean"},
+}
+
+
+@pytest.mark.parametrize(
+    ("given", "sent"),
+    [
+        ("day=2024", "2024"),
+        ("day=007", "007"),
+        ('day="quoted"', "quoted"),
+        ("note=null", "null"),
+        ("note=1e5", "1e5"),
+        ("count=3", 3),
+        ("on=true", True),
+        ("unknown=3", 3),
+    ],
+)
+def test_an_argument_is_read_as_the_schema_wants_it(given: str, sent: object) -> None:
+    listed = rpc(result={"tools": [{"name": "x", "inputSchema": {"type": "object", "properties": TYPED}}]})
+    answers = [rpc(result=OK)] if "quoted" in given or given == "day=007" else [listed, rpc(result=OK)]
+    with answering(*answers) as server:
+        assert main(["call", "x", "-a", given, "--url", server.url]) == 0
+    assert list(server.asked[-1][2]["params"]["arguments"].values()) == [sent]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_every_shell_gets_a_completion_that_knows_the_commands(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion", shell]) == 0
+    script = capsys.readouterr().out
+    assert all(word in script for word in ("typegate", "serve", "check", "strict"))
+
+
+def test_a_reader_that_has_enough_is_no_failure() -> None:
+    line = f'"{sys.executable}" -m gateway check --schema | head -1; echo ${{PIPESTATUS[0]}}'
+    done = subprocess.run(["bash", "-c", line], cwd=ROOT, capture_output=True, text=True, timeout=30, check=True)
+    assert done.stdout == "{\n0\n"
+    assert done.stderr == ""
+
+
+def test_tables_fit_a_terminal_of_80_columns_without_breaking_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "a-server-with-a-long-name__and_a_tool_of_48_char"
+    row = {"name": name, "status": "ready", "tokens": 123, "reason": "longer than 48 characters", "server": "s" * 30}
+    shown = io.StringIO()
+    monkeypatch.setattr(shown, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "80")
+    with redirect_stdout(shown):
+        output.table("wrappers", ("name", "server", "tool"), [row], narrow=("name", "status", "tokens", "reason"))
+    lines = shown.getvalue().splitlines()
+    assert max(len(re.sub(r"\x1b\[[0-9;]*m", "", line)) for line in lines) <= 80
+    assert any(name in line for line in lines)
+
+
+def test_the_demo_is_found_by_its_note_and_a_stale_note_does_not_hide_the_real_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TYPEGATE_ADMIN_TOKEN", raising=False)
+    (tmp_path / "demo").mkdir()
+    for folder, token in ((tmp_path, "own"), (tmp_path / "demo", "demos")):
+        (folder / "admin-token").write_text(token)
+        (folder / "admin-token").chmod(0o600)
+    line = ["servers", "--state-dir", str(tmp_path)]
+    with answering(admin(ROWS[0]), (401, "application/json", "{}"), admin(ROWS[1])) as server:
+        (tmp_path / "demo" / "address").write_text(server.url)
+        monkeypatch.setattr("gateway.commands.running.DEFAULT_URL", server.url)
+        assert main(line) == 0
+        assert main(line) == 0
+    assert [head["authorization"] for _, head, _ in server.asked] == ["Bearer demos", "Bearer demos", "Bearer own"]
+    assert [row.split("\t")[0] for row in capsys.readouterr().out.splitlines()] == ["bank", "calendar-mcp"]

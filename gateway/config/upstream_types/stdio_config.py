@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field
 
+from gateway.config.leads_back import leads_back
 from gateway.config.section import WrittenText, fault
 from gateway.config.server import ServerConfig
 
@@ -35,6 +37,10 @@ class StdioConfig(ServerConfig):
     def local_keys(self) -> tuple[str, ...]:
         """See `ServerConfig.local_keys`."""
         return ("command",)
+
+    def leads_back(self, path: Path) -> bool:
+        """See `ServerConfig.leads_back`."""
+        return leads_back(self.command, self.args, cwd=self.cwd, path=path)
 
     def check_entry(self, entry: Mapping[str, Any]) -> None:
         """See `ServerConfig.check_entry`."""

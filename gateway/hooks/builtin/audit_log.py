@@ -87,8 +87,11 @@ class AuditLog(Hook):
     after_prompt = after_resource = after_completion = after_call
 
     def _open(self) -> None:
-        self._descriptor = os.open(self._file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        os.fchmod(self._descriptor, 0o600)
+        self._descriptor = os.open(
+            self._file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o600
+        )
+        if hasattr(os, "fchmod"):
+            os.fchmod(self._descriptor, 0o600)
         self._size = os.fstat(self._descriptor).st_size
 
     def _rotate(self) -> None:

@@ -9,20 +9,24 @@ import asyncio
 import ctypes
 import logging
 import os
+import re
 import shutil
 import signal
 import sys
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Final, cast
 
 import anyio
 
+from gateway.config.leads_back import CHAIN_VARIABLE
 from gateway.errors import Congested, ConnectionLost
 from gateway.lines import LineSplitter
 from gateway.upstream.transport.bounds import MAX_MESSAGE_BYTES
 from gateway.upstream.transport.jsonrpc import OnMessage
 from gateway.upstream.transport.stream_transport import StreamTransport
+from registry.schema.display_text import excerpt
 
 log = logging.getLogger(__name__)
 
@@ -37,17 +41,28 @@ _CLOSE_GRACE_S: Final = 1.0
 _TERM_GRACE_S: Final = 1.0
 # After SIGKILL only the system is waited for; a process in an uninterruptible call is left to it.
 _KILL_GRACE_S: Final = 2.0
-# The output of a child that exits is closed a moment before its exit code is known.
+# The output of a child that exits is closed a moment before its exit code, and the rest of what it said, is known.
 _EXIT_CODE_S: Final = 0.2
+# The end of a stack trace, in which the line that says why stands above where.
+_LAST_LINES: Final = 40
+# Of that line in the reason for which a server is not connected: it stands in a table, and in texts for models.
+_MAX_LAST_LINE: Final = 300
+# What programs write after the line that says why: frames and brackets of Node, its version, the advice of npm.
+_TRAILER: Final = re.compile(
+    r"\s*(?:at\s.*|[{}\[\]()^~]*,?|Node\.js v\S+|npm (?:error|ERR!|notice|warn)\s*(?:A complete log.*|\S*_logs\S*)?"
+    r"|(?:code|requireStack|errno|syscall|path): .*)"
+)
 # Three pairs of pipes, and one that reports whether the program could be started.
 _SPAWN_DESCRIPTORS: Final = 8
 
+_KILL: Final = getattr(signal, "SIGKILL", signal.SIGTERM)
 # What a program needs to run at all; everything else a child must be given by name.
 SAFE_ENVIRONMENT: Final = (
     "HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "USER", "TZ",
     "APPDATA", "COMSPEC", "HOMEDRIVE", "HOMEPATH", "LOCALAPPDATA", "PATHEXT", "PROGRAMDATA", "PROGRAMFILES",
     "SYSTEMDRIVE", "SYSTEMROOT", "TEMP", "TMP", "USERNAME", "USERPROFILE", "WINDIR",
 )  # fmt: skip
+_COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
 # Of <linux/prctl.h>.
 _PR_SET_PDEATHSIG: Final = 1
 # Loaded here: between fork and exec nothing may be loaded.
@@ -56,7 +71,7 @@ _LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 
 def child_environment(named: Mapping[str, str], ours: Mapping[str, str]) -> dict[str, str]:
     """What the child sees: the safe set of ours, and what its configuration names."""
-    environment = {key: ours[key] for key in SAFE_ENVIRONMENT if key in ours}
+    environment = {key: ours[key] for key in (*SAFE_ENVIRONMENT, CHAIN_VARIABLE) if key in ours}
     environment.update(named)
     return environment
 
@@ -68,6 +83,7 @@ class ChildProcess(asyncio.SubprocessProtocol):
         self._server = server
         self._exited = asyncio.Event()
         self._ended = asyncio.Event()
+        self._silent = asyncio.Event()
 
     @asynccontextmanager
     async def running(
@@ -148,6 +164,10 @@ class ChildProcess(asyncio.SubprocessProtocol):
         # A server that closed its output can answer nothing any more, running or not.
         if fd == 1:
             self._ended.set()
+        elif fd == 2:
+            # Whoever dies in mid-line has said why all the same.
+            self.pipe_data_received(fd, b"\n")
+            self._silent.set()
 
     def process_exited(self) -> None:
         self._exited.set()
@@ -173,17 +193,15 @@ class ChildProcess(asyncio.SubprocessProtocol):
         await self._ended.wait()
         with anyio.move_on_after(_EXIT_CODE_S):
             await self._exited.wait()
+            # A descendant may hold it open: whoever has died itself has said what it had to say.
+            await self._silent.wait()
         return self.end_reason()
 
     def end_reason(self) -> str:
-        """How the child ended, in words."""
-        code = self._transport.get_returncode()
-        if code is None:
-            return "the process closed its output"
-        if code < 0:
-            with suppress(ValueError):
-                return f"the process was ended by {signal.Signals(-code).name}"
-        return f"the process exited with code {code}"
+        """How the child ended, in words: the system's, and its own."""
+        told = _how(self._transport.get_returncode())
+        last = self._stderr_log.last_line()
+        return f"{told}: {excerpt(last, _MAX_LAST_LINE)}" if last else told
 
     async def _end(self) -> None:
         """Close its input, wait, terminate, kill; leave nobody of its group behind.
@@ -192,7 +210,7 @@ class ChildProcess(asyncio.SubprocessProtocol):
         """
         self._stdin.close()
         # Each signal only where what went before was of no use.
-        for grace_s, sign in ((_CLOSE_GRACE_S, signal.SIGTERM), (_TERM_GRACE_S, signal.SIGKILL)):
+        for grace_s, sign in ((_CLOSE_GRACE_S, signal.SIGTERM), (_TERM_GRACE_S, _KILL)):
             with anyio.move_on_after(grace_s):
                 await self._exited.wait()
             if self._exited.is_set():
@@ -201,12 +219,25 @@ class ChildProcess(asyncio.SubprocessProtocol):
         with anyio.move_on_after(_KILL_GRACE_S):
             await self._exited.wait()
         # Its descendants may live on after the leader: the group is ours alone.
-        self._signal_group(signal.SIGKILL)
+        self._signal_group(_KILL)
         self._transport.close()
 
     def _signal_group(self, sign: signal.Signals) -> None:
         with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._pid, sign)
+            if sys.platform == "win32":
+                # There are no groups: the process alone is ended, and at once.
+                self._transport.kill()
+            else:
+                os.killpg(self._pid, sign)
+
+
+def _how(code: int | None) -> str:
+    if code is None:
+        return "the process closed its output"
+    if code < 0:
+        with suppress(ValueError):
+            return f"the process was ended by {signal.Signals(-code).name}"
+    return f"the process exited with code {code}"
 
 
 def _require_descriptors() -> None:
@@ -267,8 +298,10 @@ class _StderrLog:
         self._second = 0
         self._count = 0
         self._dropped = 0
+        self._last: deque[bytes] = deque(maxlen=_LAST_LINES)
 
     def line(self, line: bytes) -> None:
+        self._last.append(line)
         second = int(asyncio.get_running_loop().time())
         if second != self._second:
             self.close()
@@ -277,13 +310,21 @@ class _StderrLog:
         if self._count > _STDERR_LINES_PER_S:
             self._dropped += 1
             return
-        text = line.decode("utf-8", "replace").rstrip()
-        # Nothing that moves the cursor of a terminal or feigns another line of the log.
-        clean = "".join(character if character.isprintable() or character == "\t" else "?" for character in text)
-        if clean:
+        if clean := _clean(line):
             log.info("stderr: %s", clean, extra={"server": self._server})
+
+    def last_line(self) -> str:
+        """The last line that says something; empty where there is none."""
+        lines = [line for line in map(_clean, reversed(self._last)) if line.strip()]
+        return next((line for line in lines if not _TRAILER.fullmatch(line)), lines[0] if lines else "").strip()
 
     def close(self) -> None:
         if self._dropped:
             log.info("stderr: %d lines dropped", self._dropped, extra={"server": self._server})
             self._dropped = 0
+
+
+def _clean(line: bytes) -> str:
+    """A line without what moves the cursor of a terminal or feigns another line of the log."""
+    text = _COLOUR.sub("", line.decode("utf-8", "replace")).rstrip()
+    return "".join(character if character.isprintable() or character == "\t" else "?" for character in text)

@@ -11,6 +11,7 @@ from ruamel.yaml import YAML
 
 from gateway.cli import main
 from gateway.config.load import load
+from gateway.config.source import values
 
 YAML_FILE = """\
 # my servers
@@ -97,6 +98,7 @@ def test_json_keeps_its_indentation_and_its_order(tmp_path: Path) -> None:
     assert run(path, "set", "a", "--description", "Balance.") == 0
     after = path.read_text()
     assert after.startswith('{\n\t"mcpServers": {\n\t\t"b"')
+    assert json.loads(after)["mcpServers"]["a"]["tools"] == {"get_bank_balance": {"description": "Balance."}}
     assert list(json.loads(after)["mcpServers"]) == ["b", "a"]
     assert "é" in json.loads(after)["mcpServers"]["a"]["command"]
     assert path.stat().st_mode & 0o777 == 0o640
@@ -123,14 +125,95 @@ def test_a_wrong_form_exits_2_with_the_expected_one_and_writes_nothing(
     assert path.read_text() == YAML_FILE
 
 
-def test_json_with_comments_is_refused_because_they_would_be_lost(
+JSONC = """\
+{ // mine
+  "servers": {
+    "a": {"command": "x", "args": ["//no", 1.5e3, true, null], "é\\"}": [{}]}, // the first
+    "b": {
+      "command": "y", /* why */
+      "tools": {
+        // about this one
+        "get_bank_balance": {"hidden": true},
+        "other": {"pinned": true}, // stays
+      },
+    },
+  },
+}
+"""
+
+
+@pytest.mark.parametrize("server", ["a", "b"])
+def test_comments_and_form_of_json_survive_everything_that_is_set_and_taken_out(tmp_path: Path, server: str) -> None:
+    path = written(tmp_path, JSONC, "mcp.json")
+    assert run(path, "set", server, "--argument", "day:string:x", "--description", "Balance.") == 0
+    after = path.read_text()
+    for comment in ("// mine", "// the first", "/* why */", "// about this one", "// stays"):
+        assert comment in after
+    entry = values(after, file="x")["servers"][server]["tools"]["get_bank_balance"]
+    assert entry["description"] == "Balance."
+    assert run(path, "unset", server, "--argument", "day") == 0
+    assert "arguments" not in values(path.read_text(), file="x")["servers"][server]["tools"]["get_bank_balance"]
+    assert run(path, "unset", server) == 0
+    left = values(path.read_text(), file="x")["servers"][server].get("tools", {})
+    assert left == ({"other": {"pinned": True}} if server == "b" else {})
+    assert values(path.read_text(), file="x")["servers"]["a"]["args"] == ["//no", 1500.0, True, None]
+
+
+def test_a_comment_inside_what_is_changed_is_not_lost_but_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    text = '{"mcpServers": {"a": {"command": "x"}} // mine\n}'
+    entry = '{"arguments": [{"name": "a", "type": "string"} /* why */]}'
+    text = f'{{"mcpServers": {{"a": {{"command": "x", "tools": {{"get_bank_balance": {entry}}}}}}}}}'
     path = written(tmp_path, text, "gateway.json")
-    assert run(path, "set", "a", "--description", "x") == 2
+    assert run(path, "set", "a", "--argument", "b:string:") == 2
     assert "comments" in capsys.readouterr().err
     assert path.read_text() == text
+
+
+@pytest.mark.parametrize("name", ["gateway.yaml", "gateway.json"])
+def test_it_says_truly_whether_it_has_written(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    path = written(tmp_path, '{"mcpServers": {"a": {"command": "x"}}}', name)
+    for option, told in (("x", "written"), ("x", "unchanged"), ("y", "written")):
+        before = path.read_text()
+        assert run(path, "set", "a", "--description", option) == 0
+        assert told in capsys.readouterr().err
+        assert (path.read_text() != before) == (told == "written")
+        assert load(path).servers["a"].tools["get_bank_balance"].description == option
+
+
+@pytest.mark.parametrize("name", ["gateway.yaml", "gateway.json"])
+def test_a_text_with_what_looks_like_a_variable_is_read_as_it_was_given(tmp_path: Path, name: str) -> None:
+    path = written(tmp_path, '{"mcpServers": {"a": {"command": "x"}}}', name)
+    text = "costs ${PRICE} or $${PRICE:-1}, and ${ alone"
+    assert run(path, "set", "a", "--description", text, "--argument", f"a:string:{text}") == 0
+    tool = load(path, {}).servers["a"].tools["get_bank_balance"]
+    assert tool.description == text
+    assert tool.arguments[0]["description"] == text
+
+
+FLOW = """\
+mcpServers: {
+  # the only one
+  a: {
+    command: x,  # a program
+    tools: {
+      other: {hidden: true},  # stays
+      get_bank_balance: {
+        # about the argument
+        arguments: [{name: old, type: string}],  # stays too
+      },
+    },
+  },
+}
+"""
+
+
+def test_comments_inside_flow_style_survive(tmp_path: Path) -> None:
+    path = written(tmp_path, FLOW)
+    assert run(path, "set", "a", "--argument", "day:string:x", "--description", "y") == 0
+    for comment in ("# the only one", "# a program", "# stays\n", "# about the argument", "# stays too"):
+        assert comment in path.read_text()
+    assert said(path, "a")["description"] == "y"
 
 
 def test_an_unknown_argument_cannot_be_taken_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

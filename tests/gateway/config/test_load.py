@@ -28,7 +28,7 @@ def one(**entry: object) -> str:
 
 def refusal(text: str, **environ: str) -> ConfigError:
     with pytest.raises(ConfigError) as caught:
-        parse(text, path=Path("gw.json"), environ=environ)
+        parse(text, path=Path("gw.json"), environ=environ, strict=True)
     assert str(caught.value).startswith("gw.json: ")
     assert "expected" in str(caught.value)
     return caught.value
@@ -166,16 +166,22 @@ def test_what_an_entry_denies_is_for_every_kind_or_for_those_that_it_names() -> 
 
 
 def test_an_unknown_key_of_a_server_is_a_warning_with_its_near_miss() -> None:
-    config = parse(one(callTimeOut=3, disabled=False), path=Path("gw.json"), environ={})
+    config = parse(one(callTimeOut=3, colour=False), path=Path("gw.json"), environ={})
     assert config.warnings == [
         "gw.json: mcpServers.cal.callTimeOut: unknown key, ignored; expected callTimeout (did you mean it?)",
-        "gw.json: mcpServers.cal.disabled: unknown key, ignored",
+        "gw.json: mcpServers.cal.colour: unknown key, ignored",
     ]
 
 
 def test_unknown_keys_beside_our_blocks_are_warnings_and_need_no_variables() -> None:
-    config = parse('{"mcpServers": {}, "gatway": {"x": "${NOPE}"}}', path=Path("gw.json"), environ={})
-    assert config.warnings == ["gw.json: gatway: unknown key, ignored; expected gateway (did you mean it?)"]
+    config = parse('{"mcpServers": {}, "mcpServer": {"x": "${NOPE}"}}', path=Path("gw.json"), environ={})
+    assert config.warnings == ["gw.json: mcpServer: unknown key, ignored; expected mcpServers (did you mean it?)"]
+
+
+def test_a_misspelt_gateway_is_an_error_because_it_may_hold_what_restricts() -> None:
+    error = refusal('{"mcpServers": {}, "gatway": {"auth": {}}}')
+    assert error.key == "gatway"
+    assert "gateway (did you mean it?)" in str(error)
 
 
 def test_every_problem_is_reported_at_once_one_line_each() -> None:
@@ -185,12 +191,137 @@ def test_every_problem_is_reported_at_once_one_line_each() -> None:
     assert second.startswith("gw.json: mcpServers.b.url: ")
 
 
-@pytest.mark.parametrize("aliases", [["a__b"], ["a_"], ["-a"], ["a-b", "A_b"], ["ä"]])
-def test_aliases_that_cannot_be_told_apart_or_written_stop_the_start(aliases: list[str]) -> None:
-    error = refusal(servers(**dict.fromkeys(aliases, CALENDAR)))
-    assert error.key == "mcpServers"
-    for alias in aliases:
-        assert alias in str(error)
+def tolerated(**entries: object) -> Config:
+    """The configuration of these entries and of a sound one."""
+    return parse(servers(sound=CALENDAR, **entries), path=Path("gw.json"), environ={"HOME_TOKEN": "t"})
+
+
+@pytest.mark.parametrize(
+    ("entry", "told"),
+    [
+        ({"command": "x", "env": {"A": "${ONE}", "B": "${TWO}"}}, ("cal.env.A: ", "ONE is", "cal.env.B: ", "TWO is")),
+        ({"url": "nowhere"}, ("mcpServers.cal.url: is no absolute",)),
+        ({"command": "x", "callTimeout": "soon", "args": "x"}, ("cal.callTimeout: ", "cal.args: ")),
+        ({"command": "x", "disabled": "perhaps"}, ("cal.disabled: ",)),
+        ([], ("mcpServers.cal: ",)),
+    ],
+)
+def test_a_faulty_entry_leaves_out_its_server_and_tells_every_fault_of_it(entry: object, told: tuple[str, ...]) -> None:
+    config = tolerated(cal=entry)
+    assert list(config.servers) == ["sound"]
+    assert config.left_out["cal"].faulty
+    for part in told:
+        assert part in config.left_out["cal"].reason
+    assert list(told) == sorted(told, key=config.left_out["cal"].reason.index)
+
+
+def test_where_no_entry_is_sound_there_is_nothing_to_go_on_with() -> None:
+    with pytest.raises(ConfigError, match="ONE is not set"):
+        parse(one(env={"A": "${ONE}"}), environ={})
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["denny", "Deny", "alow", "excludeMutation", "exclude_mutations", "hidden", "denied", "disable", "blockTools"],
+)
+def test_a_key_that_may_be_meant_to_hide_something_is_a_fault_of_its_server(key: str) -> None:
+    config = tolerated(cal={**CALENDAR, key: True})
+    assert f"mcpServers.cal.{key}: unknown key, by which something" in config.left_out["cal"].reason
+
+
+def test_a_fault_of_the_gateway_and_those_of_servers_are_told_together() -> None:
+    text = json.dumps({"mcpServers": {"a": {}, "b": CALENDAR}, "gateway": {"auth": {"apiKey": []}, "admin": 3}})
+    with pytest.raises(ConfigError) as caught:
+        parse(text, path=Path("gw.json"), environ={})
+    assert [line.split(": ")[1] for line in str(caught.value).splitlines()] == [
+        "gateway.auth.apiKey", "gateway.admin", "mcpServers.a.command",
+    ]  # fmt: skip
+
+
+def test_missing_variables_of_the_gateway_stop_the_start_and_are_all_told() -> None:
+    text = json.dumps({"mcpServers": {"b": CALENDAR}, "gateway": {"admin": {"token": "${A}"}, "hooks": ["${B}"]}})
+    with pytest.raises(ConfigError, match=r"(?s)gateway.admin.token: .* A is not.*gateway.hooks\[0\]: .* B is not"):
+        parse(text, path=Path("gw.json"), environ={})
+
+
+def test_a_server_that_is_switched_off_needs_nothing_else_to_be_right() -> None:
+    config = tolerated(
+        cal={"command": "x", "env": {"A": "${ONE}"}, "disabled": True}, web={"url": "", "enabled": False}
+    )
+    assert list(config.servers) == ["sound"]
+    assert {alias: one.faulty for alias, one in config.left_out.items()} == {"cal": False, "web": False}
+    assert config.warnings == []
+    assert list(tolerated(cal={**CALENDAR, "disabled": False}).servers) == ["sound", "cal"]
+
+
+@pytest.mark.parametrize(
+    ("written", "alias"),
+    [
+        ("My Server", "My-Server"),
+        ("@scope/server.fs", "scope-server-fs"),
+        ("io.github.x/y", "io-github-x-y"),
+        ("a__b", "a_b"),
+        ("-a_", "a"),
+        ("Übersetzer", "Ubersetzer"),
+    ],
+)
+def test_an_alias_that_cannot_be_part_of_a_name_is_adapted_and_told(written: str, alias: str) -> None:
+    config = tolerated(**{written: CALENDAR})
+    assert list(config.servers) == ["sound", alias]
+    [warning] = config.warnings
+    assert f"is served as '{alias}'" in warning
+
+
+@pytest.mark.parametrize(("first", "second"), [("a-b", "A_b"), ("a b", "a-b"), ("x", "日本")])
+def test_of_two_aliases_that_look_alike_the_sounder_one_is_served(first: str, second: str) -> None:
+    config = tolerated(**{first: CALENDAR, second: CALENDAR})
+    left = {"a-b": "A_b", "a b": "a b", "x": "日本"}[first]
+    assert list(config.left_out) == [left]
+    assert len(config.servers) == 2
+
+
+def test_what_hosts_write_in_their_own_words_is_understood() -> None:
+    config = tolerated(
+        cline={**CALENDAR, "alwaysAllow": ["x"], "autoApprove": []},
+        windsurf={"serverUrl": "https://h/mcp"},
+        gemini={"httpUrl": "https://h/mcp", "includeTools": ["a", "b"], "excludeTools": ["b"], "trust": True},
+        opencode={"type": "local", "command": ["x", "-y"], "environment": {"A": "1"}, "enabled": True},
+        code={"command": "x", "env": {"T": "${input:home-token}", "F": "${workspaceFolder}"}},
+        roo={**CALENDAR, "deny": ["z"], "disabledTools": ["c"]},
+    )
+    assert config.warnings == []
+    assert config.left_out == {}
+    assert config.servers["windsurf"].url == "https://h/mcp"
+    assert (config.servers["opencode"].command, config.servers["opencode"].args) == ("x", ["-y"])
+    assert config.servers["opencode"].env == {"A": "1"}
+    assert config.servers["code"].env["T"] == "t"
+    assert config.servers["code"].env["F"] == str(Path().absolute())
+    assert (config.servers["gemini"].allow.tools, config.servers["gemini"].deny.tools) == (["a", "b"], ["b"])
+    assert (config.servers["roo"].deny.tools, config.servers["roo"].deny.prompts) == (["z", "c"], ["z"])
+
+
+def test_an_input_that_no_variable_stands_for_is_told_with_the_variable_to_set() -> None:
+    config = tolerated(code={"command": "x", "env": {"T": "${input:api key}"}})
+    assert "expected the environment variable API_KEY instead" in config.left_out["code"].reason
+
+
+def test_names_of_servers_and_tags_that_stand_for_nothing_are_warnings_with_the_near_miss() -> None:
+    hook = {"name": "h", "use": "size_guard", "conditions": {"servers": ["snud", "cal*"], "tags": ["vsc"]}}
+    gateway = {
+        "groups": {"g": {"servers": ["soudn"]}, "idle": {}},
+        "profiles": {"p": {"groups": ["g"]}},
+        "hooks": [hook],
+    }
+    entries = {"sound": {**CALENDAR, "siblings": ["cla", "off"], "tags": ["vcs"]}, "cal": CALENDAR}
+    off = {"off": {**CALENDAR, "disabled": True}}
+    config = parse(json.dumps({"mcpServers": {**entries, **off}, "gateway": gateway}), path=Path("gw.json"), environ={})
+    assert [warning.removeprefix("gw.json: ") for warning in config.warnings] == [
+        "mcpServers.sound.siblings: cla matches no server; did you mean cal?",
+        "gateway.groups.g.servers: soudn matches no server; did you mean sound?",
+        "gateway.groups.idle: no profile uses this group",
+        "gateway.hooks[0].conditions.servers: snud matches no server; did you mean sound?",
+        "gateway.hooks[0].conditions.tags: vsc matches no tag; did you mean vcs?",
+    ]
 
 
 GRAPHQL = {"type": "graphql", "endpoint": "https://h/graphql", "operations": "ops"}

@@ -48,7 +48,7 @@ def test_a_missing_variable_names_file_key_and_variable() -> None:
     assert "GITHUB_TOKEN is not set" in text
 
 
-@pytest.mark.parametrize("text", ["${}", "${a b}", "${input:token}", "${1A}", "${A-b}"])
+@pytest.mark.parametrize("text", ["${}", "${a b}", "${1A}", "${A-b}"])
 def test_an_unknown_form_is_an_error_that_shows_the_known_ones(text: str) -> None:
     assert "${NAME:-default}" in str(fault(text))
 

@@ -1,0 +1,133 @@
+"""Change one member of an object in the text of a file, JSON or the flow style of YAML; all of the rest stays."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+# Of the editors' dialect too: what may stand between two tokens.
+_GAP: Final = re.compile(r"(?:\s|//[^\n]*|/\*.*?\*/)*", re.DOTALL)
+_COMMENT: Final = re.compile(r'"(?:[^"\\\n]|\\.)*"|(//[^\n]*|/\*.*?\*/|(?<=\s)#[^\n]*)', re.DOTALL)
+_STRING: Final = re.compile(r'"(?:[^"\\\n]|\\.)*"')
+_WORD: Final = re.compile(r"[^\s,\]}/]+")
+
+
+@dataclass(slots=True)
+class Value:
+    """Where a value stands in a text.
+
+    Attributes:
+        start, end: Its first character, and that after its last.
+        members: Of an object, by key: where the key begins, and the value.
+    """
+
+    start: int
+    end: int = 0
+    members: dict[str, tuple[int, Value]] = field(default_factory=dict)
+
+
+def in_json(text: str) -> Value:
+    """Where the value of a JSON text stands, with every value below it. The text is known to be sound."""
+    return _value(text, _gap(text, int(text.startswith("\ufeff"))))
+
+
+def in_yaml(text: str) -> Value:
+    """The same for YAML; only what is in flow style can be changed by way of it."""
+    from ruamel.yaml import YAML
+
+    return _of_node(YAML(typ="rt", pure=True).compose(text))
+
+
+def with_member(text: str, holder: Value, key: str, value: Any) -> str:
+    """The text with this member in an object, in place of one of the same key or as its last one.
+
+    What was written on one line stays on one line.
+    """
+    unit = _unit(text)
+    if key in holder.members:
+        start, old = holder.members[key]
+        margin = None if "\n" not in text[old.start : old.end] else _margin(text, start)
+        return text[: old.start] + _dumped(value, unit, margin) + text[old.end :]
+    outer, name = _margin(text, holder.start), json.dumps(key, ensure_ascii=False)
+    last = max((one.end for _, one in holder.members.values()), default=holder.start + 1)
+    gap = text[last : holder.end - 1]
+    # Behind the value itself: a comment after it is about it.
+    comma = "," if holder.members and not _COMMENT.sub("", gap).strip().startswith(",") else ""
+    head, end = text[:last] + comma + gap.rstrip(), text[holder.end - 1 :]
+    if "\n" not in text[holder.start : holder.end]:
+        return f"{head}{' ' if holder.members else ''}{name}: {_dumped(value, unit, None)}{end}"
+    return f"{head}\n{outer}{unit}{name}: {_dumped(value, unit, outer + unit)}\n{outer}{end}"
+
+
+def without_member(text: str, holder: Value, key: str) -> str:
+    """The text without this member of an object."""
+    start, value = holder.members[key]
+    head, tail = text[:start].rstrip(), text[value.end :]
+    if tail.lstrip().startswith(","):
+        return head + tail.lstrip()[1:]
+    # The last one: the comma before it goes with it, where nothing but spaces stands between.
+    return head.removesuffix(",") + tail
+
+
+def has_comments(text: str, value: Value) -> bool:
+    """Whether a comment stands inside a value."""
+    return any(found[1] for found in _COMMENT.finditer(text[value.start : value.end]))
+
+
+def _of_node(node: Any) -> Value:
+    from ruamel.yaml.nodes import MappingNode
+
+    found = Value(node.start_mark.index, node.end_mark.index)
+    if isinstance(node, MappingNode):
+        found.members = {str(key.value): (key.start_mark.index, _of_node(value)) for key, value in node.value}
+    return found
+
+
+def _value(text: str, at: int) -> Value:
+    found = Value(at)
+    if text[at] not in "{[":
+        token = (_STRING if text[at] == '"' else _WORD).match(text, at)
+        assert token is not None
+        found.end = token.end()
+        return found
+    at = _gap(text, at + 1)
+    while text[at] not in "}]":
+        key_start, key = at, None
+        if text[found.start] == "{":
+            named = _STRING.match(text, at)
+            assert named is not None
+            key = json.loads(named[0])
+            at = _gap(text, _gap(text, named.end()) + 1)
+        member = _value(text, at)
+        if key is not None:
+            found.members[key] = (key_start, member)
+        at = _gap(text, member.end)
+        if text[at] == ",":
+            at = _gap(text, at + 1)
+    found.end = at + 1
+    return found
+
+
+def _gap(text: str, at: int) -> int:
+    found = _GAP.match(text, at)
+    return found.end() if found is not None else at
+
+
+def _unit(text: str) -> str:
+    indent = re.search(r"\n([ \t]+)\S", text)
+    return indent[1] if indent else "  "
+
+
+def _margin(text: str, at: int) -> str:
+    """The spaces before the line in which a place is."""
+    line = text[text.rfind("\n", 0, at) + 1 : at]
+    return line[: len(line) - len(line.lstrip())]
+
+
+def _dumped(value: Any, unit: str, margin: str | None) -> str:
+    """A value as text: on lines of its own, each but the first behind this margin, or on one line."""
+    if margin is None:
+        return json.dumps(value, ensure_ascii=False)
+    return json.dumps(value, indent=unit, ensure_ascii=False).replace("\n", f"\n{margin}")

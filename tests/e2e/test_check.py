@@ -1,0 +1,95 @@
+"""`typegate check` on a file in which some entries are wrong: every fault in one run, each with its server."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.gateways import running_gateway
+from support.upstreams.running import scripted_stdio_server, tool
+
+_ROOT = Path(__file__).parents[2]
+
+
+def typegate(*line: str) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "PYTHONPATH": str(_ROOT)}
+    command = [sys.executable, "-m", "gateway", *line]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=env)
+
+
+def check(tmp_path: Path, servers: dict[str, Any], *line: str, **gateway: Any) -> subprocess.CompletedProcess[str]:
+    (tmp_path / "gw.json").write_text(json.dumps({"mcpServers": servers, "gateway": gateway}))
+    return typegate("check", "--config", str(tmp_path / "gw.json"), *line)
+
+
+DIES = "import sys; print('Traceback', file=sys.stderr); sys.stderr.write('ValueError: no key'); sys.exit(3)"
+
+
+def test_sound_servers_are_checked_beside_faulty_ones_and_every_line_names_its_server(tmp_path: Path) -> None:
+    sound, _ = scripted_stdio_server(tmp_path, "sound", tools=[tool("t")])
+    servers = {
+        "sound": sound,
+        "dead": {"command": sys.executable, "args": ["-c", DIES]},
+        "gone": {"command": "no-such-program"},
+        "unset": {"command": "x", "env": {"KEY": "${TYPEGATE_TEST_NOT_SET}"}},
+        "off": {"command": "x", "disabled": True},
+    }
+    done = check(tmp_path, servers, profiles={"none": {"tools": ["zzz"]}})
+    assert done.returncode == 2
+    assert "sound__t" in done.stdout
+    said = done.stderr.splitlines()
+    assert "typegate: dead: the process exited with code 3: ValueError: no key" in said
+    assert "typegate: gone: command not found: no-such-program" in said
+    assert any(line.startswith("typegate: unset: left out: mcpServers.unset.env.KEY: ") for line in said)
+    assert any(line.startswith("typegate: sound: 1 tool after ") for line in said)
+    assert "typegate: warning: profile none: it selects no tool at all" in said
+    assert all(any(name in line for name in (*servers, "profile none")) for line in said)
+    strict = check(tmp_path, servers, "--strict")
+    assert (strict.returncode, strict.stdout) == (2, "")
+    assert "TYPEGATE_TEST_NOT_SET" in strict.stderr
+
+
+def test_a_server_that_starts_slowly_is_no_failure_but_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from gateway.commands import first_contact
+    from gateway.config.load import load
+
+    sound, _ = scripted_stdio_server(tmp_path, "sound", tools=[tool("t")])
+    (tmp_path / "gw.json").write_text(json.dumps({"mcpServers": {"a": sound, "b": {**sound, "connectTimeout": 3}}}))
+    config = first_contact.patient(load(tmp_path / "gw.json"))
+    assert config.servers["a"].connect_timeout >= 30
+    assert config.servers["b"].connect_timeout == 3
+
+
+def test_a_mistyped_deny_or_hidden_fails_the_check_with_the_near_miss(tmp_path: Path) -> None:
+    one, _ = scripted_stdio_server(tmp_path, "one", tools=[tool("delete_all"), tool("drop")])
+    servers = {"one": {**one, "deny": ["delete_al", "purge_*"], "tools": {"drp": {"hidden": True}}}}
+    done = check(tmp_path, servers)
+    assert done.returncode == 1
+    assert (
+        "one: delete_al: warning: deny: delete_al matches nothing of this server; did you mean delete_all?"
+        in done.stderr
+    )
+    assert "did you mean drop?" in done.stderr
+    assert "purge_*" in done.stdout
+
+
+async def test_what_is_left_out_is_in_the_log_and_in_the_admin_api(tmp_path: Path) -> None:
+    sound, _ = scripted_stdio_server(tmp_path, "sound", tools=[tool("t")])
+    servers = {"sound": {**sound, "deny": ["tt"]}, "bad": {"url": "nowhere"}, "My Server": sound}
+    async with running_gateway(tmp_path, servers) as gateway:
+        await gateway.until_listed("sound__t", "My-Server__t")
+        rows = {row["name"]: row for row in (await gateway.admin("servers")).json()["servers"]}
+        assert rows["bad"]["state"] == "faulty"
+        assert "mcpServers.bad.url" in rows["bad"]["lastError"]
+        assert (await gateway.server("bad")) == rows["bad"]
+        assert "typegate: bad: left out: mcpServers.bad.url: " in gateway.logged()
+        assert "serving 2 servers (1 left out)" in gateway.logged()
+        assert "ERROR deny: tt matches nothing of this server; did you mean t?" in gateway.logged()
+        codes = {row["code"] for row in (await gateway.admin("quarantine")).json()["quarantine"]}
+        assert "hides_nothing" in codes
+        assert (await gateway.client.get(f"{gateway.origin}/readyz")).status_code == 200

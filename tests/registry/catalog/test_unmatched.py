@@ -1,0 +1,58 @@
+"""What configuration names and no server has is told, the louder the more it was meant to hide."""
+
+from typing import Any
+
+from registry.catalog.filters import NameFilter
+from registry.catalog.listing import ServerListing
+from registry.catalog.names import ServerName
+from registry.catalog.shape import ServerShape
+from registry.catalog.unmatched import HIDES_NOTHING, NO_SUCH_TOOL, SELECTS_NOTHING, near_miss, unmatched_names
+from registry.intake.issues import ItemIssue
+
+HELD_BACK = ItemIssue(tool="odd", code="x", detail="y")
+
+
+def listing(**members: Any) -> ServerListing:
+    given: dict[str, Any] = {
+        "tools": ({"name": "delete_file"}, {"name": "read_file"}),
+        "prompts": ({"name": "summary"},),
+        "resources": ({"uri": "file:///notes"},),
+        "quarantined": (HELD_BACK,),
+        **members,
+    }
+    return ServerListing(server=ServerName("s"), epoch=1, **given)
+
+
+def codes(shape: ServerShape, **members: Any) -> dict[str, str]:
+    return {issue.tool: issue.code for issue in unmatched_names(listing(**members), shape)}
+
+
+def everywhere(*deny: str) -> ServerShape:
+    one = NameFilter(deny=deny)
+    return ServerShape(tools=one, prompts=one, resources=one)
+
+
+def test_a_name_that_was_to_be_hidden_is_told_apart_from_one_that_was_to_be_documented() -> None:
+    shape = ServerShape(named=frozenset({"delete_fil", "raed", "read_file", "odd"}), hidden=frozenset({"delete_fil"}))
+    assert codes(shape) == {"delete_fil": HIDES_NOTHING, "raed": NO_SUCH_TOOL}
+    hidden, _ = unmatched_names(listing(), shape)
+    assert hidden.detail.endswith("; did you mean delete_file?")
+
+
+def test_a_denied_name_that_matches_nothing_is_loud_and_a_pattern_is_a_warning() -> None:
+    found = codes(everywhere("delete_fil", "drop_*", "delete_*", "summary", "file:///*", "gone://x"))
+    assert found == {"delete_fil": HIDES_NOTHING, "drop_*": SELECTS_NOTHING}
+
+
+def test_what_is_allowed_and_is_not_there_is_a_warning() -> None:
+    assert codes(ServerShape(tools=NameFilter(("read_*", "raed_*")))) == {"raed_*": SELECTS_NOTHING}
+
+
+def test_a_snapshot_says_nothing_of_what_is_not_there() -> None:
+    assert codes(everywhere("gone"), origin="snapshot") == {}
+    assert codes(ServerShape()) == {}
+
+
+def test_a_near_miss_is_the_most_similar_name_or_nothing() -> None:
+    assert near_miss("Bnak", ["bank", "calendar"]) == "; did you mean bank?"
+    assert near_miss("zzz", ["bank"]) == ""
