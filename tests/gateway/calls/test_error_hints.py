@@ -267,9 +267,9 @@ def test_no_complaint_stalls_the_reader(said: str) -> None:
     tool = wrapper(*(chr(97 + n % 26) * (1 + n // 26) for n in range(2_000)))
     for error in (True, False):
         for text in (said, json.dumps({"error": said[: MAX_BODY_CHARS - 20]})):
-            started = time.perf_counter()
+            started = time.process_time()
             with_hint(result(text, error=error), tool, {"a b": 1, "B": 2})
-            assert time.perf_counter() - started < 0.25
+            assert time.process_time() - started < 0.25
 
 
 def test_the_shown_call_has_what_the_schema_does_not_require_and_is_not_the_one_that_failed() -> None:

@@ -121,9 +121,9 @@ def test_a_huge_schema_and_a_thousand_wrong_keys_are_told_within_bounds() -> Non
     properties = {f"p{n}": {"type": "string", "description": "x" * 100} for n in range(500)}
     schema = {"type": "object", "properties": properties, "required": ["p1"], "additionalProperties": False}
     arguments = {f"k{n}" * 50: n for n in range(1_000)}
-    started = time.perf_counter()
+    started = time.process_time()
     text = told(arguments, schema)
-    assert time.perf_counter() - started < 0.5
+    assert time.process_time() - started < 0.5
     assert len(text) <= 4_000
     assert "and 980 more" in text
     assert "Missing: p1." in text

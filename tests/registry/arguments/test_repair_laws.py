@@ -276,12 +276,12 @@ HOSTILE: dict[str, tuple[Any, Any]] = {
 def test_no_schema_and_call_together_raise_or_stall_a_repair(name: str, level: RepairLevel) -> None:
     schema, sent = HOSTILE[name]
     validator = schemas.compile_schema(schema)
-    started = time.perf_counter()
+    started = time.process_time()
     try:
         outcome = repair(schema, validator, sent, level, address=ADDRESS)
     except NotChecked:
         outcome = None  # left to a process of its own
-    took_s = time.perf_counter() - started
+    took_s = time.process_time() - started
     assert took_s < 0.5
     assert outcome is None or outcome.valid == (
         bool(outcome.repairs) or (isinstance(sent, dict) and validator.is_valid(sent))

@@ -167,9 +167,9 @@ STALLING = [
 def test_no_schema_stalls_a_lowering_or_grows_out_of_bounds(dialect: str, name: str) -> None:
     schema = HOSTILE[name]
     assert admitted(schema) is not None
-    started = time.perf_counter()
+    started = time.process_time()
     lowered = lowered_to(dialect, schema)
-    assert time.perf_counter() - started < 1.5
+    assert time.process_time() - started < 1.5
     assert len(json.dumps(lowered.definition)) < 400_000 + 5 * len(json.dumps(schema))
     assert not [one for one in lowered.losses if one.keyword == "inputSchema"]
     assert offences(lowered.definition, dialect) == []
@@ -210,11 +210,11 @@ def nested(levels: int, leaf: Any) -> Any:
 )
 def test_no_arguments_stall_the_way_back_or_raise(dialect: str, arguments: Any) -> None:
     lowered = lowered_to(dialect, TREE)
-    started = time.perf_counter()
+    started = time.process_time()
     try:
         back = map_arguments(arguments, lowered)
     except NotChecked:
         back = arguments  # whether its nulls are accepted takes longer to find out than there is time for
-    assert time.perf_counter() - started < 1
+    assert time.process_time() - started < 1
     if not isinstance(arguments, dict):
         assert back is arguments

@@ -35,9 +35,9 @@ def tool(**members: Any) -> dict[str, Any]:
 
 def take(*tools: object, transport: Any = "stdio") -> IntakeResult:
     """Admit tools beside a sound one, which must pass untouched whatever they are."""
-    started = time.perf_counter()
+    started = time.process_time()
     found = admit_tools([*tools, SOUND], transport=transport)
-    assert time.perf_counter() - started < 0.5
+    assert time.process_time() - started < 0.5
     assert found.items[-1] is SOUND
     return found
 
@@ -376,6 +376,6 @@ def test_names_become_words() -> None:
 def test_three_hundred_usual_tools_are_admitted_within_a_millisecond_each() -> None:
     schema = {"type": "object", "properties": {f"p{n}": {"type": "string"} for n in range(8)}}
     tools = [tool(name=f"t{n}", inputSchema={**schema, "title": str(n)}) for n in range(300)]
-    started = time.perf_counter()
+    started = time.process_time()
     assert len(admit_tools(tools, transport="http").items) == 300
-    assert time.perf_counter() - started < 0.3
+    assert time.process_time() - started < 0.3

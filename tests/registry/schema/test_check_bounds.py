@@ -72,9 +72,9 @@ def test_a_match_that_is_given_up_is_no_answer_under_not() -> None:
 
 def test_many_texts_cost_as_much_as_one_that_is_long() -> None:
     schema = of(a={"items": {"pattern": "(?=(a+)+b)x"}})
-    started = time.perf_counter()
+    started = time.process_time()
     found = doubt(schema, {"a": ["a" * 500] * 2_000})
-    assert time.perf_counter() - started < 0.2
+    assert time.process_time() - started < 0.2
     assert (found.path, found.final) == (("a",), False)
 
 
@@ -157,9 +157,9 @@ def test_the_error_in_a_deep_tree_of_alternatives_is_found_in_the_one_that_is_me
     compiled = schemas.compile_schema(BLOCKS)
     with effort_of(THOROUGH):
         assert compiled.is_valid(page(40, "text"))
-        started = time.perf_counter()
+        started = time.process_time()
         [error] = compiled.errors(page(40, 5), 20)
-        assert time.perf_counter() - started < 1
+        assert time.process_time() - started < 1
         assert list(error.instance_path) == ["page", *["children", 1] * 40, "text"]
         assert error.kind.name == "type"
         unknown = page(40, "a")

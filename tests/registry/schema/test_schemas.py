@@ -36,7 +36,7 @@ def deep(levels: int) -> dict[str, Any]:
 
 
 def code_of(schema: object) -> str:
-    started = time.perf_counter()
+    started = time.process_time()
 
     def compile_within_bounds() -> None:
         schemas.check_bounds(schema)
@@ -44,7 +44,7 @@ def code_of(schema: object) -> str:
 
     with pytest.raises(SchemaRejected) as caught:
         compile_within_bounds()
-    assert time.perf_counter() - started < 0.5
+    assert time.process_time() - started < 0.5
     return caught.value.code
 
 
@@ -150,17 +150,17 @@ def test_a_remote_reference_is_seen_without_compiling() -> None:
 
 @pytest.mark.parametrize("pattern", ["^(a+)+$", "^(?=a)(a+)+$"])
 def test_no_pattern_stalls_a_check(pattern: str) -> None:
-    started = time.perf_counter()
+    started = time.process_time()
     compiled = schemas.compile_schema({"properties": {"a": {"type": "string", "pattern": pattern}}})
     assert not compiled.is_valid({"a": "a" * 4_000 + "!"})
-    assert time.perf_counter() - started < 0.5
+    assert time.process_time() - started < 0.5
 
 
 def test_patterns_that_cost_too_much_to_compile_are_not_run() -> None:
     properties = {f"p{n}": {"type": "string", "pattern": rf"\p{{L}}x{{{n + 500}}}"} for n in range(3_000)}
-    started = time.perf_counter()
+    started = time.process_time()
     compiled = schemas.compile_schema({"properties": properties})
-    assert time.perf_counter() - started < 0.5
+    assert time.process_time() - started < 0.5
     assert compiled.unchecked_patterns
     with pytest.raises(NotChecked):
         compiled.is_valid({"p2999": "x"})
@@ -229,11 +229,11 @@ def test_no_schema_and_value_together_stall_a_check_or_its_errors(schema: dict[s
         for _ in range(levels):
             instance = {"a": instance}
     compiled = schemas.compile_schema(schema)
-    started = time.perf_counter()
+    started = time.process_time()
     for check in (compiled.is_valid, lambda value: compiled.errors(value, 200)):
         with suppress(NotChecked):
             check(instance)
-    assert time.perf_counter() - started < 0.2
+    assert time.process_time() - started < 0.2
 
 
 def test_errors_of_values_of_any_size_are_found_where_there_is_time() -> None:

@@ -269,19 +269,19 @@ def unknown_words(count: int) -> str:
 )
 def test_a_hostile_query_costs_no_more_than_a_long_one(query: str) -> None:
     many = SearchIndex([shown(f"server{at}", f"{one.tool}_{at}") for at in range(100) for one in TOOLS])
-    started = time.perf_counter()
+    started = time.process_time()
     assert len(many.search(query, 10)) <= 10
     # Twenty milliseconds where nothing else runs; the bound of a busy machine is for what grows with the text.
-    assert time.perf_counter() - started < 0.5
+    assert time.process_time() - started < 0.5
 
 
 def test_a_hostile_definition_is_read_within_bounds() -> None:
     schema = {
         "properties": {f"p{at}": {"description": "word " * 10_000, "enum": ["v" * 10_000] * 500} for at in range(500)}
     }
-    started = time.perf_counter()
+    started = time.process_time()
     index = SearchIndex([Shown("a__b", "a", "b", {"description": "endless " * 500_000, "inputSchema": schema})])
-    assert time.perf_counter() - started < 1
+    assert time.process_time() - started < 1
     assert first("endless", index) == "a__b"
 
 

@@ -61,7 +61,7 @@ def test_two_texts_cost_about_what_they_cost_together(one: str, other: str) -> N
 
 def test_a_megabyte_is_estimated_at_once() -> None:
     text = json.dumps([TOOL] * 4_000)
-    started = time.perf_counter()
+    started = time.process_time()
     assert estimate_tokens(text) > 100_000
     # 12 us for a KB where nothing else runs.
-    assert time.perf_counter() - started < 0.5
+    assert time.process_time() - started < 0.5
