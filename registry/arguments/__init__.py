@@ -6,5 +6,5 @@ values and `spelling` for names. `repair_report` tells the caller what was done.
 the arguments in a call of the generic tool.
 
 `problems` checks arguments and explains what is wrong with them: `diagnosis` words validation errors, and `example`
-makes an example call.
+makes an example call, with `placeholders` for texts and numbers.
 """

@@ -297,8 +297,10 @@ async def test_the_search_tools_repair_their_own_arguments_and_say_so(tmp_path: 
     lazy = {"profiles": {"default": {"disclosure": "lazy"}}}
     async with running_gateway(tmp_path, {"calendar-mcp": config}, gateway=lazy) as gateway:
         with anyio.fail_after(10):
-            while NAME not in text_of(answer := await gateway.call("find_tools", {"q": "send email", "limit": "3"})):
+            while (await gateway.server("calendar-mcp"))["state"] != "ready":
                 await glance_again()
+        answer = await gateway.call("find_tools", {"q": "send email", "limit": "3"})
+        assert NAME in text_of(answer)
         assert repairs(answer) == ["renamed", "converted"]
         details = await gateway.call("get_server_details", {"arguments": {"server": "calendar-mcp"}})
         assert not details.get("isError")
