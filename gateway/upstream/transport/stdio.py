@@ -20,7 +20,6 @@ from typing import Final, cast
 
 import anyio
 
-from gateway.config.leads_back import CHAIN_VARIABLE
 from gateway.errors import Congested, ConnectionLost
 from gateway.lines import LineSplitter
 from gateway.upstream.transport.bounds import MAX_MESSAGE_BYTES
@@ -71,7 +70,7 @@ _LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 
 def child_environment(named: Mapping[str, str], ours: Mapping[str, str]) -> dict[str, str]:
     """What the child sees: the safe set of ours, and what its configuration names."""
-    environment = {key: ours[key] for key in (*SAFE_ENVIRONMENT, CHAIN_VARIABLE) if key in ours}
+    environment = {key: ours[key] for key in SAFE_ENVIRONMENT if key in ours}
     environment.update(named)
     return environment
 
