@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import secrets
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -29,7 +28,6 @@ from gateway.calls.unknown_tool import UnknownToolErrors
 from gateway.calls.upstream_subscriptions import UpstreamSubscriptions
 from gateway.cluster.role import WorkerRole
 from gateway.config.conversion import profile_of
-from gateway.config.leads_back import CHAIN_VARIABLE, chain_with
 from gateway.config.model import Config
 from gateway.config.plan import Steps, plan
 from gateway.downstream.changes import ChangeAnnouncer
@@ -255,16 +253,9 @@ async def open_gateway(
     runners = await load_hooks(config)
     async with anyio.create_task_group() as group:
         gateway = Gateway(config, state_dir, group, runners=runners, role=role)
-        # Before any child starts: it is told whose it is, also by a script or a package runner in between.
-        above = os.environ.get(CHAIN_VARIABLE)
-        if config.path is not None:
-            os.environ[CHAIN_VARIABLE] = chain_with(config.path, os.environ)
         gateway.start()
         try:
             yield gateway  # links connect meanwhile: nobody waits for a slow upstream
         finally:
             group.cancel_scope.cancel()
             gateway.close()
-            os.environ.pop(CHAIN_VARIABLE, None)
-            if above is not None:
-                os.environ[CHAIN_VARIABLE] = above

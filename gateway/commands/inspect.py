@@ -183,11 +183,9 @@ def _inspect_config(args: Namespace, *, progress: bool = False) -> Inspection:
     """Start the gateway of a configuration without serving it, and wait until every upstream was listed or failed."""
     import anyio
 
-    from gateway.config.leads_back import check_chain
     from gateway.config.load import load
     from gateway.telemetry import logs
 
-    check_chain(args.config, os.environ)
     config = load(args.config, strict=getattr(args, "strict", False))
     # What becomes of each server is told by us, once; a fault of ours must be seen all the same.
     logs.start(logging.ERROR)

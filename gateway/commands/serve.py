@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import socket
 import sys
 from argparse import Namespace
@@ -35,12 +34,12 @@ def serve(args: Namespace) -> int:
     Raises:
         ConfigError: The configuration is wrong.
     """
-    from gateway.config.leads_back import check_chain
+    from gateway.config.leads_back import check_ancestors
     from gateway.config.load import loaded
     from gateway.config.source import read
 
     text = read(args.config)
-    check_chain(args.config, os.environ)
+    check_ancestors(args.config)
     config = loaded(text, path=args.config, strict=args.strict)
     output.warn_of(config)
     host = args.host or config.gateway.listen.host
@@ -118,10 +117,10 @@ def stdio(args: Namespace) -> int:
         return _run(run_bridge)
     if args.header:
         raise UsageError("--header goes with --url; expected headers of upstreams in the configuration")
-    from gateway.config.leads_back import check_chain
+    from gateway.config.leads_back import check_ancestors
     from gateway.config.load import load
 
-    check_chain(args.config, os.environ)
+    check_ancestors(args.config)
     config = load(args.config, strict=args.strict)
     output.warn_of(config)
     if args.profile is not None and args.profile != DEFAULT_PROFILE and args.profile not in config.gateway.profiles:

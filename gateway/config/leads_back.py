@@ -16,10 +16,10 @@ from typing import Any, Final
 from gateway.config.source import read, values
 from gateway.errors import ConfigError
 
-CHAIN_VARIABLE: Final = "TYPEGATE_CONFIG_CHAIN"
-"""The configurations that are being served above a process that a gateway has started, outermost first."""
 # Gateways behind gateways that somebody meant: more is a circle that changes its name on the way.
 _LONGEST_CHAIN: Final = 8
+# Several for each of those gateways: shells, package runners, interpreters.
+_MOST_ANCESTORS: Final = 64
 # typegate, typegate.exe, typegate@1.0, typegate==1.0
 _PROGRAM: Final = re.compile(r"typegate(?:\.exe)?(?:\[[\w,]*\])?(?:(?:@|==)[\w.]+)?", re.IGNORECASE)
 _SHELLS: Final = frozenset({"sh", "bash", "zsh", "dash"})
@@ -46,14 +46,16 @@ def leads_back(command: str, args: Sequence[str], *, cwd: str | None, path: Path
     return False
 
 
-def check_chain(path: Path, environ: Mapping[str, str]) -> None:
-    """Refuse to serve a configuration below itself.
+def check_ancestors(path: Path) -> None:
+    """Refuse to serve a configuration below a gateway that serves it, whatever script or runner stands in between.
+
+    Known of ancestors is what Linux tells; elsewhere only entries themselves are looked at.
 
     Raises:
         ConfigError: A gateway that serves it has started this process, by way of its servers.
     """
-    above = _chain(environ)
-    if str(path.resolve()) in above:
+    above = [served for words, cwd in _ancestors() if _is_gateway(words) for served in _served_by(words, cwd)]
+    if any(_same(one, path) for one in above):
         what = "one of its servers leads back to itself: it is being served by the gateway that has started this one"
         raise ConfigError(f"{what}; expected no entry that starts typegate with this file", file=str(path))
     if len(above) >= _LONGEST_CHAIN:
@@ -61,13 +63,29 @@ def check_chain(path: Path, environ: Mapping[str, str]) -> None:
         raise ConfigError(what, file=str(path))
 
 
-def chain_with(path: Path, environ: Mapping[str, str]) -> str:
-    """What the variable is to hold for processes that the gateway of this configuration starts."""
-    return os.pathsep.join([*_chain(environ), str(path.resolve())])
+def _ancestors() -> Iterator[tuple[list[str], str | None]]:
+    """The command line and the working directory of each process above this one."""
+    pid = os.getppid()
+    for _ in range(_MOST_ANCESTORS):
+        try:
+            folder = Path(f"/proc/{pid}")
+            words = os.fsdecode((folder / "cmdline").read_bytes()).split("\0")[:-1]
+            # The name of the program may hold anything but stands in parentheses.
+            parent = int((folder / "stat").read_text(errors="replace").rpartition(")")[2].split()[1])
+            yield words, os.readlink(folder / "cwd")
+        except (OSError, ValueError, IndexError):
+            return
+        pid = parent
 
 
-def _chain(environ: Mapping[str, str]) -> list[str]:
-    return [one for one in environ.get(CHAIN_VARIABLE, "").split(os.pathsep) if one]
+def _is_gateway(words: Sequence[str]) -> bool:
+    """Whether this is the interpreter that runs a gateway, and not a shell or a runner that has started it."""
+    program, *rest = words or [""]
+    if Path(program).name.startswith("python"):
+        while rest and rest[0].startswith("-") and rest[0] != "-m":
+            rest = rest[1:]
+        return rest[:2] == ["-m", "gateway"] or bool(rest and _PROGRAM.fullmatch(Path(rest[0]).name))
+    return _PROGRAM.fullmatch(Path(program).name) is not None
 
 
 def _served_by(words: Sequence[str], cwd: str | None) -> Iterator[Path]:

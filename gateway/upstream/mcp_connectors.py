@@ -78,6 +78,15 @@ class _McpConnector(ABC, Generic[Config]):
             session = await self._discover(transport, inbound)
             if session is not None:
                 return session
+            try:
+                return await self._initialize(transport, inbound)
+            except RpcError:
+                # It may have been starting still when it was asked: by now it has read that question first, and takes
+                # no handshake after it.
+                session = await self._discover(transport, inbound)
+                if session is None:
+                    raise
+                return session
         return await self._initialize(transport, inbound)
 
     async def _discover(self, transport: Transport, inbound: InboundMessages) -> McpSession | None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Any
 
 import anyio
+import pytest
 from e2e.processes import below, raw_stdio, typegate
 from support.gateways import glance_again, running_gateway, serving
 from support.upstreams.running import scripted_stdio_server, tool, unused_port
@@ -48,6 +48,21 @@ async def test_a_script_that_starts_the_gateway_again_gets_a_refusal_and_no_chil
     script.chmod(0o755)
     row = await skipped(tmp_path, {**typegate(), "command": str(script), "args": []})
     assert "leads back to itself" in row["lastError"]
+
+
+@pytest.mark.parametrize("through", [("sh", "-c", '"$@"; true', "x"), ("timeout", "60")])
+async def test_what_starts_the_gateway_itself_is_not_taken_for_one_above_it(
+    tmp_path: Path, through: tuple[str, ...]
+) -> None:
+    sound, _ = scripted_stdio_server(tmp_path, "sound", tools=[tool("t")])
+    (tmp_path / "gw.json").write_text(json.dumps({"mcpServers": {"sound": sound}}))
+    own = typegate("stdio", "--config", str(tmp_path / "gw.json"), "--state-dir", str(tmp_path / "state"))
+    wrapped = {**own, "command": through[0], "args": [*through[1:], own["command"], *own["args"]]}
+    async with raw_stdio(wrapped) as gateway:
+        await gateway.initialize()
+        with anyio.fail_after(20):
+            while "sound__t" not in {one["name"] for one in await gateway.tools()}:
+                await glance_again()
 
 
 async def test_our_own_url_is_skipped_directly_and_through_the_bridge(tmp_path: Path) -> None:
@@ -96,4 +111,3 @@ async def test_a_gateway_behind_a_gateway_that_does_not_lead_back_is_served(tmp_
         with anyio.fail_after(20):
             while "inner__sound__t" not in {one["name"] for one in await gateway.tools()}:
                 await glance_again()
-    assert "TYPEGATE_CONFIG_CHAIN" not in os.environ

@@ -274,3 +274,20 @@ async def test_a_storm_of_changes_ends_with_the_last_one_and_fails_no_call(era: 
         assert len(record.starts()) == 1
         assert len(record.requests("tools/list")) == 1
         assert "Traceback" not in gateway.logged()
+
+
+async def test_a_faulty_entry_that_is_new_is_left_out_and_one_that_is_in_use_keeps_the_file_from_being_used(
+    tmp_path: Path,
+) -> None:
+    config, _ = up(tmp_path)
+    async with running_gateway(tmp_path, {"up": config}) as gateway:
+        await gateway.until_listed("up__echo")
+        rewrite(gateway, lambda file: file["mcpServers"].update(new={"url": "nowhere"}))
+        row = await until(gateway, lambda row: row["reloads"] == 1)
+        assert row["error"] is None
+        assert (await gateway.server("new"))["state"] == "faulty"
+        rewrite(gateway, lambda file: file["mcpServers"]["up"].update(denny=["echo"]))
+        row = await until(gateway, lambda row: row["error"] is not None)
+        assert "mcpServers.up.denny: unknown key, by which something may be meant to be hidden" in row["error"]
+        assert "up__echo" in await gateway.tools()
+        assert (await gateway.server("up"))["state"] == "ready"

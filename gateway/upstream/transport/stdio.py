@@ -20,7 +20,6 @@ from typing import Final, cast
 
 import anyio
 
-from gateway.config.leads_back import CHAIN_VARIABLE
 from gateway.errors import Congested, ConnectionLost
 from gateway.lines import LineSplitter
 from gateway.upstream.transport.bounds import MAX_MESSAGE_BYTES
@@ -47,14 +46,14 @@ _EXIT_CODE_S: Final = 0.2
 _LAST_LINES: Final = 40
 # Of that line in the reason for which a server is not connected: it stands in a table, and in texts for models.
 _MAX_LAST_LINE: Final = 300
-# What programs write after the line that says why: frames and brackets of Node, its version, the advice of npm.
+# What programs write after the line that says why: frames and brackets of Node, its version, the advice of npm and uv.
 _TRAILER: Final = re.compile(
     r"\s*(?:at\s.*|[{}\[\]()^~]*,?|Node\.js v\S+|npm (?:error|ERR!|notice|warn)\s*(?:A complete log.*|\S*_logs\S*)?"
-    r"|(?:code|requireStack|errno|syscall|path): .*)"
+    r"|(?:code|requireStack|errno|syscall|path|hint|help|note): .*)"
 )
 # Three pairs of pipes, and one that reports whether the program could be started.
 _SPAWN_DESCRIPTORS: Final = 8
-
+# Windows has none that cannot be caught; there the process is ended in another way.
 _KILL: Final = getattr(signal, "SIGKILL", signal.SIGTERM)
 # What a program needs to run at all; everything else a child must be given by name.
 SAFE_ENVIRONMENT: Final = (
@@ -71,7 +70,7 @@ _LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 
 def child_environment(named: Mapping[str, str], ours: Mapping[str, str]) -> dict[str, str]:
     """What the child sees: the safe set of ours, and what its configuration names."""
-    environment = {key: ours[key] for key in (*SAFE_ENVIRONMENT, CHAIN_VARIABLE) if key in ours}
+    environment = {key: ours[key] for key in SAFE_ENVIRONMENT if key in ours}
     environment.update(named)
     return environment
 

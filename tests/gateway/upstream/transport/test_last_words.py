@@ -1,0 +1,52 @@
+"""Of what a child said before it died, the line that says why becomes the reason."""
+
+from __future__ import annotations
+
+import sys
+
+import anyio
+import pytest
+
+from gateway.errors import ConnectionLost
+from gateway.upstream.transport.stdio import ChildProcess
+
+NODE = """\
+node:internal/modules/cjs/loader:1228
+  throw err;
+  ^
+
+Error: Cannot find module '/x.js'
+    at Module._resolveFilename (node:internal/modules/cjs/loader:1225:15)
+    at node:internal/main/run_main_module:28:49 {
+  code: 'MODULE_NOT_FOUND',
+  requireStack: []
+}
+
+Node.js v20.1.0
+"""
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        ("Traceback\n  File x\nValueError: no key\n", "ValueError: no key"),
+        ("no line break", "no line break"),
+        ("\x1b[31mred\x1b[0m\n\n", "red"),
+        (NODE, "Error: Cannot find module '/x.js'"),
+        ("npm error 404 not found\nnpm error A complete log of this run is in: /x\n", "npm error 404 not found"),
+        ("error: no such package\nhint: try another\n", "error: no such package"),
+        ("at home\n", "at home"),
+        ("x" * 5000 + "\nend\n", "end"),
+        ("", ""),
+    ],
+)
+async def test_the_line_that_says_why_is_the_reason(said: str, reason: str) -> None:
+    child = ChildProcess("s")
+    code = f"import sys; sys.stderr.write({said!r}); sys.exit(3)"
+    ignore = lambda line: None  # noqa: E731
+    with anyio.fail_after(10):
+        async with child.running(sys.executable, ["-c", code], env={}, cwd=None, on_line=ignore, on_skipped=ignore):
+            told = await child.wait_ended()
+    assert told == "the process exited with code 3" + (f": {reason}" if reason else "")
+    with pytest.raises(ConnectionLost, match="exited with code 3"):
+        child.write_line(b"{}")
