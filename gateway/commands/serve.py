@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gateway.commands import output
 from gateway.commands.locations import UsageError, program_command, state_dir
-from gateway.commands.running import demo_dir, noted
 from gateway.secrets import SECRETS, secrets_in
 from gateway.telemetry import logs
 from registry.views.profile import DEFAULT_PROFILE
@@ -154,6 +153,8 @@ def demo(args: Namespace) -> int:
     elif not _is_free(_LOOPBACK, port):
         output.say(f"port {port} is taken; taking a free one (--port chooses)")
         port = 0
+    from gateway.commands.running import demo_dir, noted  # late: it brings an HTTP client that `stdio` does without
+
     state = demo_dir(args)
 
     async def run() -> int:
