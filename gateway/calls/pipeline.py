@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from gateway.calls import error_hints
 from gateway.calls.builtin_arguments import repair_builtin
-from gateway.calls.builtin_tools import INVOKE_TOOL, parse_text_arguments
+from gateway.calls.builtin_tools import GET_SERVER_DETAILS, INVOKE_TOOL, parse_text_arguments
 from gateway.calls.call_stats import CallStats, Failure
 from gateway.calls.check_process import CheckJob
 from gateway.calls.context import Caller
@@ -220,7 +220,7 @@ class CallPipeline:
             if not isinstance(target, ResolvedCall):
                 return self._unknown_tool.for_address(view, target, arguments)
             wrapper, arguments, repairs = target.wrapper, target.arguments, target.repairs
-        elif view.defers and name in SEARCH_TOOL_NAMES:
+        elif name in SEARCH_TOOL_NAMES and (view.defers or name == GET_SERVER_DETAILS["name"]):
             if view.profile.repair != "off":
                 arguments, repairs = repair_builtin(name, arguments)
             answer = await self._search_tools.call(name, arguments, caller)
