@@ -30,11 +30,13 @@ from gateway.protocol import with_meta
 from gateway.upstream.link import UpstreamLink
 from registry.arguments import problems
 from registry.arguments.diagnosis import ArgumentProblem
+from registry.arguments.former_names import with_current_names
 from registry.arguments.invoke_tool import ResolvedCall, resolve_invoke_tool
 from registry.arguments.prepare import Prepared, prepare, refused
 from registry.arguments.repair_report import Repair, report_repairs
 from registry.catalog.catalog import ToolWrapper
 from registry.catalog.names import ServerName
+from registry.catalog.shape import RepairLevel
 from registry.catalog.store import Registry
 from registry.dialects.client_profiles import DIALECTS
 from registry.dialects.definitions import LoweredDefinition, map_arguments
@@ -91,7 +93,15 @@ class _ToolCall:
         self.prepared = prepare(
             wrapper, arguments, level=level, defaults=shape.defaults, lowered=lowered, validation=shape.validation
         )
+        if self.pipeline.drift.knows_parameters and not self.prepared.problems:
+            self._take_current_names(level, lowered)
         return self.prepared.problems
+
+    def _take_current_names(self, level: RepairLevel, lowered: LoweredDefinition) -> None:
+        changes = self.pipeline.drift.changes(self.wrapper.name)
+        if changes:
+            names = lowered.shown_names
+            self.prepared = with_current_names(self.wrapper, self.prepared, changes, level=level, names=names)
 
     async def prepare_thoroughly(self, wrapper: ToolWrapper, doubt: NotChecked) -> tuple[ArgumentProblem, ...]:
         """Do the same where it may take long, with a deadline."""
@@ -110,6 +120,11 @@ class _ToolCall:
             wrapper, arguments, level=level, defaults=shape.defaults, lowered=lowered, validation=shape.validation
         )
         self.prepared = await self.pipeline.thorough_checks.prepare(job, self.caller.who, doubt)
+        if self.pipeline.drift.knows_parameters and not self.prepared.problems:
+            try:
+                self._take_current_names(level, lowered)
+            except NotChecked as unclear:
+                self.prepared = refused(arguments, unclear)
         return self.prepared.problems
 
     async def revise(self, arguments: dict[str, Any], changed_by: tuple[str, ...]) -> str | None:
@@ -185,6 +200,7 @@ class CallPipeline:
         self.forwarder = forwarder
         self._task_ids = task_ids
         self._unknown_tool = unknown_tool
+        self.drift = unknown_tool.drift
         self._stats = call_stats
         self._search_tools = search_tools
         self._hooks = hooks
@@ -226,8 +242,10 @@ class CallPipeline:
             answer = await self._search_tools.call(name, arguments, caller)
             return with_meta(answer, REPAIRS_KEY, report_repairs(repairs)) if repairs else answer
         else:
-            found = view.catalog.get(name) or await self._unknown_tool.wait_for(view, name)
-            if found is None:
+            found = view.catalog.get(name)
+            if found is None and (found := self._unknown_tool.under_former_name(view, name)) is not None:
+                repairs = (Repair(name="former_name", was=name),)
+            if found is None and (found := await self._unknown_tool.wait_for(view, name)) is None:
                 return self._unknown_tool.for_name(view, name)
             wrapper = found
         call = _ToolCall(
@@ -335,7 +353,7 @@ class CallPipeline:
         for problem in prepared.problems:
             self._stats.record_failure(wrapper, Failure.of_problem(problem), call.caller)
         names = {**(entry.lowered.shown_names if entry is not None else {}), **lowered.shown_names}
-        return error_result(text + self._unknown_tool.renamed_parameters(wrapper, prepared.understood, names))
+        return error_result(text + self._unknown_tool.changed_parameters(wrapper, prepared.understood, names))
 
     def _list_again(self, server: str) -> None:
         """Have a server listed again that misses what its listing does not have; not at every such complaint."""
