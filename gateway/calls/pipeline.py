@@ -25,7 +25,7 @@ from gateway.calls.unknown_tool import UnknownToolErrors
 from gateway.errors import INVALID_PARAMS, RpcError, UpstreamError, UpstreamUnavailable, error_result, relay
 from gateway.hooks.active import ActiveHooks
 from gateway.hooks.hook import CallRoute
-from gateway.hooks.invocation import HookRefusal, Invocation
+from gateway.hooks.invocation import HookRefusal, Invocation, Rejection
 from gateway.protocol import with_meta
 from gateway.upstream.link import UpstreamLink
 from registry.arguments import problems
@@ -127,10 +127,11 @@ class _ToolCall:
                 self.prepared = refused(arguments, unclear)
         return self.prepared.problems
 
-    async def revise(self, arguments: dict[str, Any], changed_by: tuple[str, ...]) -> str | None:
+    async def revise(self, arguments: dict[str, Any], changed_by: tuple[str, ...]) -> Rejection | None:
         """Check again what hooks have rewritten, and whatever waited for them while the tool changed."""
         current = self.pipeline.registry.catalog.get_by_tool(self.wrapper.server, self.wrapper.tool) or self.wrapper
-        if not changed_by and current.digest == self.wrapper.digest:
+        is_same = current.digest == self.wrapper.digest
+        if not changed_by and is_same:
             return None
         self.wrapper, self.prepared = current, replace(self.prepared, arguments=arguments)
         validation = self.pipeline.registry.shape.of(current.server).validation
@@ -142,10 +143,13 @@ class _ToolCall:
         if not checked.problems:
             self.prepared = replace(self.prepared, unchecked=checked.unchecked)
             return None
+        if is_same:
+            return Rejection(text=problems.in_short(checked.problems), by_hooks=True)
         lowered = self.caller.view.lowered(current)
-        return problems.explain(
+        text = problems.explain(
             current, checked.problems, arguments, via=self.via, understood=arguments, lowered=lowered
         )
+        return Rejection(text=text, by_hooks=False)
 
     def send(self) -> Awaitable[Any]:
         """Send the call to its upstream; returns the raw result."""
@@ -172,7 +176,8 @@ class _ToolCall:
         current = self.pipeline.registry.catalog.get_by_tool(server, tool)
         if current is None:
             raise UpstreamUnavailable(server, f"Not called: server '{server}' no longer has the tool '{tool}'.")
-        problem = await self.revise(self.prepared.arguments, ())
+        rejection = await self.revise(self.prepared.arguments, ())
+        problem = rejection.text if rejection is not None else None
         if problem is None and current.headers != before.headers:
             problem = f"Not called: the tool '{tool}' has changed. Nothing was sent; call it again."
         if problem is not None:
@@ -312,7 +317,7 @@ class CallPipeline:
             if invocation.answer is None:  # a hook's answer says nothing about the upstream
                 self._stats.record_result(call.wrapper, result, call.caller)
         lowered = call.caller.view.lowered(call.wrapper)
-        result = error_hints.with_hint(
+        hinted = error_hints.with_hint(
             result,
             call.wrapper,
             call.prepared.arguments,
@@ -320,7 +325,10 @@ class CallPipeline:
             lowered=lowered,
             on_undeclared=self._list_again,
         )
-        return self._with_repairs(result, call, lowered)
+        if hinted is not result and invocation.changed_by:
+            # What the upstream complains of is not what the caller sent.
+            hinted = error_hints.with_changes_by_hooks(result, invocation.changed_by)
+        return self._with_repairs(hinted, call, lowered)
 
     async def _resolve_again(self, call: _ToolCall, link: UpstreamLink) -> dict[str, Any] | None:
         """Wait for the connection, and resolve the call on it, once; returns a result if it cannot be sent.

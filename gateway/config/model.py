@@ -245,6 +245,9 @@ class ConfigFile(Section):
     """The same block under the name that VS Code uses; only one of the two may be given."""
     gateway: GatewayConfig = GatewayConfig()
     """What is about the gateway and not about one server."""
+    include: list[str] = Field(default_factory=list)
+    """Files of the same form that are joined with this one, relative to it, as supplements/*.yaml; a key that is no
+    object stands in one of them only."""
 
 
 class LeftOut(BaseModel):

@@ -20,7 +20,7 @@ from gateway.config.hooks import HookConfig
 from gateway.errors import RpcError, UpstreamTimeout
 from gateway.hooks import After, Answer, Before, Call, Hook, Result
 from gateway.hooks.active import ActiveHooks
-from gateway.hooks.invocation import PASS_THROUGH
+from gateway.hooks.invocation import PASS_THROUGH, Rejection
 from gateway.hooks.runner import HookRunner
 from registry.catalog.listing import ServerListing
 from registry.catalog.names import ServerName
@@ -250,7 +250,7 @@ async def test_a_call_without_hooks_passes_through_an_invocation_that_does_nothi
     assert up.hooks.tool_call(wrapper, "wrapper", up.caller()) is PASS_THROUGH
 
     class Request:
-        async def revise(self, arguments: dict[str, Any], changed_by: tuple[str, ...]) -> str | None:
+        async def revise(self, arguments: dict[str, Any], changed_by: tuple[str, ...]) -> Rejection | None:
             raise AssertionError("nothing is revised where nobody has changed anything")
 
         def send(self) -> Any:
