@@ -162,6 +162,7 @@ class Reloader:
         if broken:
             raise ConfigError("; ".join(broken), file=str(path or "configuration"))
 
+
 def _stamp(others: OtherFiles) -> str:
     if not others.files:
         return ""

@@ -183,7 +183,7 @@ async def test_what_a_hook_has_rewritten_is_checked_again_and_then_sent() -> Non
 async def test_what_a_hook_has_spoilt_is_refused_and_not_sent() -> None:
     up = Setup(Rewrites({"to": 5}))
     answer = await up.call({"to": "ann"})
-    assert "the arguments were changed by hook Rewrites" in text_of(answer)
+    assert "hook 'Rewrites' changed the arguments so that they do not fit any more" in text_of(answer)
     assert up.forwarder.sent == []
 
 

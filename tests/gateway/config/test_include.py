@@ -64,7 +64,7 @@ def test_included_files_say_more_about_the_same_servers_and_profiles(tmp_path: P
         ({"a": "gatway: {}"}, "supplements/a.yaml: gatway: unknown key; expected gateway (did you mean it?)"),
         ({"a": "graph: ["}, "supplements/a.yaml: is not YAML at line 1"),
         ({"a": "mcpServers: {graph: {siblings: 5}}"}, "supplements/a.yaml: mcpServers.graph.siblings: is a number"),
-        ({"a": "mcpServers: {g: {tols: 1, command: x, tools: {a: {hiden: true}}}}"},
+        ({"a": "mcpServers: {g: {command: x, tools: {a: {hiden: true}}}}"},
          "supplements/a.yaml: mcpServers.g.tools.a.hiden: unknown key; expected hidden (did you mean it?)"),
         ({"main": "include: supplements/*.yaml\nmcpServers: {}"}, "main.yaml: include: is text; expected a list of"),
         ({"main": "include: ['*/a.yaml']\nmcpServers: {}"}, "main.yaml: include[0]: has a wildcard in a folder's name"),
@@ -90,4 +90,6 @@ def test_a_faulty_entry_is_left_out_with_the_name_of_its_file(tmp_path: Path) ->
     path = written(tmp_path, a="mcpServers: {bad: {command: x, siblings: 5}}")
     config = load(path, environ={})
     assert list(config.servers) == ["graph"]
-    assert config.left_out["bad"].reason.startswith(f"left out: {tmp_path}/supplements/a.yaml: mcpServers.bad.siblings: ")
+    assert config.left_out["bad"].reason.startswith(
+        f"left out: {tmp_path}/supplements/a.yaml: mcpServers.bad.siblings: "
+    )
