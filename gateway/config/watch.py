@@ -139,10 +139,11 @@ async def follow(
             if forced or (current[path] is not None and current != known):
                 known = current
                 await changed()
-                # Which files count may be another question now; what changed meanwhile is still to be noticed.
+                # Which files count may be another question now. One that has appeared meanwhile, or has changed, was
+                # perhaps not read: then it is read once more.
                 now = await others()
-                known = digests_of((path, *now.files)) | known
-                known = {file: known[file] for file in (path, *now.files)}
+                new = digests_of(file for file in now.files if file not in known and file.parent not in now.folders)
+                known = {file: digest for file, digest in known.items() if file in (path, *now.files)} | new
             if _folders(path, now) != watched:
                 stopped.set()
 
