@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 import anyio.to_thread
 
+from gateway.config.include import watched_by
 from gateway.config.load import loaded
 from gateway.config.model import Config
 from gateway.config.plan import Steps
 from gateway.config.source import read
-from gateway.config.watch import follow
+from gateway.config.watch import OtherFiles, digests_of, follow
 from gateway.errors import ConfigError
+from gateway.hooks.loading import hook_files
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +49,7 @@ class Reloader:
         error: Why the file as it is now is not used.
         count: How many times it was read anew.
         text: What the running configuration was read from, once that is known.
+        stamp: Differs where other files than the main one differ.
     """
 
     def __init__(
@@ -62,9 +67,12 @@ class Reloader:
         self._running = running
         self._check = check
         self._loaded_at_s = time.time()
+        # What was read last, used or not: its files are what an operator is about to mend.
+        self._latest = running.config
         self.error: str | None = None
         self.count = 0
         self.text = text
+        self.stamp = _stamp(self._other_files())
 
     @property
     def path(self) -> Path | None:
@@ -84,7 +92,16 @@ class Reloader:
     async def run(self, *, hangups: bool, reloaded: OnReloaded | None = None) -> None:
         """Reload whenever the file changes, or at SIGHUP, until cancelled; `reloaded` is awaited after each time."""
         if self.path is not None:
-            await follow(self.path, partial(self.reload, self.path, reloaded=reloaded), hangups=hangups)
+            changed = partial(self.reload, self.path, reloaded=reloaded)
+            await follow(self.path, changed, hangups=hangups, others=self._find_other_files)
+
+    async def _find_other_files(self) -> OtherFiles:
+        # In a thread: the main file is read for it.
+        return await anyio.to_thread.run_sync(self._other_files)
+
+    def _other_files(self) -> OtherFiles:
+        included = watched_by(self.path) if self.path is not None else OtherFiles()
+        return replace(included, files=(*included.files, *hook_files(self._latest)))
 
     async def reload(self, path: Path, *, reloaded: OnReloaded | None = None) -> None:
         """Read the file and apply it, or show why not."""
@@ -113,10 +130,12 @@ class Reloader:
         """
         # In a thread: a file that references others, or a large one, must not hold up calls.
         config = await anyio.to_thread.run_sync(partial(loaded, text, path=path, strict=self._strict))
+        self._latest = config
         self._check_still_sound(config, path)
         self._check(config)
+        stamp = _stamp(await self._find_other_files())
         steps = await self._running.reconfigure(config)
-        self.text = text
+        self.text, self.stamp = text, stamp
         self.error, self._loaded_at_s, self.count = None, time.time(), self.count + 1
         if quiet:
             return
@@ -142,3 +161,10 @@ class Reloader:
         ]
         if broken:
             raise ConfigError("; ".join(broken), file=str(path or "configuration"))
+
+
+def _stamp(others: OtherFiles) -> str:
+    if not others.files:
+        return ""
+    found = digests_of(sorted(others.files))
+    return hashlib.sha256(b"".join(digest or b"-" for digest in found.values())).hexdigest()

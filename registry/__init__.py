@@ -34,6 +34,26 @@ A call, on its way to an upstream's tool:
 The packages depend on each other in this order, and on `errors`, the exceptions that the registry raises: schema;
 intake, dialects; catalog; arguments, views, search.
 
+What it means that a tool is typed, and found before it is listed:
+
+    Which tools get a wrapper?     All that configuration exposes, always. Listing decides only what a model is shown,
+                                   never what it can call: a wrapper that is in no list is called by its name.
+    What is it called?             `alias__tool`, compiled from that pair alone, so that no other server can change it;
+                                   a former name leads to today's.
+    Whose schema does it have?     The upstream's own, with what configuration adds. It is lowered for a host, and calls
+                                   are still checked against the original.
+    What activates a tool?         `find_tools` and `get_server_details`: what they name joins the list of the session,
+                                   announced before the answer. Nothing else does, a call neither.
+    For whom, and for how long?    For that session, until it ends, or until later finds need the room: what was found
+                                   longest ago gives way. In versions without sessions a list never depends on earlier
+                                   requests; there the answer holds the whole schema, and the tool is called by name.
+    Who keeps a list short?        `maxTools` and `maxTokens` of the profile. Pinned wrappers come first, then one of
+                                   each server in turn; finds go to the end of the list, into places kept for them.
+    What if a tool changes?        The wrapper changes with it, announced once; a call in the old form is told what
+                                   replaced what. While its server is away the last listing stays, and so do finds.
+    Why `invoke_tool` as well?     For hosts that refuse a name which was not in their first list. It finds the wrapper
+                                   and takes its path: the same policy, repair, checks and hooks.
+
 Pure and synchronous: no clock, no socket, no file. The validator and the stemmer are imported when they are first
 needed, so that importing this package takes a few milliseconds.
 """

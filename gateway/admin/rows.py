@@ -160,7 +160,7 @@ def budget_rows(views: ProfileViews) -> list[dict[str, Any]]:
         rows.append(
             {
                 "profile": view.profile.name,
-                "maxTools": view.profile.max_tools if view.profile.disclosure == "auto" else None,
+                "maxTools": view.profile.max_tools if view.profile.disclosure != "eager" else None,
                 "maxTokens": view.profile.max_tokens if view.profile.disclosure == "auto" else None,
                 "tools": len(listed),
                 "bytes": sum(len(wire.dumps(one)) for one in listed),

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any, Final
 
-from gateway.calls.builtin_tools import SEARCH_TOOLS
+from gateway.calls.builtin_tools import GET_SERVER_DETAILS, SEARCH_TOOLS
 from registry.arguments.coercion import normalized_parameter
 from registry.arguments.repair import repair
 from registry.arguments.repair_report import Repair
@@ -22,7 +22,9 @@ _OTHER_NAMES: Final[Mapping[str, str]] = {
     "max": "limit", "maxresults": "limit", "size": "limit", "name": "server", "alias": "server", "servername": "server",
     "serverid": "server", "id": "server",
 }  # fmt: skip
-_SCHEMAS: Final[Mapping[str, dict[str, Any]]] = {tool["name"]: tool["inputSchema"] for tool in SEARCH_TOOLS}
+_SCHEMAS: Final[Mapping[str, dict[str, Any]]] = {
+    tool["name"]: tool["inputSchema"] for tool in (*SEARCH_TOOLS, GET_SERVER_DETAILS)
+}
 # A call that names more than this is none of these tools'.
 _MAX_MEMBERS: Final = 16
 

@@ -64,16 +64,22 @@ LIST_SERVERS: Final[dict[str, Any]] = {
 GET_SERVER_DETAILS: Final[dict[str, Any]] = {
     "name": "get_server_details",
     "title": "Get details of a server",
-    "description": "Tells what a server behind this gateway is for, and names its tools with a line about each.",
+    "description": (
+        "Tells what a server behind this gateway is for, and names its tools with a line about each; with `schemas` "
+        "also how to call each of them."
+    ),
     "inputSchema": {
         "type": "object",
-        "properties": {"server": {"type": "string", "description": "The alias, as list_servers shows it."}},
+        "properties": {
+            "server": {"type": "string", "description": "The alias: the part before `__` in a typed name."},
+            "schemas": {"type": "boolean", "description": "Whether to show full definitions (default false)."},
+        },
         "required": ["server"],
     },
     "annotations": {"readOnlyHint": True, "openWorldHint": False},
 }
 
-BUILTIN_TOOLS: Final = (INVOKE_TOOL,)
+BUILTIN_TOOLS: Final = (INVOKE_TOOL, GET_SERVER_DETAILS)
 # For dialects without objects of arbitrary members.
 _ARGUMENTS_AS_TEXT: Final = {
     "type": "string",
@@ -81,7 +87,7 @@ _ARGUMENTS_AS_TEXT: Final = {
         "All parameters of the tool, by name, as the text of one JSON object. Null only for a tool without parameters."
     ),
 }
-SEARCH_TOOLS: Final = (FIND_TOOLS, LIST_SERVERS, GET_SERVER_DETAILS)
+SEARCH_TOOLS: Final = (FIND_TOOLS, LIST_SERVERS)
 
 GATEWAY_TOOLS: Final[dict[str, Any]] = {
     "name": "gateway_tools",
@@ -105,7 +111,7 @@ def always_listed(dialect: str) -> tuple[dict[str, Any], ...]:
         return BUILTIN_TOOLS
     schema = INVOKE_TOOL["inputSchema"]
     properties = {**schema["properties"], "arguments": _ARGUMENTS_AS_TEXT}
-    return ({**INVOKE_TOOL, "inputSchema": {**schema, "properties": properties}},)
+    return ({**INVOKE_TOOL, "inputSchema": {**schema, "properties": properties}}, GET_SERVER_DETAILS)
 
 
 def parse_text_arguments(sent: object, dialect: str) -> object:

@@ -33,7 +33,8 @@ class Caller:
         on_log: Takes the params of log messages.
         on_pause: Is told when an upstream wants it to come back for the answer; None where it could not.
         ask: Sends it a request of the upstream's; None where it cannot be asked.
-        found: Takes the names of tools that a search found; None where lists must not depend on earlier requests.
+        found: Takes the names of tools that a search found, the most important last; None where lists must not depend
+            on earlier requests.
         trace: Its trace context, as HTTP headers.
         peer: The address of the other end of its connection, with its port.
         client_info: How it introduces itself, in versions without a handshake.

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Final
@@ -190,6 +190,21 @@ def with_hint(
     as_text = lowered is not None and lowered.null_means_omitted
     hint = _hint(complaint, wrapper, arguments, via, as_text=as_text)
     return {**result, "content": [*content, {"type": "text", "text": hint}]}
+
+
+def with_changes_by_hooks(result: dict[str, Any], hooks: Sequence[str]) -> dict[str, Any]:
+    """Return an error result that says who has changed the arguments, so that the caller does not correct its own.
+
+    Args:
+        result: What the caller would get.
+        hooks: The hooks that have changed them.
+    """
+    content = result.get("content")
+    if result.get("isError") is not True or not isinstance(content, list):
+        return result
+    names = ", ".join(dict.fromkeys(hooks))
+    text = f"Added by the gateway: the arguments that were sent are not yours alone; hook '{names}' has changed them."
+    return {**result, "content": [*content, {"type": "text", "text": text}]}
 
 
 def find_complaint(text: str, wrapper: ToolWrapper, arguments: dict[str, Any], *, slips: bool = True) -> Complaint:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from gateway.calls import error_hints
 from gateway.calls.builtin_arguments import repair_builtin
-from gateway.calls.builtin_tools import INVOKE_TOOL, parse_text_arguments
+from gateway.calls.builtin_tools import GET_SERVER_DETAILS, INVOKE_TOOL, parse_text_arguments
 from gateway.calls.call_stats import CallStats, Failure
 from gateway.calls.check_process import CheckJob
 from gateway.calls.context import Caller
@@ -25,16 +25,18 @@ from gateway.calls.unknown_tool import UnknownToolErrors
 from gateway.errors import INVALID_PARAMS, RpcError, UpstreamError, UpstreamUnavailable, error_result, relay
 from gateway.hooks.active import ActiveHooks
 from gateway.hooks.hook import CallRoute
-from gateway.hooks.invocation import HookRefusal, Invocation
+from gateway.hooks.invocation import HookRefusal, Invocation, Rejection
 from gateway.protocol import with_meta
 from gateway.upstream.link import UpstreamLink
 from registry.arguments import problems
 from registry.arguments.diagnosis import ArgumentProblem
+from registry.arguments.former_names import with_current_names
 from registry.arguments.invoke_tool import ResolvedCall, resolve_invoke_tool
 from registry.arguments.prepare import Prepared, prepare, refused
 from registry.arguments.repair_report import Repair, report_repairs
 from registry.catalog.catalog import ToolWrapper
 from registry.catalog.names import ServerName
+from registry.catalog.shape import RepairLevel
 from registry.catalog.store import Registry
 from registry.dialects.client_profiles import DIALECTS
 from registry.dialects.definitions import LoweredDefinition, map_arguments
@@ -91,7 +93,15 @@ class _ToolCall:
         self.prepared = prepare(
             wrapper, arguments, level=level, defaults=shape.defaults, lowered=lowered, validation=shape.validation
         )
+        if self.pipeline.drift.knows_parameters and not self.prepared.problems:
+            self._take_current_names(level, lowered)
         return self.prepared.problems
+
+    def _take_current_names(self, level: RepairLevel, lowered: LoweredDefinition) -> None:
+        changes = self.pipeline.drift.changes(self.wrapper.name)
+        if changes:
+            names = lowered.shown_names
+            self.prepared = with_current_names(self.wrapper, self.prepared, changes, level=level, names=names)
 
     async def prepare_thoroughly(self, wrapper: ToolWrapper, doubt: NotChecked) -> tuple[ArgumentProblem, ...]:
         """Do the same where it may take long, with a deadline."""
@@ -110,12 +120,18 @@ class _ToolCall:
             wrapper, arguments, level=level, defaults=shape.defaults, lowered=lowered, validation=shape.validation
         )
         self.prepared = await self.pipeline.thorough_checks.prepare(job, self.caller.who, doubt)
+        if self.pipeline.drift.knows_parameters and not self.prepared.problems:
+            try:
+                self._take_current_names(level, lowered)
+            except NotChecked as unclear:
+                self.prepared = refused(arguments, unclear)
         return self.prepared.problems
 
-    async def revise(self, arguments: dict[str, Any], changed_by: tuple[str, ...]) -> str | None:
+    async def revise(self, arguments: dict[str, Any], changed_by: tuple[str, ...]) -> Rejection | None:
         """Check again what hooks have rewritten, and whatever waited for them while the tool changed."""
         current = self.pipeline.registry.catalog.get_by_tool(self.wrapper.server, self.wrapper.tool) or self.wrapper
-        if not changed_by and current.digest == self.wrapper.digest:
+        is_same = current.digest == self.wrapper.digest
+        if not changed_by and is_same:
             return None
         self.wrapper, self.prepared = current, replace(self.prepared, arguments=arguments)
         validation = self.pipeline.registry.shape.of(current.server).validation
@@ -127,10 +143,13 @@ class _ToolCall:
         if not checked.problems:
             self.prepared = replace(self.prepared, unchecked=checked.unchecked)
             return None
+        if is_same:
+            return Rejection(text=problems.in_short(checked.problems), by_hooks=True)
         lowered = self.caller.view.lowered(current)
-        return problems.explain(
+        text = problems.explain(
             current, checked.problems, arguments, via=self.via, understood=arguments, lowered=lowered
         )
+        return Rejection(text=text, by_hooks=False)
 
     def send(self) -> Awaitable[Any]:
         """Send the call to its upstream; returns the raw result."""
@@ -157,7 +176,8 @@ class _ToolCall:
         current = self.pipeline.registry.catalog.get_by_tool(server, tool)
         if current is None:
             raise UpstreamUnavailable(server, f"Not called: server '{server}' no longer has the tool '{tool}'.")
-        problem = await self.revise(self.prepared.arguments, ())
+        rejection = await self.revise(self.prepared.arguments, ())
+        problem = rejection.text if rejection is not None else None
         if problem is None and current.headers != before.headers:
             problem = f"Not called: the tool '{tool}' has changed. Nothing was sent; call it again."
         if problem is not None:
@@ -185,6 +205,7 @@ class CallPipeline:
         self.forwarder = forwarder
         self._task_ids = task_ids
         self._unknown_tool = unknown_tool
+        self.drift = unknown_tool.drift
         self._stats = call_stats
         self._search_tools = search_tools
         self._hooks = hooks
@@ -220,14 +241,16 @@ class CallPipeline:
             if not isinstance(target, ResolvedCall):
                 return self._unknown_tool.for_address(view, target, arguments)
             wrapper, arguments, repairs = target.wrapper, target.arguments, target.repairs
-        elif view.defers and name in SEARCH_TOOL_NAMES:
+        elif name in SEARCH_TOOL_NAMES and (view.defers or name == GET_SERVER_DETAILS["name"]):
             if view.profile.repair != "off":
                 arguments, repairs = repair_builtin(name, arguments)
             answer = await self._search_tools.call(name, arguments, caller)
             return with_meta(answer, REPAIRS_KEY, report_repairs(repairs)) if repairs else answer
         else:
-            found = view.catalog.get(name) or await self._unknown_tool.wait_for(view, name)
-            if found is None:
+            found = view.catalog.get(name)
+            if found is None and (found := self._unknown_tool.under_former_name(view, name)) is not None:
+                repairs = (Repair(name="former_name", was=name),)
+            if found is None and (found := await self._unknown_tool.wait_for(view, name)) is None:
                 return self._unknown_tool.for_name(view, name)
             wrapper = found
         call = _ToolCall(
@@ -294,7 +317,7 @@ class CallPipeline:
             if invocation.answer is None:  # a hook's answer says nothing about the upstream
                 self._stats.record_result(call.wrapper, result, call.caller)
         lowered = call.caller.view.lowered(call.wrapper)
-        result = error_hints.with_hint(
+        hinted = error_hints.with_hint(
             result,
             call.wrapper,
             call.prepared.arguments,
@@ -302,7 +325,10 @@ class CallPipeline:
             lowered=lowered,
             on_undeclared=self._list_again,
         )
-        return self._with_repairs(result, call, lowered)
+        if hinted is not result and invocation.changed_by:
+            # What the upstream complains of is not what the caller sent.
+            hinted = error_hints.with_changes_by_hooks(result, invocation.changed_by)
+        return self._with_repairs(hinted, call, lowered)
 
     async def _resolve_again(self, call: _ToolCall, link: UpstreamLink) -> dict[str, Any] | None:
         """Wait for the connection, and resolve the call on it, once; returns a result if it cannot be sent.
@@ -335,7 +361,7 @@ class CallPipeline:
         for problem in prepared.problems:
             self._stats.record_failure(wrapper, Failure.of_problem(problem), call.caller)
         names = {**(entry.lowered.shown_names if entry is not None else {}), **lowered.shown_names}
-        return error_result(text + self._unknown_tool.renamed_parameters(wrapper, prepared.understood, names))
+        return error_result(text + self._unknown_tool.changed_parameters(wrapper, prepared.understood, names))
 
     def _list_again(self, server: str) -> None:
         """Have a server listed again that misses what its listing does not have; not at every such complaint."""

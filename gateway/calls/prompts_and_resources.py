@@ -23,7 +23,7 @@ from gateway.errors import (
     protocol_error,
 )
 from gateway.hooks.active import ActiveHooks
-from gateway.hooks.invocation import PASS_THROUGH, HookRefusal, Invocation
+from gateway.hooks.invocation import PASS_THROUGH, HookRefusal, Invocation, Rejection
 from registry.catalog.catalog import ToolWrapper
 from registry.catalog.names import ServerName
 from registry.catalog.store import Registry
@@ -198,7 +198,7 @@ class _Request:
     caller: Caller
     changed: dict[str, Any] | None = None
 
-    async def revise(self, arguments: dict[str, Any], changed_by: tuple[str, ...]) -> str | None:
+    async def revise(self, arguments: dict[str, Any], changed_by: tuple[str, ...]) -> Rejection | None:
         """Take the arguments of a prompt, the URI of a resource, or what is completed, from the hooks."""
         if not changed_by:
             return None
@@ -208,12 +208,14 @@ class _Request:
             rest = {key: value for key, value in self.params.items() if key not in _COMPLETED}
             self.changed = {**rest, **{key: arguments[key] for key in _COMPLETED if key in arguments}}
             fit = all(isinstance(text, str) for text in texts) and isinstance(arguments.get("context", {}), dict)
-            return None if fit else "`argument` has to have a name and a value, both of them text."
+            if fit:
+                return None
+            return Rejection(text="`argument` has to have a name and a value, both of them text", by_hooks=True)
         is_prompt = self.method == "prompts/get"
         named = arguments if is_prompt else {"uri": arguments.get("uri")}
         self.changed = {**self.params, "arguments": named} if is_prompt else {**self.params, **named}
         fit = all(isinstance(text, str) for text in named.values())
-        return None if fit else "All of them have to be text."
+        return None if fit else Rejection(text="all of them have to be text", by_hooks=True)
 
     def send(self) -> Awaitable[Any]:
         """Send it; returns the raw result."""

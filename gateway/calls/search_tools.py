@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -64,7 +64,7 @@ class SearchTools:
                 {"servers": [self._server_line(server, caller.view) for server in sorted(caller.view.servers)]}
             )
         if name == GET_SERVER_DETAILS["name"]:
-            return self._details(given.get("server"), caller.view)
+            return self._details(given, caller)
         query = given.get("query")
         if not isinstance(query, str) or not query.strip():
             return error_result('Not searched: find_tools needs `query` as text, as in {"query": "send an email"}.')
@@ -72,9 +72,9 @@ class SearchTools:
         limit = DEFAULT_LIMIT if limit is None else limit
         if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= MAX_LIMIT:
             return error_result(f"Not searched: `limit` is a whole number from 1 to {MAX_LIMIT}.")
-        found = _fitting(await self._hits(query, limit, caller.view), caller.view)
-        if caller.found is not None:
-            caller.found([entry.wrapper.name for entry in found])
+        hits = [caller.view.entry(hit.name) for hit in await self._hits(query, limit, caller.view)]
+        found = _fitting([entry for entry in hits if entry is not None])
+        _activate(found, caller)
         return _result({"tools": [_tool(entry) for entry in found]}, nothing="No tool fits; try other words.")
 
     async def _hits(self, query: str, limit: int, view: View) -> list[SearchHit]:
@@ -108,7 +108,8 @@ class SearchTools:
             "reachable": link is not None and link.session is not None,
         }
 
-    def _details(self, server: object, view: View) -> dict[str, Any]:
+    def _details(self, given: Mapping[str, Any], caller: Caller) -> dict[str, Any]:
+        server, view = given.get("server"), caller.view
         if not isinstance(server, str) or server not in view.servers:
             named = (
                 f"there is no server '{server[:MAX_QUOTED_CHARS]}'"
@@ -116,33 +117,46 @@ class SearchTools:
                 else "`server` is missing"
             )
             return error_result(f"Not found: {named}. Servers: {', '.join(sorted(view.servers)) or 'none'}.")
+        with_schemas = given.get("schemas")
+        if with_schemas is not None and not isinstance(with_schemas, bool):
+            return error_result("Not looked up: `schemas` is true or false.")
         shape = self._registry.shape.of(ServerName(server))
         link = self._links.get(server)
+        entries = [entry for entry in view.entries if entry.server == server]
+        defined = _fitting(entries) if with_schemas else []
+        _activate(defined if with_schemas else entries, caller)
         details = {
             **self._server_line(server, view),
             "about": clean(link.session.instructions or "") if link is not None and link.session is not None else None,
             "supplement": shape.supplement,
-            "siblings": [sibling for sibling in shape.siblings if sibling in view.servers],
+            "siblings": list(view.siblings(server)),
             "toolNames": {
-                entry.wrapper.name: excerpt(str(entry.definition.get("description", "")), _MAX_LINE_CHARS)
-                for entry in view.entries
-                if entry.wrapper.server == server
+                entry.name: excerpt(str(entry.definition.get("description", "")), _MAX_LINE_CHARS) for entry in entries
             },
+            "definitions": [_tool(entry) for entry in defined],
+            # More would be cut or refused by hosts; `find_tools` shows any of them.
+            "definitionsLeftOut": [entry.name for entry in entries[len(defined) :]] if with_schemas else [],
         }
         return _result({key: value for key, value in details.items() if value not in (None, [], "")})
 
 
-def _fitting(hits: list[SearchHit], view: View) -> list[ViewEntry]:
+def _fitting(entries: Iterable[ViewEntry]) -> list[ViewEntry]:
+    """The first entries whose definitions fit into one answer."""
     found: list[ViewEntry] = []
     left_bytes = MAX_ANSWER_BYTES
-    for hit in hits:
-        entry = view.entry(hit.name)
-        left_bytes -= len(wire.dumps(_tool(entry))) if entry is not None else 0
+    for entry in entries:
+        left_bytes -= len(wire.dumps(_tool(entry)))
         # The best match is shown whatever its size: an empty answer would say that there is none.
-        if entry is None or (left_bytes < 0 and found):
+        if left_bytes < 0 and found:
             break
         found.append(entry)
     return found
+
+
+def _activate(entries: Sequence[ViewEntry], caller: Caller) -> None:
+    """Add tools to the list of the caller's session; where there is room for some only, for the first ones."""
+    if caller.found is not None:
+        caller.found([entry.name for entry in reversed(entries) if not entry.listed])
 
 
 def _tool(entry: ViewEntry) -> dict[str, Any]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping
+from itertools import islice
 from typing import Any, Final
 
 from gateway.errors import INVALID_PARAMS, MAX_QUOTED_CHARS, RpcError, UpstreamUnavailable, error_result
 from gateway.upstream.link import UpstreamLink
 from registry.arguments import problems
+from registry.arguments.former_names import told_changes
 from registry.arguments.invoke_tool import UnresolvedCall
 from registry.catalog.catalog import ToolWrapper
 from registry.catalog.drift import Drift
@@ -22,6 +24,8 @@ from registry.views.view import View
 _MAX_SUGGESTIONS: Final = 3
 # Tools named for a server that has none of a similar name; beyond that a list request is the better answer.
 _MAX_LISTED: Final = 20
+# Changed parameters that one answer tells of; the schema beside them shows the rest.
+_MAX_CHANGES_TOLD: Final = 10
 # A configuration of more servers is rare, and their aliases are short.
 _MAX_SERVERS: Final = 50
 # Below the 0.6 of difflib: the candidates are the tools of the one server that was named.
@@ -67,12 +71,30 @@ class UnknownToolErrors:
         shape = self._registry.shape.of(ServerName(alias))
         return wrapper if wrapper is not None and view.profile.permits(wrapper, shape) else None
 
+    def under_former_name(self, view: View, name: str) -> ToolWrapper | None:
+        """Return the wrapper of a tool whose own name this is, behind the alias of its server.
+
+        A wrapper gets another name where a sibling has come that looks like it to a host.
+        """
+        alias, found, tool = name.partition(NAME_SEPARATOR)
+        wrapper = view.catalog.get_by_tool(alias, tool) if found else None
+        if wrapper is None:
+            return None
+        shape = self._registry.shape.of(wrapper.server)
+        level = view.profile.repair or shape.repair_level(wrapper.tool)
+        # What configuration has renamed is meant to be called by that name.
+        return wrapper if level != "off" and wrapper.tool not in shape.renames else None
+
     def for_name(self, view: View, name: str) -> dict[str, Any]:
         """Answer a call of a name that no wrapper has.
 
         Raises:
             RpcError: No server of ours has, or had, such a tool.
         """
+        removed = self.drift.removed(name)
+        if removed is not None and removed.wrapper.server in view.servers:
+            # Without a prefix the name does not tell its server.
+            return self._no_such_tool(view, removed.wrapper.server, removed.wrapper.tool)
         alias, found, tool = name.partition(NAME_SEPARATOR)
         if found and alias in view.servers:
             return self._no_such_tool(view, alias, tool)
@@ -106,20 +128,16 @@ class UnknownToolErrors:
             f"Not called: there is no server '{call.server[:MAX_QUOTED_CHARS]}'.{hint} {_servers(view)}"
         )
 
-    def renamed_parameters(self, wrapper: ToolWrapper, arguments: object, names: Mapping[str, str]) -> str:
-        """Return a sentence about sent parameters that were renamed since; empty if there are none.
+    def changed_parameters(self, wrapper: ToolWrapper, arguments: object, names: Mapping[str, str]) -> str:
+        """Return a sentence about sent parameters that have changed since; empty if there are none.
 
         Args:
             wrapper: The tool as it is now.
             arguments: What was sent, in the tool's own names.
             names: Other names for some parameters, as the caller was shown them.
         """
-        sent = arguments if isinstance(arguments, dict) else {}
-        known = self.drift.renamed(wrapper.name)
-        renamed = [
-            f"`{names.get(old, old)}` is now `{names.get(new, new)}`" for old, new in known.items() if old in sent
-        ]
-        return f"\n\nThis tool has changed: {', '.join(renamed)}." if renamed else ""
+        told = list(islice(told_changes(arguments, self.drift.changes(wrapper.name), names), _MAX_CHANGES_TOLD))
+        return f"\n\nThis tool has changed: {', '.join(told)}." if told else ""
 
     def _removed_server(self, view: View, alias: str, tool: str) -> dict[str, Any] | None:
         """Answer for a server that was removed or renamed; None if this profile had none of this alias."""
@@ -139,13 +157,20 @@ class UnknownToolErrors:
         if server not in catalog.servers and link.session is None:
             return error_result(link.not_reachable())
         # Callers may put the wrapper's name where `invoke_tool` wants the tool's.
-        removed = self.drift.removed(tool) or self.drift.removed(f"{server}{NAME_SEPARATOR}{tool}")
+        removed = (
+            self.drift.removed_tool(server, tool)
+            or self.drift.removed(tool)
+            or self.drift.removed(f"{server}{NAME_SEPARATOR}{tool}")
+        )
         shape = self._registry.shape.of(ServerName(server))
         # Neither what is gone nor what replaced it may be another profile's.
         if removed is not None and removed.wrapper.server == server and view.profile.permits(removed.wrapper, shape):
-            known = removed.successor is not None and catalog.get(removed.successor) is not None
-            heir = f" Call {removed.successor} instead." if known else ""
+            successor = self.drift.successor(removed, catalog)
             gone = removed.wrapper.tool[:MAX_QUOTED_CHARS]
+            if successor is not None and successor.tool == removed.wrapper.tool:
+                text = f"Not called: the tool '{gone}' of server '{server}' is called {successor.name} now. Call that."
+                return error_result(text)
+            heir = f" Call {successor.name} instead." if successor is not None else ""
             return error_result(f"Not called: server '{server}' no longer has the tool '{gone}'.{heir}")
         wrappers = catalog.wrappers_of(server)
         names = {normalized_name(wrapper.tool): wrapper.name for wrapper in wrappers}

@@ -65,6 +65,7 @@ class SharedState:
         return {
             "version": self._version,
             "text": self._reloader.text,
+            "stamp": self._reloader.stamp,
             "servers": {
                 alias: one.model_dump(mode="json", by_alias=True, exclude_unset=True)
                 for alias, one in running.items()
@@ -120,7 +121,7 @@ class SharedState:
                 return
             self._version = document["version"]
             text, path = document["text"], self._running.config.path
-            if text != self._reloader.text:
+            if (text, document["stamp"]) != (self._reloader.text, self._reloader.stamp):
                 try:
                     await self._reloader.take(text, path, quiet=True)
                 except ConfigError as error:

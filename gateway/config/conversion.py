@@ -11,7 +11,7 @@ from registry.catalog.filters import NameFilter
 from registry.catalog.names import ToolName
 from registry.catalog.notes import Note
 from registry.catalog.overrides import OverrideRejected, ToolOverride, parse_arguments
-from registry.catalog.shape import ServerShape
+from registry.catalog.shape import ServerShape, ToolHints
 from registry.views.profile import Profile, Selection
 
 
@@ -41,9 +41,8 @@ def shape_of(config: ServerConfig, prefix: Prefix, notes: Mapping[str, tuple[Not
         supplement=config.supplement,
         supplements={tool: entry.supplement for tool, entry in tools.items() if entry.supplement},
         examples={tool: tuple(entry.examples) for tool, entry in tools.items() if entry.examples},
-        annotations={tool: entry.annotations for tool, entry in tools.items() if entry.annotations},
-        search_hints={tool: entry.search_hint for tool, entry in tools.items() if entry.search_hint},
-        always_load=frozenset(tool for tool, entry in tools.items() if entry.always_load),
+        hints=_hints(config),
+        tool_hints={tool: hints for tool, entry in tools.items() if (hints := _hints(entry)) != ToolHints()},
         pinned=frozenset(tool for tool, entry in tools.items() if entry.pinned),
         priority=config.priority,
         priorities={tool: entry.priority for tool, entry in tools.items() if entry.priority is not None},
@@ -78,6 +77,12 @@ def profile_of(name: str, config: ProfileConfig, whole: Config) -> Profile:
         guidance=config.guidance,
         instructions=config.instructions,
         repair=config.repair,
+    )
+
+
+def _hints(config: ServerConfig | ToolConfig) -> ToolHints:
+    return ToolHints(
+        annotations=config.annotations.given, search_hint=config.search_hint, always_load=config.always_load
     )
 
 

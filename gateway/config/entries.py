@@ -23,6 +23,8 @@ from registry.catalog.names import check_aliases
 from registry.errors import AliasError
 from registry.schema.display_text import strip_accents
 
+LEFT_OUT: Final = "left out: "
+"""What the reason of a faulty entry begins with."""
 Expand = Callable[[dict[str, Any]], dict[str, Any]]
 _ALIAS_FORM: Final = "letters and digits joined by single - or _, unlike every other alias"
 # Keys that narrow what a server shows: whoever misspells one believes that something is hidden.
@@ -80,7 +82,7 @@ def _leave_out(found: Entries, alias: str, error: ConfigError) -> None:
     found.problems.append(error)
     lines = str(error).splitlines()
     reason = "; ".join(line.removeprefix(f"{error.file}: ") for line in lines)
-    found.left_out[alias] = LeftOut(reason=f"left out: {reason}", faulty=True)
+    found.left_out[alias] = LeftOut(reason=f"{LEFT_OUT}{reason}", faulty=True)
 
 
 def _aliases(block: str, entries: Mapping[str, Any], found: Entries, file: str) -> dict[str, str]:

@@ -64,7 +64,9 @@ class HookConfig(Section):
     block_as: Literal["result", "error"] = "result"
     """How a blocked tool call is answered: as a result with isError, or as a JSON-RPC error."""
     payload_format: Literal["native", "nested", "metadata", "flatMetadata"] = "native"
-    """Shape of the arguments that the hook expects; see the manual of hooks."""
+    """Shape in which the hook expects the arguments of a tool: native, as they are; nested, as `tool_args` beside
+    `tool_name` and `client_session_id`; metadata, as `arguments` beside `metadata` with those two and more;
+    flatMetadata, as they are, with `metadata` among them."""
     config: dict[str, Any] = Field(default_factory=dict, repr=False)
     """The hook's own settings."""
 

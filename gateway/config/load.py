@@ -10,7 +10,9 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from gateway.config.entries import read_entries
+from gateway.config.entries import LEFT_OUT, Entries, read_entries
+from gateway.config.include import KEY as INCLUDE
+from gateway.config.include import Included, join_included
 from gateway.config.model import Config, ConfigFile, LeftOut
 from gateway.config.section import suggestion
 from gateway.config.source import join, kind, read, values
@@ -73,8 +75,9 @@ def parse(
     file = str(path) if path is not None else "configuration"
     folder = path.parent if path is not None else Path()
     raw = values(text, file=file)
+    included = join_included(raw, path=path, file=file)
     block = _block(raw, file)
-    warnings = [f"{file}: {text}" for text in _unknown_root_keys(raw, file)]
+    warnings = [f"{file}: {text}" for text in (*included.warnings, *_unknown_root_keys(raw, file))]
     secrets: set[str] = set()
     # Only in our blocks: keys of other programs may hold `${…}` with another meaning.
     put_in = partial(
@@ -97,7 +100,8 @@ def parse(
     # What is said of the gateway decides who may call what: without it nothing is served. And where no entry is sound,
     # there is nothing to go on with.
     if problems or (found.problems and (strict or not found.servers)):
-        raise together([*problems, *found.problems])
+        raise together([included.located(problem, file) for problem in (*problems, *found.problems)])
+    _name_files(found, included, file)
     # The working directory of a server is not that of whoever wrote the file.
     servers = {alias: server.with_absolute_paths(folder) for alias, server in found.servers.items()}
     unmatched = unmatched_names(servers, found.left_out, checked.gateway, str(block))
@@ -110,6 +114,16 @@ def parse(
         path=path,
         secrets=frozenset(secrets),
     )
+
+
+def _name_files(found: Entries, included: Included, file: str) -> None:
+    """Put the included file before the reason why an entry is left out, where it stands there."""
+    for alias, one in found.left_out.items():
+        key = one.reason.removeprefix(LEFT_OUT).partition(": ")[0]
+        origin = included.file_of(key, file)
+        if one.faulty and origin != file:
+            reason = one.reason.removeprefix(LEFT_OUT)
+            found.left_out[alias] = LeftOut(reason=f"{LEFT_OUT}{origin}: {reason}", faulty=True)
 
 
 def _block(raw: dict[str, Any], file: str) -> str | None:
@@ -135,7 +149,7 @@ def _unknown_root_keys(raw: dict[str, Any], file: str) -> Iterator[str]:
     """
     for key, value in raw.items():
         # `inputs` is what VS Code asks its user for; `$schema` is for editors.
-        if key not in {"mcpServers", "servers", "gateway", "$schema", "inputs"}:
+        if key not in {"mcpServers", "servers", "gateway", INCLUDE, "$schema", "inputs"}:
             guess = suggestion(key, ["gateway", "mcpServers"]).split(", or")[0]
             if guess.startswith("gateway ") and isinstance(value, dict) and "gateway" not in raw:
                 raise ConfigError(f"unknown key; expected {guess}", file=file, key=join("", key))

@@ -133,12 +133,12 @@ class ProfileConfig(GroupConfig):
     groups: list[str] | None = None
     """Names of groups; a tool has to be selected by at least one of them."""
     disclosure: Literal["auto", "eager", "lazy"] = "auto"
-    """Which tools are listed: eager, all; auto, all within the budget; lazy, pinned ones only. The rest is found by
-    find_tools."""
+    """Which tools are listed: eager, all; auto, all within the budget, which all servers share; lazy, pinned ones only.
+    The rest is found by find_tools."""
     # Hosts that limit a list take about 128 tools of all servers together, and models choose worse beyond a hundred.
     # At least 5: our own tools are always among them.
     max_tools: Count = Field(default=100, ge=5)
-    """With auto: most tools in the list, those of the gateway included."""
+    """With auto and lazy: most tools in the list, those of the gateway and those that a session has found included."""
     # A tenth of a context of 200,000 tokens, before the first message.
     max_tokens: Count = Field(default=20_000, ge=1)
     """With auto: most tokens of the list."""
@@ -245,6 +245,9 @@ class ConfigFile(Section):
     """The same block under the name that VS Code uses; only one of the two may be given."""
     gateway: GatewayConfig = GatewayConfig()
     """What is about the gateway and not about one server."""
+    include: list[str] = Field(default_factory=list)
+    """Files of the same form that are joined with this one, relative to it, as supplements/*.yaml; a key that is no
+    object stands in one of them only."""
 
 
 class LeftOut(BaseModel):

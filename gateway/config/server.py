@@ -36,6 +36,27 @@ class HostKeys(BaseModel):
     headers: dict[str, str] | None = None
 
 
+class AnnotationsConfig(Section):
+    """Annotations of tools; hosts decide by them whether a call needs the user's consent."""
+
+    # One value of a wrong type makes SDK clients refuse the lists of all servers.
+    title: str | None = None
+    """Name of the tool for people."""
+    read_only_hint: bool | None = None
+    """Whether the tool changes nothing."""
+    destructive_hint: bool | None = None
+    """Whether the tool may delete or overwrite."""
+    idempotent_hint: bool | None = None
+    """Whether a repeated call with the same arguments changes nothing more."""
+    open_world_hint: bool | None = None
+    """Whether the tool reaches beyond a closed system, as a web search does."""
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """What is set, as MCP writes it."""
+        return self.model_dump(by_alias=True, exclude_none=True)
+
+
 class ToolConfig(Section):
     """Overrides and documentation of one tool, by the name that its upstream gives it."""
 
@@ -57,10 +78,11 @@ class ToolConfig(Section):
     """Tools with a higher priority are listed first where a budget is short."""
     search_hint: str | None = None
     """Words by which hosts find the tool (anthropic/searchHint)."""
-    always_load: bool = False
-    """Whether hosts that load tools on demand load this one at once (anthropic/alwaysLoad)."""
-    annotations: dict[str, Any] = Field(default_factory=dict)
-    """Annotations to add where the upstream gives none."""
+    always_load: bool | None = None
+    """Whether hosts that load tools on demand load this one at once (anthropic/alwaysLoad); by default as for its
+    server."""
+    annotations: AnnotationsConfig = AnnotationsConfig()
+    """Annotations to add where the upstream gives none; they have precedence over those of the server."""
     repair: Repair | None = None
     """How far wrong arguments of this tool are repaired; by default as for its server."""
     documentation: Documentation | None = None
@@ -129,6 +151,7 @@ class ServerConfig(Section):
     in_place: ClassVar[tuple[str, ...]] = (
         *("call_timeout", "max_concurrency", "tags", "prefix", "allow", "deny", "defaults", "supplement", "siblings"),
         *("display_name", "priority", "copies", "repair", "validation", "documentation", "tools", "disabled"),
+        *("annotations", "search_hint", "always_load"),
     )
 
     # Values that may hold credentials are kept out of every repr, here and in each type.
@@ -163,6 +186,12 @@ class ServerConfig(Section):
     """Aliases of related servers; while both are served, the descriptions of each name the other."""
     display_name: str | None = None
     """Name of the server in texts for models and people."""
+    annotations: AnnotationsConfig = AnnotationsConfig()
+    """Annotations to add to every tool where the upstream gives none."""
+    search_hint: str | None = None
+    """Words by which hosts find every tool of the server (anthropic/searchHint)."""
+    always_load: bool = False
+    """Whether hosts that load tools on demand load those of the server at once (anthropic/alwaysLoad)."""
     priority: int = 0
     """Tools of servers with a higher priority are listed first where a budget is short."""
     # Off: a server that may ask needs a connection of its own for each session.

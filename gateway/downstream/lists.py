@@ -33,9 +33,7 @@ class ListResults:
         # Each item of the last list by the id of its definition: after a change only changed items are serialised.
         self._items: dict[tuple[str, ListedKind, bool], dict[int, tuple[object, bytes]]] = {}
 
-    def result(
-        self, view: View, kind: ListedKind, *, modern: bool, shared: bool, found: frozenset[str] = frozenset()
-    ) -> bytes:
+    def result(self, view: View, kind: ListedKind, *, modern: bool, shared: bool, found: tuple[str, ...] = ()) -> bytes:
         """The whole result object, in one page.
 
         Args:
@@ -43,7 +41,7 @@ class ListResults:
             kind: Which list.
             modern: For 2026-07-28; otherwise for the handshake era.
             shared: No key is asked for, so that caches may share the list between callers.
-            found: Tools that a search of this session has found; they are listed too.
+            found: Tools that a search of this session has found; they are listed after the others.
         """
         catalog = view.catalog
         listings = catalog.servers.values()
@@ -70,7 +68,7 @@ class ListResults:
             self._results[view.profile.name, kind, modern] = (key, result)
         return result
 
-    def _serialised_items(self, view: View, kind: ListedKind, modern: bool, found: frozenset[str]) -> Iterable[bytes]:
+    def _serialised_items(self, view: View, kind: ListedKind, modern: bool, found: tuple[str, ...]) -> Iterable[bytes]:
         name = (view.profile.name, kind, modern)
         before, now = self._items.get(name, {}), dict[int, tuple[object, bytes]]()
         for item in _items(view, kind, found):
@@ -84,7 +82,7 @@ class ListResults:
             self._items[name] = now
 
 
-def _items(view: View, kind: ListedKind, found: frozenset[str]) -> Iterable[dict[str, Any]]:
+def _items(view: View, kind: ListedKind, found: tuple[str, ...]) -> Iterable[dict[str, Any]]:
     if kind != "tools":
         if kind == "prompts":
             yield from BUILTIN_PROMPTS
@@ -94,5 +92,9 @@ def _items(view: View, kind: ListedKind, found: frozenset[str]) -> Iterable[dict
         return
     yield from view.builtin_tools
     for entry in view.entries:
-        if entry.listed or entry.wrapper.name in found:
+        if entry.listed:
             yield entry.definition
+    # At the end: what was listed before stays where it was, so that a host's cache of it holds.
+    for name in found:
+        if (found_entry := view.entry(name)) is not None:
+            yield found_entry.definition

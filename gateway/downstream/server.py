@@ -242,13 +242,13 @@ class McpServer:
         if request.params.get("cursor") is not None:
             raise RpcError(INVALID_PARAMS, "Invalid cursor: the list has one page")
         await self._first_listings()
-        found = request.session.found if request.session is not None else frozenset()
+        view = self._view(request)
         return self._lists.result(
-            self._view(request),
+            view,
             LIST_METHODS[request.method],
             modern=request.modern,
             shared=self.shared,
-            found=found,
+            found=request.session.found.listed(view) if request.session is not None else (),
         )
 
     def _read(self, result: dict[str, Any], request: McpRequest) -> wire.Pieces:
@@ -335,7 +335,7 @@ class McpServer:
                 on_log=on_log,
                 on_pause=request.pause,
                 ask=partial(session.ask, request.emit),
-                found=partial(_extend_list, session, request.emit),
+                found=partial(_extend_list, session, request.emit, view),
                 trace=request.trace,
                 peer=request.peer,
             )
@@ -364,10 +364,9 @@ class McpServer:
         return b"{}"
 
 
-def _extend_list(session: Session, emit: Emit, names: list[str]) -> None:
+def _extend_list(session: Session, emit: Emit, view: View, names: list[str]) -> None:
     """Add to the list of a session what it searched for; it is notified before the result."""
-    if not session.found.issuperset(names):
-        session.found = session.found.union(names)
+    if session.found.add(names, view):
         emit({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"})
 
 

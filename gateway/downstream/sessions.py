@@ -19,6 +19,7 @@ from gateway import wire
 from gateway.access.principal import Principal
 from gateway.access.quotas import Account
 from gateway.downstream.changes import ChangeAnnouncer
+from gateway.downstream.found_tools import FoundTools
 from gateway.downstream.http.resumption import RESUMABLE_SINCE, ResumableAnswers
 from gateway.errors import INTERNAL_ERROR, INVALID_PARAMS, QuotaExceeded, RpcError
 from gateway.upstream.request_callbacks import HostSession
@@ -58,7 +59,8 @@ class Session:
         profile: The profile that it addresses.
         account: What its caller uses at present.
         used_s: When its caller last used it, by the clock of the table.
-        found: Tools that its own searches have found, which its list has in addition.
+        found: Tools that its own searches have found, and by which search last. Its list has them in addition, in this
+            order, as far as there is room.
         log_level: The last `logging/setLevel`; before the first one everything is sent.
         running: The requests in flight, by id.
         subscribed: By URI, what ends the subscription to each resource.
@@ -103,7 +105,7 @@ class Session:
         self.profile = profile
         self.account = account
         self.used_s = 0.0
-        self.found: frozenset[str] = frozenset()
+        self.found = FoundTools()
         self.capabilities: dict[str, Any] = capabilities if isinstance(capabilities, dict) else {}
         self.host = HostSession(
             version=version,

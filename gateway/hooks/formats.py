@@ -1,7 +1,13 @@
-"""Argument formats that hooks of other gateways expect: conversion to them, and back. Pure functions.
+"""Argument formats that hooks of other gateways expect of tool calls: conversion to them, and back. Pure functions.
 
-`native`, `nested` and `metadata` return every argument object as it was. `flatMetadata` puts the metadata among the
-arguments under the key `metadata`, so it refuses arguments with such a key.
+    native          {…arguments}
+    nested          {tool_name, tool_args: {…arguments}, client_session_id}
+    metadata        {arguments: {…arguments}, metadata: {tool_name, client_session_id, …}}
+    flatMetadata    {…arguments, metadata: {tool_name, client_session_id, …}}
+
+The first three return every argument object as it was. `flatMetadata` refuses arguments with a key `metadata`. Where a
+protocol version has no sessions, `client_session_id` is the name of the caller, so that hooks which keep something for
+each session tell callers apart.
 """
 
 from __future__ import annotations
@@ -13,7 +19,7 @@ from gateway.hooks.payloads import BadPayload
 
 Format = Literal["native", "nested", "metadata", "flatMetadata"]
 METADATA: Final = "metadata"
-ARGUMENTS: Final = "arguments"
+_ARGUMENTS: Final = {"nested": "tool_args", "metadata": "arguments"}
 
 
 def described(metadata: Metadata) -> dict[str, Any]:
@@ -42,16 +48,17 @@ def encode(shape: Format, args: dict[str, Any], metadata: Metadata) -> dict[str,
     Raises:
         BadPayload: The format cannot express one of them.
     """
+    if shape == "native":
+        return args
+    told = {"tool_name": metadata.tool, "client_session_id": metadata.session or metadata.principal}
     if shape == "nested":
-        return {"server": metadata.server, "tool_name": metadata.tool, ARGUMENTS: args}
+        return {**told, _ARGUMENTS[shape]: args}
     if shape == "metadata":
-        return {ARGUMENTS: args, METADATA: described(metadata)}
-    if shape == "flatMetadata":
-        # On the way back it could not be told from ours.
-        if METADATA in args:
-            raise BadPayload("cannot be given an argument named `metadata` (payloadFormat: flatMetadata)")
-        return {**args, METADATA: described(metadata)}
-    return args
+        return {_ARGUMENTS[shape]: args, METADATA: {**told, **described(metadata)}}
+    # On the way back it could not be told from ours.
+    if METADATA in args:
+        raise BadPayload("cannot be given an argument named `metadata` (payloadFormat: flatMetadata)")
+    return {**args, METADATA: {**told, **described(metadata)}}
 
 
 def decode(shape: Format, shaped: Any) -> dict[str, Any]:
@@ -62,7 +69,7 @@ def decode(shape: Format, shaped: Any) -> dict[str, Any]:
     """
     found = shaped
     if shape in ("nested", "metadata"):
-        found = shaped.get(ARGUMENTS) if isinstance(shaped, dict) else None
+        found = shaped.get(_ARGUMENTS[shape]) if isinstance(shaped, dict) else None
     elif shape == "flatMetadata" and isinstance(shaped, dict):
         found = {key: value for key, value in shaped.items() if key != METADATA}
     if not isinstance(found, dict):

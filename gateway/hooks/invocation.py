@@ -6,7 +6,7 @@ import itertools
 import secrets
 import time
 from collections.abc import Awaitable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol, Self
 
 import anyio
@@ -58,10 +58,23 @@ class HookCaller(Protocol):
     def answers(self) -> bool: ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rejection:
+    """Why a request cannot be sent as hooks have left it.
+
+    Attributes:
+        text: What is wrong; a phrase where hooks are to blame, an answer for the caller otherwise.
+        by_hooks: Whether it is what hooks have changed.
+    """
+
+    text: str
+    by_hooks: bool
+
+
 class HookedRequest(Protocol):
     """A request that is ready to be sent, as an invocation sees it."""
 
-    async def revise(self, arguments: dict[str, Any], changed_by: tuple[str, ...]) -> str | None:
+    async def revise(self, arguments: dict[str, Any], changed_by: tuple[str, ...]) -> Rejection | None:
         """Take the arguments as the hooks left them; return what is wrong with them now, or None."""
 
     def send(self) -> Awaitable[Any]:
@@ -75,11 +88,13 @@ class Invocation:
 
     Attributes:
         answer: What the caller gets in place of the upstream's answer: a block, or a hook's own answer.
+        changed_by: The hooks that have changed the arguments.
     """
 
     __slots__ = ()
 
     answer: dict[str, Any] | None = None
+    changed_by: tuple[str, ...] = ()
 
     def __enter__(self) -> Self:
         return self
@@ -124,8 +139,8 @@ class HookInvocation(Invocation):
     """One call of a target that has hooks. Enter it, then use `send`; no hook runs twice for one phase."""
 
     __slots__ = ("_after_phase", "_args", "_before_phase", "_before_ran", "_blocked_by", "_caller", "_calls", "_chain",
-                 "_chains", "_changed_by", "_finished", "_metadata", "_reached", "_started_s", "_target", "_via",
-                 "answer")  # fmt: skip
+                 "_chains", "_finished", "_metadata", "_reached", "_started_s", "_target", "_via", "answer",
+                 "changed_by")  # fmt: skip
 
     def __init__(self, chain: HookChain, caller: HookCaller, via: CallRoute, chains: HookChains) -> None:
         self._chain = chain
@@ -142,7 +157,7 @@ class HookInvocation(Invocation):
         self._args: dict[str, Any] = {}
         self._calls: dict[HookRunner, Call] = {}
         self._blocked_by: str | None = None
-        self._changed_by: tuple[str, ...] = ()
+        self.changed_by: tuple[str, ...] = ()
         self.answer: dict[str, Any] | None = None
 
     def __enter__(self) -> Self:
@@ -158,8 +173,8 @@ class HookInvocation(Invocation):
     async def send(self, arguments: Any, request: HookedRequest) -> Any:
         """Run the hooks before, send the request, run the hooks after; see `Invocation.send`."""
         await self._before(arguments)
-        if self.answer is None and (problem := await request.revise(self._args, self._changed_by)) is not None:
-            self._reject(problem)
+        if self.answer is None and (rejection := await request.revise(self._args, self.changed_by)) is not None:
+            self._reject(rejection)
         result = self.answer
         if result is None:
             result = await request.send()
@@ -241,7 +256,7 @@ class HookInvocation(Invocation):
             returned = await self._run(runner, phase, result)
             if isinstance(returned, Call):
                 self._args = returned.handed_back()  # the runner's own copy, which no hook holds
-                self._changed_by = (*self._changed_by, runner.name)
+                self.changed_by = (*self.changed_by, runner.name)
             elif isinstance(returned, Result):
                 result = returned.handed_back()
             elif isinstance(returned, Answer):
@@ -334,12 +349,22 @@ class HookInvocation(Invocation):
             self._audit(self.answer)
             raise HookRefusal(details["code"], text, details)
 
-    def _reject(self, problem: str) -> None:
+    def _reject(self, rejection: Rejection) -> None:
         """Answer a call whose arguments no longer fit; it is not sent."""
-        names = ", ".join(self._changed_by)
-        why = f"the arguments were changed by hook {names}, and do not fit any more"
-        self._blocked_by = names or "gateway"
-        self.answer = error_result(f"Not called: {why if names else 'the tool has changed'}.\n\n{problem}")
+        if not rejection.by_hooks:
+            self._blocked_by = "gateway"
+            self.answer = error_result(f"Not called: the tool has changed.\n\n{rejection.text}")
+            return
+        names = ", ".join(dict.fromkeys(self.changed_by))
+        for runner in self._chain.sequential:
+            if runner.name in self.changed_by:
+                runner.blame(f"changed arguments so that they do not fit any more: {rejection.text}")
+        self._blocked_by = names
+        self.answer = error_result(
+            f"Not called: hook '{names}' changed the arguments so that they do not fit any more: {rejection.text}. "
+            "What you sent was right; calling again does not help. Whoever runs this gateway has to mend the hook.",
+            meta={BLOCKED_KEY: {"hook": names, "code": INTERNAL_ERROR}},
+        )
 
     def _audit(self, result: dict[str, Any]) -> None:
         if not self._chain.audits:

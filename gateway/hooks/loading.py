@@ -6,8 +6,9 @@ import importlib
 import importlib.util
 import sys
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
@@ -16,7 +17,7 @@ from gateway.config.hooks import HookConfig
 from gateway.config.model import Config
 from gateway.errors import ConfigError
 from gateway.hooks.hook import PHASES, Hook
-from gateway.hooks.runner import HookRunner, where_raised
+from gateway.hooks.runner import HookRunner, where_raised, words_of
 from gateway.hooks.threads import DaemonThreads
 from gateway.hooks.timeout import TimedOut, TimedRun
 
@@ -47,11 +48,11 @@ class HookSource:
 
     Attributes:
         config: Its entry in the configuration.
-        modified: The files that it reads, each with the time of its last change.
+        modified: The files that it reads, each with the time of its last change and its size.
     """
 
     config: HookConfig
-    modified: tuple[tuple[str, float], ...]
+    modified: tuple[tuple[str, int, int], ...]
 
 
 async def load_hooks(config: Config, running: Iterable[HookRunner] = ()) -> tuple[HookRunner, ...]:
@@ -86,10 +87,23 @@ async def load_hooks(config: Config, running: Iterable[HookRunner] = ()) -> tupl
             elif isinstance(error, ValueError):
                 why = f"did not start: {error}"
             else:
-                why = f"did not start: {type(error).__name__}{where_raised(error)}"
+                why = f"did not start: {type(error).__name__}{where_raised(error)}{words_of(error)}"
             raise _config_error(config, index, why, "a hook that starts") from None
         started.append(runner)
     return runners
+
+
+def hook_files(config: Config) -> tuple[Path, ...]:
+    """The files that the hooks of a configuration are made from."""
+    folder = config.path.parent if config.path is not None else Path()
+    return tuple(file for entry in config.gateway.hooks for file in _files_of(entry, folder))
+
+
+def _files_of(entry: HookConfig, folder: Path) -> list[Path]:
+    files = [folder / entry.cpex] if entry.cpex is not None else []
+    if entry.path is not None and _names_file(entry.path):
+        files.append(folder / entry.path.rpartition(":")[0])
+    return files
 
 
 def _build(config: Config, known: tuple[HookRunner, ...]) -> tuple[HookRunner, ...]:
@@ -102,10 +116,8 @@ def _runner(
 ) -> HookRunner:  # fmt: skip
     entry = config.gateway.hooks[index]
     folder = config.path.parent if config.path is not None else Path()
-    files = [folder / entry.cpex] if entry.cpex is not None else []
-    if entry.path is not None and _names_file(entry.path):
-        files.append(folder / entry.path.rpartition(":")[0])
-    source = HookSource(config=entry, modified=tuple((str(file), _modified_s(file)) for file in files))
+    files = _files_of(entry, folder)
+    source = HookSource(config=entry, modified=tuple((str(file), *_state_of(file)) for file in files))
     for runner in known:
         if runner.source == source:
             return runner
@@ -124,7 +136,7 @@ def _runner(
     except ImportError as error:
         raise _config_error(config, index, str(error), "") from None
     except BaseException as error:  # noqa: BLE001 - boundary: a hook may raise what it likes
-        why = f"cannot be made: {type(error).__name__}{where_raised(error)}"
+        why = f"cannot be made: {type(error).__name__}{where_raised(error)}{words_of(error)}"
         raise _config_error(config, index, why, "") from None
     runner = HookRunner(hook, entry)
     runner.source = source
@@ -161,11 +173,21 @@ def _hook_class(config: Config, index: int, folder: Path, modules: dict[Path, Mo
     except ImportError as error:
         raise _config_error(config, index, f"cannot be imported ({error})", "package.module:Class", key=key) from None
     except BaseException as error:  # noqa: BLE001 - boundary: a module may do anything when it is imported
-        why = f"cannot be imported: {type(error).__name__}{where_raised(error)}"
+        why = f"cannot be imported: {type(error).__name__}{where_raised(error)}{words_of(error)}"
         raise _config_error(config, index, why, "a module that can be imported", key=key) from None
     if not (isinstance(found, type) and issubclass(found, Hook)):
         raise _config_error(config, index, "is no hook", "a class that derives from gateway.hooks.Hook", key=key)
     return found
+
+
+class _FreshLoader(SourceFileLoader):
+    """Compiles a file anew each time.
+
+    The interpreter's cache takes an edit for none that leaves the size and the second of the file's time as they were.
+    """
+
+    def path_stats(self, path: str) -> Mapping[str, Any]:
+        raise OSError(f"the cache is not used for {path}")
 
 
 def _import_file(path: Path, modules: dict[Path, ModuleType]) -> ModuleType:
@@ -177,7 +199,7 @@ def _import_file(path: Path, modules: dict[Path, ModuleType]) -> ModuleType:
         raise FileNotFoundError(path)
     # The checksum tells apart files of one name in different folders.
     name = f"typegate_hooks_{path.stem}_{zlib.crc32(str(path).encode()):08x}"
-    spec = importlib.util.spec_from_file_location(name, path)
+    spec = importlib.util.spec_from_file_location(name, path, loader=_FreshLoader(name, str(path)))
     if spec is None or spec.loader is None:
         raise ImportError("it is no Python file")
     module = importlib.util.module_from_spec(spec)
@@ -198,11 +220,12 @@ def _names_file(reference: str) -> bool:
     return where.endswith(".py") or "/" in where
 
 
-def _modified_s(file: Path) -> float:
+def _state_of(file: Path) -> tuple[int, int]:
     try:
-        return file.stat().st_mtime
+        found = file.stat()
     except OSError:
-        return 0.0
+        return 0, 0
+    return found.st_mtime_ns, found.st_size
 
 
 def _config_error(config: Config, index: int, what: str, expected: str, *, key: str = "") -> ConfigError:

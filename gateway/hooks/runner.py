@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import inspect
 import logging
+import re
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from random import random
 from typing import Any, Final
 
@@ -14,7 +15,7 @@ from cachetools import LRUCache
 
 from gateway.config.hooks import HookConfig
 from gateway.hooks.audit_queue import AuditQueue
-from gateway.hooks.formats import decode, encode
+from gateway.hooks.formats import Format, decode, encode
 from gateway.hooks.hook import (
     BLOCK_CODE,
     PHASES,
@@ -31,6 +32,7 @@ from gateway.hooks.hook import (
 from gateway.hooks.payloads import BadPayload, plain
 from gateway.hooks.threads import DaemonThreads, ThreadsBusy
 from gateway.hooks.timeout import BaseExceptionRaised, TimedOut, TimedRun
+from gateway.secrets import SECRETS
 from gateway.upstream.breaker import Breaker
 
 log = logging.getLogger(__name__)
@@ -45,6 +47,14 @@ COUNTED: Final = (
     "runs", "changed", "answered", "blocked", "failed", "late", "ignored", "skipped", "dropped",
 )  # fmt: skip
 """The counters that every hook has."""
+MAX_ERROR_CHARS: Final = 500
+"""Of an exception's own text: a sentence or two, where some libraries put a whole document."""
+# A call of which more is compared with an exception's text would hold up others.
+_MAX_VALUES_CHARS: Final = 100_000
+# Shorter values are in every text by chance, and tell nothing.
+_MIN_TELLING_CHARS: Final = 3
+_WORD: Final = re.compile(r"[\w.@+-]{3,}")
+PHASES_OF_TOOLS: Final = frozenset({"before_call", "after_call"})
 _LIST_MEMBER: Final = {"tool": "content", "prompt": "messages", "resource": "contents"}
 
 
@@ -121,20 +131,26 @@ class HookRunner:
                 raise HookFailed("is passed over for now, because it has failed again and again")
             # This call probes; until its outcome is known all others are skipped.
             self._breakers[phase, call.metadata.principal] = breaker.probing(now_s)
-        payload_format, timeout_s = self.entry.payload_format, self.entry.timeout
+        timeout_s = self.entry.timeout
         self.counts["runs"] += 1
         try:
             shown = call
-            if payload_format != "native":
+            if (payload_format := self._format(phase)) != "native":
                 shown = call.with_args(encode(payload_format, call.args, call.metadata))
             method, is_coroutine = self._methods[phase]
             given = (shown,) if result is None else (shown, result)
             coroutine = method(*given) if is_coroutine else self._run_in_thread(method, *given)
             returned = await TimedRun(coroutine, timeout_s)
-            checked = None if returned is None else self._checked(returned, call, result)
+            took_s = self._clock() - now_s
+            checked = None if returned is None else self._checked(returned, call, result, phase)
+            # No timer fires while a hook keeps the event loop to itself.
+            if took_s > timeout_s:
+                detail = f", it blocked the event loop, for up to {took_s:.1f} s"
+                raise self._late(phase, call, timeout_s, detail)
         except TimedOut:
-            self.counts["late"] += 1
-            raise self._failure(phase, call, f"did not answer within {timeout_s:g} s") from None
+            raise self._late(phase, call, timeout_s) from None
+        except HookFailed:
+            raise
         except BaseExceptionRaised as error:
             raise self._failure(phase, call, f"raised {error}") from None
         except ThreadsBusy:
@@ -142,7 +158,8 @@ class HookRunner:
         except BadPayload as error:
             raise self._failure(phase, call, str(error)) from None
         except Exception as error:  # noqa: BLE001 - boundary: a hook may raise what it likes
-            raise self._failure(phase, call, f"raised {type(error).__name__}{where_raised(error)}") from None
+            text = f"raised {type(error).__name__}{where_raised(error)}"
+            raise self._failure(phase, call, text, words_of(error, call, result)) from None
         finally:
             self.seconds += self._clock() - now_s
         if breaker is not None:
@@ -163,7 +180,21 @@ class HookRunner:
             raise BadPayload("handed back something to await; expected `async def`")
         return returned
 
-    def _checked(self, returned: Any, call: Call, result: Result | None) -> HookReturn:
+    def blame(self, text: str) -> None:
+        """Count and log what turned out to be the hook's fault after it had run."""
+        self.counts["failed"] += 1
+        self.last_error = text
+        log.warning("hook %s %s", self.name, text)
+
+    def _format(self, phase: str) -> Format:
+        # Other gateways have these shapes for tools only: prompts have their arguments as they are, resources a URI.
+        return self.entry.payload_format if phase in PHASES_OF_TOOLS else "native"
+
+    def _late(self, phase: str, call: Call, timeout_s: float, detail: str = "") -> HookFailed:
+        self.counts["late"] += 1
+        return self._failure(phase, call, f"did not answer within {timeout_s:g} s", detail)
+
+    def _checked(self, returned: Any, call: Call, result: Result | None, phase: str) -> HookReturn:
         if isinstance(returned, Block):
             self.counts["blocked"] += 1
             return _checked_block(returned)
@@ -171,7 +202,7 @@ class HookRunner:
         if self.mode != "transform":
             raise BadPayload(f"handed back a {kind}, which its mode {self.mode} does not allow")
         if isinstance(returned, Call) and result is None:
-            args = decode(self.entry.payload_format, plain(returned.handed_back())[0])
+            args = decode(self._format(phase), plain(returned.handed_back())[0])
             self.counts["changed"] += 1
             return call.with_args(args)
         if isinstance(returned, Result) and result is not None:
@@ -184,15 +215,16 @@ class HookRunner:
             return Answer(value=value)
         raise BadPayload(f"handed back a {kind}, which is none of what it may")
 
-    def _failure(self, phase: str, call: Call, text: str) -> HookFailed:
+    def _failure(self, phase: str, call: Call, text: str, detail: str = "") -> HookFailed:
+        """Count and log a failure; `detail` is for the operator, and not for callers."""
         now_s, key = self._clock(), (phase, call.metadata.principal)
         # Read again: other calls may have failed while this one ran.
         breaker = self._breakers.get(key, Breaker())
         self.counts["failed"] += 1
-        self.last_error = text
+        self.last_error = text + detail
         self._breakers[key] = breaker.failed(now_s, random(), began_s=now_s)
         if breaker.admits(now_s):  # what fails while the breaker is open was logged when it opened
-            log.warning("hook %s %s", self.name, text)
+            log.warning("hook %s %s", self.name, self.last_error)
         return HookFailed(text)
 
     async def close(self) -> None:
@@ -249,8 +281,48 @@ def _checked_result(value: Any, call: Call) -> dict[str, Any]:
     return result
 
 
+def words_of(error: BaseException, call: Call | None = None, result: Result | None = None) -> str:
+    """Return what an exception says, as the end of a sentence, without what it repeats of a call.
+
+    Args:
+        error: The exception.
+        call: The call whose argument values are left out.
+        result: A result whose values are left out.
+    """
+    text = str(error).strip()[:MAX_ERROR_CHARS]
+    if not text:
+        return ""
+    values = list(_texts_in([call.args if call is not None else None, result.value if result is not None else None]))
+    if sum(map(len, values)) > _MAX_VALUES_CHARS:
+        return " (what it says is left out: the call is too large to be kept out of it)"
+    for value in sorted(filter(_is_telling, values), key=len, reverse=True):
+        text = text.replace(value, "…")
+    known = "\n".join(values)
+    # And parts of values: a word of an address, the beginning of a text.
+    text = _WORD.sub(lambda word: "…" if word[0] in known else word[0], text)
+    return f": {SECRETS.scrub(' '.join(text.split()))}"
+
+
+def _texts_in(value: Any) -> Iterator[str]:
+    pending = [value]
+    while pending:
+        item = pending.pop()
+        if isinstance(item, dict):
+            pending += item.values()
+        elif isinstance(item, list):
+            pending += item
+        elif isinstance(item, str):
+            yield item
+        elif isinstance(item, int | float) and not isinstance(item, bool):
+            yield str(item)
+
+
+def _is_telling(value: str) -> bool:
+    return len(value) >= _MIN_TELLING_CHARS
+
+
 def where_raised(error: BaseException) -> str:
-    """File and line where it was raised. Its text is left out: it may hold arguments or results."""
+    """File and line where it was raised. Its text is `words_of`: it may hold arguments or results."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

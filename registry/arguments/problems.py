@@ -145,6 +145,15 @@ def explain(
     return text if room < _MIN_SCHEMA else f"{text} Schema: {schema_text(wrapper, problems, spoken_of, room)}"
 
 
+def in_short(problems: Sequence[ArgumentProblem]) -> str:
+    """Return what is wrong with arguments that somebody else than the caller has made, as one phrase."""
+    told = [
+        f"{format_path(problem.path)} is missing" if problem.kind == "missing" else problem.message.rstrip(".?")
+        for problem in problems
+    ]
+    return _truncate("; ".join(told), _MAX_WRONG).replace("you sent", "it has become")
+
+
 def as_advertised(wrapper: ToolWrapper, lowered: LoweredDefinition) -> ToolWrapper:
     """Return a wrapper with the definition that the caller was shown."""
     if lowered.definition is wrapper.definition:

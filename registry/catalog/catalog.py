@@ -133,6 +133,10 @@ class Catalog:
         """Return one server's wrappers, ordered by name."""
         return self._by_server.get(server, ())
 
+    def shows(self, server: str) -> bool:
+        """Return whether anything of a server is in the catalog: a tool, a prompt, a resource or a template."""
+        return server in self._by_server or self.prompts_and_resources.has_any_of(server)
+
     def narrowed(
         self,
         *,

@@ -2,86 +2,120 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from cachetools import LRUCache
 
-from registry.catalog.catalog import CatalogChange, ToolWrapper
+from registry.catalog.catalog import Catalog, CatalogChange, ToolWrapper
 from registry.catalog.names import WrapperName
-from registry.schema.json_values import without_keys
-from registry.schema.schemas import digest
+from registry.catalog.parameter_changes import (
+    ParameterChange,
+    ParameterPath,
+    composed_changes,
+    parameter_changes,
+)
 
-# Removed wrappers and renamed parameters that are remembered, to answer calls that still use them. Each entry keeps a
-# whole definition alive: a few kilobytes, so some 10 MB in all.
+# Removed wrappers and tools with changed parameters that are remembered, to answer calls that still use them. Each
+# entry keeps a whole definition alive: a few kilobytes, so some 10 MB in all.
 _MAX_REMEMBERED: Final = 4096
+
+_NO_CHANGES: Final[Mapping[ParameterPath, ParameterChange]] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemovedWrapper:
-    """A wrapper that was removed, and the new one with the same schema, if there is exactly one."""
+    """A wrapper that was removed, and what replaced it then, if that is known."""
 
     wrapper: ToolWrapper
     successor: WrapperName | None
 
 
 class Drift:
-    """A bounded memory of removed wrappers and renamed parameters, fed with the registry's changes."""
+    """A bounded memory of removed wrappers and changed parameters, fed with the registry's changes."""
 
     def __init__(self) -> None:
         self._removed: LRUCache[str, RemovedWrapper] = LRUCache(_MAX_REMEMBERED)
-        self._renamed: LRUCache[str, Mapping[str, str]] = LRUCache(_MAX_REMEMBERED)
+        self._names: LRUCache[tuple[str, str], WrapperName] = LRUCache(_MAX_REMEMBERED)
+        self._changed: LRUCache[str, Mapping[ParameterPath, ParameterChange]] = LRUCache(_MAX_REMEMBERED)
 
     def record(self, change: CatalogChange) -> None:
         """Remember what one change of the catalog removed and renamed."""
         added = [change.after.resolve(name) for name in change.added]
+        gone = [change.before.resolve(name) for name in change.removed]
         for name in change.added:
             self._removed.pop(name, None)  # it is back
-        for name in change.removed:
-            gone = change.before.resolve(name)
-            alike = [new.name for new in added if new.server == gone.server and new.schema_digest == gone.schema_digest]
-            # Two candidates would be a guess, and a wrong successor is worse than none.
-            self._removed[name] = RemovedWrapper(wrapper=gone, successor=alike[0] if len(alike) == 1 else None)
+        # Of several that were replaced by several, only a description tells which is which.
+        by_schema, by_meaning = _Pairs(gone, added, _schema), _Pairs(gone, added, _meaning)
+        for wrapper in gone:
+            # The tool itself may be there under another name, because a sibling has come that looks like it.
+            renamed = change.after.get_by_tool(wrapper.server, wrapper.tool)
+            found = renamed or by_schema.get(wrapper) or by_meaning.get(wrapper)
+            successor = found.name if found is not None else None
+            self._removed[wrapper.name] = RemovedWrapper(wrapper=wrapper, successor=successor)
+            self._names[wrapper.server, wrapper.tool] = wrapper.name
         for name in change.changed:
-            renamed = renamed_parameters(
-                change.before.resolve(name).input_schema, change.after.resolve(name).input_schema
-            )
-            if renamed:
+            after = change.after.resolve(name).input_schema
+            later = parameter_changes(change.before.resolve(name).input_schema, after)
+            earlier = self._changed.get(name, _NO_CHANGES)
+            if later or earlier:
                 # Together with earlier ones: callers may be several versions behind.
-                self._renamed[name] = {**self._renamed.get(name, {}), **renamed}
+                self._changed[name] = composed_changes(earlier, later, after)
+
+    @property
+    def knows_parameters(self) -> bool:
+        """Whether anything is remembered of the parameters of any tool."""
+        return bool(self._changed)
 
     def removed(self, name: str) -> RemovedWrapper | None:
         """Return what is remembered of a wrapper name, or None."""
         return self._removed.get(name)
 
-    def renamed(self, name: str) -> Mapping[str, str]:
-        """Return former parameter names of a wrapper, each with the current one."""
-        return self._renamed.get(name, {})
+    def removed_tool(self, server: str, tool: str) -> RemovedWrapper | None:
+        """Return what is remembered of a tool by the name that its upstream gave it, or None."""
+        name = self._names.get((server, tool))
+        return self._removed.get(name) if name is not None else None
+
+    def successor(self, removed: RemovedWrapper, catalog: Catalog) -> ToolWrapper | None:
+        """Return what a removed wrapper is called today, over any number of changes; None if that is not known."""
+        seen: set[str] = set()
+        following: RemovedWrapper | None = removed
+        while following is not None and following.successor is not None and following.successor not in seen:
+            current = catalog.get(following.successor)
+            if current is not None:
+                return current
+            seen.add(following.successor)
+            following = self._removed.get(following.successor)
+        return None
+
+    def changes(self, name: str) -> Mapping[ParameterPath, ParameterChange]:
+        """Return what became of former parameters of a wrapper, by the paths that they had."""
+        return self._changed.get(name, _NO_CHANGES)
 
 
-def renamed_parameters(before: Any, after: Any) -> dict[str, str]:
-    """Return removed parameters, each with the new one of the same schema, where there is exactly one.
+class _Pairs:
+    """Which new wrapper is like which that is gone, where there is one of each only."""
 
-    Descriptions and titles are ignored: a renamed parameter usually has a new description.
-    """
-    old, new = _properties(before), _properties(after)
-    gone = {name: _shape_digest(schema) for name, schema in old.items() if name not in new}
-    came = {name: _shape_digest(schema) for name, schema in new.items() if name not in old}
-    renamed: dict[str, str] = {}
-    for name, shape in gone.items():
-        alike = [other for other, other_shape in came.items() if other_shape == shape]
-        if len(alike) == 1 and sum(other_shape == shape for other_shape in gone.values()) == 1:
-            renamed[name] = alike[0]
-    return renamed
+    def __init__(
+        self, gone: Sequence[ToolWrapper], added: Sequence[ToolWrapper], key: Callable[[ToolWrapper], object]
+    ) -> None:
+        # Counted once: a server may replace thousands of tools by thousands of others.
+        self._key = key
+        self._gone = Counter(map(key, gone))
+        self._added = Counter(map(key, added))
+        self._wrappers = {key(wrapper): wrapper for wrapper in added}
 
-
-def _properties(schema: Any) -> dict[str, Any]:
-    properties = schema.get("properties") if isinstance(schema, dict) else None
-    return properties if isinstance(properties, dict) else {}
+    def get(self, wrapper: ToolWrapper) -> ToolWrapper | None:
+        # Two candidates would be a guess, and a wrong successor is worse than none.
+        wanted = self._key(wrapper)
+        return self._wrappers[wanted] if self._gone[wanted] == self._added[wanted] == 1 else None
 
 
-def _shape_digest(schema: Any) -> str:
-    if isinstance(schema, dict):
-        schema = without_keys(schema, ("description", "title"))
-    return digest(schema)
+def _schema(wrapper: ToolWrapper) -> tuple[str, str]:
+    return wrapper.server, wrapper.schema_digest
+
+
+def _meaning(wrapper: ToolWrapper) -> object:
+    return *_schema(wrapper), wrapper.definition.get("description")

@@ -97,6 +97,10 @@ class ItemCatalog:
             _allowances=(*self._allowances, uris),
         )
 
+    def has_any_of(self, server: str) -> bool:
+        """Return whether a server has a prompt, a resource or a template here."""
+        return any(item.server == server for kind in ITEM_KEYS for item in self.items(kind))
+
     def prompt(self, name: str) -> ListedItem | None:
         """Return the prompt of this name, or None."""
         return self._prompts.get(name)

@@ -18,6 +18,32 @@ Validation = Literal["strict", "lenient"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ToolHints:
+    """What configuration tells hosts about tools beside their descriptions.
+
+    Attributes:
+        annotations: Those to add; the upstream's own have precedence.
+        search_hint: Words by which hosts find a tool.
+        always_load: Whether hosts that load tools on demand load it at once; None where that is not said.
+    """
+
+    annotations: Mapping[str, Any] = field(default_factory=dict)
+    search_hint: str | None = None
+    always_load: bool | None = None
+
+    def over(self, other: ToolHints) -> ToolHints:
+        """Return these hints, and others where these say nothing."""
+        return ToolHints(
+            annotations={**other.annotations, **self.annotations},
+            search_hint=self.search_hint or other.search_hint,
+            always_load=other.always_load if self.always_load is None else self.always_load,
+        )
+
+
+_NO_HINTS: Final = ToolHints()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServerShape:
     """How one server's tools are named, documented and called, and which are exposed. Patterns match upstream names.
 
@@ -30,6 +56,7 @@ class ServerShape:
         repair: What may be repaired in calls of this server; `repairs` has single tools.
         validation: Whether arguments that cannot be checked are refused.
         defaults: Values for parameters of these names, where a call omits them.
+        hints: For every tool; `tool_hints` has those of single tools, which have precedence.
         plain_nulls: Show optional arguments without null as an alternative.
     """
 
@@ -50,9 +77,8 @@ class ServerShape:
     supplement: str | None = None
     supplements: Mapping[str, str] = field(default_factory=dict)
     examples: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    annotations: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    search_hints: Mapping[str, str] = field(default_factory=dict)
-    always_load: frozenset[str] = frozenset()
+    hints: ToolHints = _NO_HINTS
+    tool_hints: Mapping[str, ToolHints] = field(default_factory=dict)
     pinned: frozenset[str] = frozenset()
     priority: int = 0
     priorities: Mapping[str, int] = field(default_factory=dict)
@@ -64,6 +90,11 @@ class ServerShape:
     def repair_level(self, tool: str) -> RepairLevel:
         """Return what may be repaired in calls of this tool."""
         return self.repairs.get(tool, self.repair)
+
+    def hints_of(self, tool: str) -> ToolHints:
+        """Return what hosts are told about this tool."""
+        own = self.tool_hints.get(tool)
+        return self.hints if own is None else own.over(self.hints)
 
     def exposes(self, tool: str) -> bool:
         """Return whether this tool has a wrapper at all."""

@@ -88,6 +88,7 @@ _OPENAI: Final = Dialect(
     tools_limit=128,
     description_limit=1_024,
     root_refused=_COMPOSITION | {"not", "enum", "const"},
+    arrays_need_items=True,
 )
 _STRICT: Final = replace(
     _OPENAI,
@@ -104,6 +105,8 @@ _STRICT: Final = replace(
     },
     tuples=False,
     typed=True,
+    # `strict` gives items a type, too.
+    arrays_need_items=False,
     strict=True,
 )
 _GEMINI: Final = Dialect(
@@ -130,7 +133,7 @@ _GEMINI: Final = Dialect(
     arrays_need_items=True,
 )
 # Hosts that offer models of several makers have to keep the strictest rules among them.
-_ANY_MODEL: Final = _ANTHROPIC
+_ANY_MODEL: Final = replace(_ANTHROPIC, arrays_need_items=True)
 
 DIALECTS: Final[Mapping[str, Dialect]] = {
     dialect.name: dialect
@@ -152,6 +155,7 @@ DIALECTS: Final[Mapping[str, Dialect]] = {
             characters="A-Za-z0-9_",
             unknown=_BOUNDS | {"default", "format", "pattern", "not", "if", "then", "else"},
             tuples=False,
+            arrays_need_items=True,
         ),
         Dialect(
             name="gemini-cli",
@@ -159,6 +163,7 @@ DIALECTS: Final[Mapping[str, Dialect]] = {
             name_limit=63,
             characters="A-Za-z0-9_.:-",
             checks_results=True,
+            arrays_need_items=True,
         ),
         Dialect(
             name="qwen-code",

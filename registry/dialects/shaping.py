@@ -112,9 +112,13 @@ def in_dialect_form(
             node = {**node, "required": [name for name in required if name in properties]}
     if not rules.type_lists:
         node = _with_nullable(node)
-    if rules.arrays_need_items and node.get("type") == "array" and "items" not in node:
+    if rules.arrays_need_items and "items" not in node and _may_be_array(node.get("type")):
         node = {**node, "items": {}}
     return _strict(node, position, report) if rules.strict else node
+
+
+def _may_be_array(kind: Any) -> bool:
+    return kind == "array" or (isinstance(kind, list) and "array" in kind)
 
 
 def _with_nullable(node: dict[str, Any]) -> dict[str, Any]:

@@ -2,16 +2,18 @@
 
 The order is always: the upstream's text, the supplements of server, tool and profile, guidance by tag, siblings, and
 notes; then, for hosts that search descriptions, the names of server and tool as words; then examples. The upstream's
-text is never cut. Of what is added, examples are left out first, and the rest is cut with a mark.
+text is never cut. Of what is added, examples are left out first, and the rest is cut with a mark, also where nothing of
+it fits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from registry.catalog.catalog import ToolWrapper
-from registry.catalog.shape import ServerShape
+from registry.catalog.shape import ServerShape, ToolHints
 from registry.schema.display_text import name_as_words
 from registry.schema.schemas import compact_json
 from registry.views.profile import PROTOCOL_DIALECT, Profile
@@ -24,6 +26,19 @@ _SEARCH_HINT: Final = "anthropic/searchHint"
 _ALWAYS_LOAD: Final = "anthropic/alwaysLoad"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextualDefinition:
+    """A definition as a profile words it.
+
+    Attributes:
+        definition: The wrapper's own object if nothing is added.
+        omitted: What of the added text did not fit, in words; None if all of it did.
+    """
+
+    definition: dict[str, Any]
+    omitted: str | None = None
+
+
 def contextual_definition(
     wrapper: ToolWrapper,
     shape: ServerShape,
@@ -31,8 +46,9 @@ def contextual_definition(
     siblings: Mapping[str, str],
     *,
     limit: int = MAX_DESCRIPTION,
-) -> dict[str, Any]:
-    """Return a wrapper's definition as a profile shows it; the same object if nothing is added.
+    strict: bool = False,
+) -> ContextualDefinition:
+    """Return a wrapper's definition as a profile shows it.
 
     Args:
         wrapper: The tool.
@@ -40,6 +56,7 @@ def contextual_definition(
         profile: The profile that shows it.
         siblings: Related servers that are available now, each with its display name.
         limit: Of the description, in characters; the upstream's own text may be longer.
+        strict: What is longer is cut by the dialect.
     """
     definition = wrapper.definition
     text = definition.get("description")
@@ -50,15 +67,22 @@ def contextual_definition(
         added.append(f"{names}.")
     # Examples are all or nothing: half of one is no valid call.
     examples = _examples(shape.examples.get(wrapper.tool, ()))
-    shown = definition
+    shown, omitted = definition, list[str]()
     if added or examples:
-        text = _joined(upstream, added, limit)
+        text, cut = _joined(upstream, added, limit, strict=strict)
+        if cut:
+            omitted.append(f"{cut} of {sum(map(len, added))} characters of what is added")
         if examples and len(text) + 2 + len(examples) <= limit:
             text = f"{text}\n\n{examples}" if text else examples
+        elif examples:
+            omitted.append("its examples")
         shown = {**definition, "description": text}
     if profile.dialect != PROTOCOL_DIALECT and not isinstance(definition.get("title"), str):
         shown = {**shown, "title": names}
-    return _with_hints(shown, wrapper, shape)
+    return ContextualDefinition(
+        definition=_with_hints(shown, shape.hints_of(wrapper.tool)),
+        omitted=f"{' and '.join(omitted)} left out: a description has {limit} characters" if omitted else None,
+    )
 
 
 def _additions(
@@ -91,36 +115,38 @@ def _distinct(texts: Iterable[str | None], upstream: str) -> list[str]:
     return list(kept)
 
 
-def _joined(upstream: str, added: Sequence[str], limit: int) -> str:
+def _joined(upstream: str, added: Sequence[str], limit: int, *, strict: bool) -> tuple[str, int]:
+    """Return a text with what is added to it, and how many characters of that did not fit."""
     text = upstream
-    for part in added:
+    for index, part in enumerate(added):
         # The two characters are the blank line between parts.
         room = limit - len(text) - (2 if text else 0)
         if len(part) > room:
-            if room > len(_CUT_MARK):
-                text += ("\n\n" if text else "") + part[: room - len(_CUT_MARK)].rstrip() + _CUT_MARK
-            break
+            kept = part[: max(room - len(_CUT_MARK), 0)].rstrip()
+            # Where the limit is strict, a mark beyond it would cost the upstream's text its end.
+            if kept or not strict or len(text) + len(_CUT_MARK) <= limit:
+                text += ("\n\n" if text and kept else "") + kept + _CUT_MARK
+            return text, sum(map(len, added[index:])) - len(kept)
         text += ("\n\n" if text else "") + part
-    return text
+    return text, 0
 
 
 def _examples(examples: Sequence[Any]) -> str:
     return "\n".join(["Examples:", *(compact_json(example) for example in examples)]) if examples else ""
 
 
-def _with_hints(shown: dict[str, Any], wrapper: ToolWrapper, shape: ServerShape) -> dict[str, Any]:
+def _with_hints(shown: dict[str, Any], hints: ToolHints) -> dict[str, Any]:
     """Add configured annotations and hints; the upstream's own annotations have precedence."""
-    annotations = shape.annotations.get(wrapper.tool)
     known = shown.get("annotations")
-    if annotations:
+    if hints.annotations:
         # The upstream knows best what its tool does, so its own hints come last and hold.
-        shown = {**shown, "annotations": {**annotations, **(known if isinstance(known, dict) else {})}}
-    hints: dict[str, Any] = {}
-    if wrapper.tool in shape.search_hints:
-        hints[_SEARCH_HINT] = shape.search_hints[wrapper.tool]
-    if wrapper.tool in shape.always_load:
-        hints[_ALWAYS_LOAD] = True
-    if hints:
+        shown = {**shown, "annotations": {**hints.annotations, **(known if isinstance(known, dict) else {})}}
+    added: dict[str, Any] = {}
+    if hints.search_hint:
+        added[_SEARCH_HINT] = hints.search_hint
+    if hints.always_load:
+        added[_ALWAYS_LOAD] = True
+    if added:
         meta = shown.get("_meta")
-        shown = {**shown, "_meta": {**(meta if isinstance(meta, dict) else {}), **hints}}
+        shown = {**shown, "_meta": {**(meta if isinstance(meta, dict) else {}), **added}}
     return shown

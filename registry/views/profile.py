@@ -106,7 +106,7 @@ class Profile:
 
     Attributes:
         groups: If there are any, one of them has to select as well.
-        max_tools: The most tools that are listed, our own included; for `auto` only.
+        max_tools: The most tools that are listed, our own included; not for `eager`.
         max_tokens: The most tokens that the list may cost; for `auto` only.
         supplements: Texts appended to descriptions, by wrapper name.
         guidance: Texts appended to the descriptions of every server with a tag.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
@@ -37,6 +37,7 @@ class ViewEntry:
         tokens: What it costs in a list, estimated; only counted for `auto`.
         listed: Whether it is in the list, or has to be searched for.
         reason: Why it is listed or not.
+        omitted: What of the configured text its description has no room for, in words; None if all of it is shown.
     """
 
     wrapper: ToolWrapper
@@ -45,6 +46,7 @@ class ViewEntry:
     tokens: int
     listed: bool
     reason: Reason
+    omitted: str | None = None
 
     @property
     def name(self) -> str:
@@ -78,6 +80,8 @@ class View:
         servers: Every configured server that is permitted, also one that has not been connected yet.
         defers: Whether some of the entries are not listed.
         warnings: What the profile configures to no effect.
+        found_places: How many more tools may be listed for a session that has searched; None for any number.
+        found_tokens: How many tokens those may cost; None for any number.
         unsupported_names: Names that the profile's client would drop, change or confuse, each with the reason.
         digest: Of what is listed.
         contexts: What definitions were worded from, for the next view.
@@ -90,6 +94,8 @@ class View:
     servers: tuple[ServerName, ...]
     defers: bool
     warnings: tuple[str, ...]
+    found_places: int | None
+    found_tokens: int | None
     unsupported_names: Mapping[str, str]
     digest: str
     contexts: Mapping[ServerName, _Context] = field(default_factory=dict, repr=False)
@@ -98,6 +104,32 @@ class View:
     def entry(self, name: str) -> ViewEntry | None:
         """Return the entry of this wrapper name, or None if there is none that the profile permits."""
         return self._by_name.get(name)
+
+    def siblings(self, server: str) -> Mapping[str, str]:
+        """Return the siblings of a server that its descriptions name, with their display names."""
+        context = self.contexts.get(ServerName(server))
+        return context[1] if context is not None else {}
+
+    def fitting_found(self, found: Sequence[str]) -> frozenset[str]:
+        """Return which of the tools that a session has found are listed beside the others, within the budget.
+
+        Args:
+            found: Wrapper names, the one that was found last at the end; the first ones give way.
+        """
+        kept: set[str] = set()
+        tokens = 0
+        for name in reversed(found):
+            entry = self._by_name.get(name)
+            if entry is None or entry.listed or name in kept:
+                continue
+            if self.found_places is not None and len(kept) >= self.found_places:
+                break
+            if self.found_tokens is not None:
+                tokens += entry.tokens
+                if tokens > self.found_tokens:
+                    break
+            kept.add(name)
+        return frozenset(kept)
 
     def lowered(self, wrapper: ToolWrapper) -> LoweredDefinition:
         """Return a wrapper in the profile's dialect, also one that was added or changed after this view was built."""
@@ -153,24 +185,29 @@ def build_view(
     always = tuple(lower_definition(tool, rules).definition for tool in always_listed)
     search = tuple(lower_definition(tool, rules).definition for tool in search_tools)
     limit = MAX_DESCRIPTION if rules.description_limit is None else min(MAX_DESCRIPTION, rules.description_limit)
-    shown: list[tuple[LoweredDefinition, str, int]] = []
+    shown: list[tuple[LoweredDefinition, str, int, str | None]] = []
     candidates: list[Candidate] = []
     for wrapper in narrowed.wrappers:
         own, siblings = contexts.get(wrapper.server, (_UNSHAPED, {}))
         before = kept.get(wrapper.name)
         # By identity: the catalog keeps the definitions of servers that did not change.
         if before is not None and before.wrapper.definition is wrapper.definition:
-            shown.append((before.lowered, before.digest, before.tokens))
+            shown.append((before.lowered, before.digest, before.tokens, before.omitted))
         else:
-            definition = contextual_definition(wrapper, own, profile, siblings, limit=limit)
+            worded = contextual_definition(
+                wrapper, own, profile, siblings, limit=limit, strict=rules.description_limit is not None
+            )
+            definition = worded.definition
             lowered = lower_definition(without_nulls(definition) if own.plain_nulls else definition, rules)
             # Most tools are shown as they are in most dialects: their digest is known, and costs nothing again.
             same = lowered.definition is wrapper.definition
             tokens = cost(lowered.definition)
-            shown.append((lowered, wrapper.digest if same else digest(lowered.definition), tokens))
+            known = wrapper.digest if same else digest(lowered.definition)
+            shown.append((lowered, known, tokens, worded.omitted))
         candidates.append(
             Candidate(
                 name=wrapper.name,
+                server=wrapper.server,
                 tokens=shown[-1][2],
                 pinned=wrapper.tool in own.pinned,
                 priority=own.priorities.get(wrapper.tool, own.priority),
@@ -192,8 +229,9 @@ def build_view(
             tokens=tokens,
             listed=wrapper.name in decided.listed,
             reason=decided.reasons[wrapper.name],
+            omitted=omitted,
         )
-        for wrapper, (lowered, known, tokens) in zip(narrowed.wrappers, shown, strict=True)
+        for wrapper, (lowered, known, tokens, omitted) in zip(narrowed.wrappers, shown, strict=True)
     )
     ours = (*always, *(search if decided.defers else ()))
     return View(
@@ -203,7 +241,13 @@ def build_view(
         builtin_tools=ours,
         servers=tuple(server for server, own in shape.servers.items() if profile.permits_server(server, own)),
         defers=decided.defers,
-        warnings=tuple(_warnings(profile, narrowed, catalog, shape)),
+        warnings=(
+            *_warnings(profile, narrowed, catalog, shape),
+            *decided.warnings,
+            *(f"supplements: {entry.name}: {entry.omitted}" for entry in entries if entry.omitted is not None),
+        ),
+        found_places=decided.found_places,
+        found_tokens=decided.found_tokens,
         unsupported_names=unsupported_names([entry.name for entry in entries if entry.listed], rules),
         digest=digest([[entry.digest for entry in entries if entry.listed], ours]),
         _by_name={entry.wrapper.name: entry for entry in entries},
@@ -221,7 +265,13 @@ def _kept(previous: View | None, profile: Profile, contexts: Mapping[ServerName,
 
 
 def _siblings(server: ServerName, catalog: Catalog, shape: Shape) -> dict[str, str]:
-    """Return available servers that are siblings of this one, in either direction, with their display names."""
+    """Return servers that are siblings of this one, in either direction, with their display names.
+
+    Args:
+        server: The one whose siblings are wanted.
+        catalog: What the profile permits. A server that shows nothing there is no sibling.
+        shape: What configuration says about servers.
+    """
 
     def shape_of(name: ServerName) -> ServerShape:
         return shape.servers.get(name, _UNSHAPED)
@@ -231,7 +281,7 @@ def _siblings(server: ServerName, catalog: Catalog, shape: Shape) -> dict[str, s
         for other in sorted(catalog.servers)
         if other in shape_of(server).siblings or server in shape_of(other).siblings
         # A server that is not connected would only mislead a model.
-        if other != server and not catalog.servers[other].stale
+        if other != server and not catalog.servers[other].stale and catalog.shows(other)
     }
 
 

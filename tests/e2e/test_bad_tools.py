@@ -9,7 +9,7 @@ import pytest
 from support.clients import installed
 from support.gateways import RunningGateway, running_gateway, text_of
 from support.upstreams.running import scripted_http_server, scripted_stdio_server, tool
-from support.visitors import Visitor, in_both_eras
+from support.visitors import ALWAYS, Visitor, in_both_eras
 
 pytestmark = pytest.mark.heavy
 
@@ -159,7 +159,7 @@ async def test_each_offender_is_repaired_or_quarantined_alone_with_its_reason(er
     ):
         await gateway.until_listed("s__last", "h__last")
         listed = await Visitor(gateway=gateway, era=era).listed()
-        assert set(listed) == {"invoke_tool"} | {f"{server}__{name}" for server in "sh" for name in LISTED}
+        assert set(listed) == ALWAYS | {f"{server}__{name}" for server in "sh" for name in LISTED}
         for server in "sh":
             for name, (_, _, seen) in REPAIRED.items():
                 shown = listed[f"{server}__{name}"]
@@ -227,7 +227,7 @@ async def test_the_strict_parser_of_a_client_accepts_the_list_whatever_is_in_it(
         calls = [{"name": name, "arguments": {"x": "1"}} for name in ("sound__plain", "bad__last")]
         report = await installed.report(client, gateway.url, calls)
     names = [one["name"] for one in report["tools"]]
-    assert set(names) == {"invoke_tool", "sound__plain", *(f"bad__{name}" for name in LISTED), *junk_left}
+    assert set(names) == {*ALWAYS, "sound__plain", *(f"bad__{name}" for name in LISTED), *junk_left}
     assert len(junk_left) > len(PLACES) * len(JUNK) / 2
     assert len(names) == len(set(names))
     for outcome in report["calls"]:

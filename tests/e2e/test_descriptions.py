@@ -115,13 +115,20 @@ async def test_what_is_added_is_cut_with_a_mark_and_never_what_the_upstream_wrot
     async with running_gateway(tmp_path, {"a": config}, gateway={"profiles": profiles}) as gateway:
         await until_all_ready(gateway, "a")
         tools = await Visitor(gateway=gateway, era=era).listed("p")
-        assert tools["a__long"]["description"] == "u" * 3_000
+        assert tools["a__long"]["description"] == "u" * 3_000 + " […]"
         described = tools["a__read"]["description"]
         assert described.startswith("Does read.\n\nsss")
         assert described.endswith(" […]")
         assert len(described) == 2_048
         # Examples give way first: not a letter of the prose is lost for them.
         assert tools["a__full"]["description"] == f"Does full.\n\n{'f' * room}"
+        [row] = [one for one in (await gateway.admin("profiles")).json()["profiles"] if one["name"] == "p"]
+        limit, cut = "left out: a description has 2048 characters", 5_000 - (len(described) - len("Does read.\n\n […]"))
+        assert row["warnings"] == [
+            f"supplements: a__full: its examples {limit}",
+            f"supplements: a__long: 1 of 1 characters of what is added and its examples {limit}",
+            f"supplements: a__read: {cut} of 5000 characters of what is added and its examples {limit}",
+        ]
 
 
 @in_both_eras
@@ -175,3 +182,41 @@ async def test_titles_and_descriptions_hold_the_words_that_a_host_searches(era: 
         # What has the words already gets none.
         assert tools["web-shop__sum"]["description"] == telling["description"]
         assert (await visitor.listed())["web-shop__close"]["description"] == "Does close."
+
+
+@in_both_eras
+async def test_hints_of_a_server_hold_for_its_tools_unless_a_tool_says_otherwise(era: str, tmp_path: Path) -> None:
+    own = {**tool("own"), "annotations": {"readOnlyHint": False}}
+    config, _ = server(
+        tmp_path, "s", [tool("a"), tool("b"), own],
+        annotations={"readOnlyHint": True, "openWorldHint": False}, searchHint="post letter", alwaysLoad=True,
+        tools={"b": {"annotations": {"openWorldHint": True}, "searchHint": "parcel", "alwaysLoad": False}},
+    )  # fmt: skip
+    async with running_gateway(tmp_path, {"s": config}) as gateway:
+        await until_all_ready(gateway, "s")
+        tools = await Visitor(gateway=gateway, era=era).listed()
+        assert tools["s__a"]["annotations"] == {"readOnlyHint": True, "openWorldHint": False}
+        assert tools["s__a"]["_meta"] == {"anthropic/searchHint": "post letter", "anthropic/alwaysLoad": True}
+        assert tools["s__b"]["annotations"] == {"readOnlyHint": True, "openWorldHint": True}
+        assert tools["s__b"]["_meta"] == {"anthropic/searchHint": "parcel"}
+        assert tools["s__own"]["annotations"] == {"readOnlyHint": False, "openWorldHint": False}
+
+
+@in_both_eras
+async def test_a_sibling_that_the_profile_does_not_show_is_not_named(era: str, tmp_path: Path) -> None:
+    a, _ = server(tmp_path, "a", [tool("read")], siblings=["b", "empty", "hidden"])
+    b, _ = server(tmp_path, "b", [tool("read")])
+    empty, _ = server(tmp_path, "empty", [])
+    hidden, _ = server(tmp_path, "hidden", [tool("write")], deny=["*"])
+    servers = {"a": a, "b": b, "empty": empty, "hidden": hidden}
+    profiles = {"alone": {"servers": ["a"]}, "writers": {"tools": ["a__read", "b__write"]}}
+    async with running_gateway(tmp_path, servers, gateway={"profiles": profiles}) as gateway:
+        await until_all_ready(gateway, *servers)
+        visitor = Visitor(gateway=gateway, era=era)
+        assert (await visitor.listed())["a__read"]["description"] == "Does read.\n\nRelated server: b."
+        for profile in ("alone", "writers"):
+            assert (await visitor.listed(profile))["a__read"]["description"] == "Does read.", profile
+            details = await visitor.called("get_server_details", {"server": "a"}, profile)
+            assert "siblings" not in details["structuredContent"], profile
+        details = await visitor.called("get_server_details", {"server": "a"})
+        assert details["structuredContent"]["siblings"] == ["b"]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from support.gateways import MODERN, RunningGateway, answer_of, running_gateway
 from support.upstreams.running import Recording, scripted_stdio_server, tool
-from support.visitors import Visitor, in_both_eras
+from support.visitors import ALWAYS, Visitor, in_both_eras
 
 ALL_ACCOUNTS = "bank://accounts/all"
 ASKING = ("prompts/get", "resources/read", "completion/complete", "resources/subscribe", "subscriptions/listen")
@@ -181,7 +181,7 @@ async def test_a_pattern_with_an_alias_lets_in_no_other_servers_tool_of_such_a_n
     async with running_gateway(tmp_path, servers, gateway={"profiles": {"b": {"tools": ["bank__*"]}}}) as gateway:
         await gateway.until_listed("bank__read", "rogue__bank__read", "bank__grab")
         visitor = Visitor(gateway=gateway, era=MODERN)
-        assert set(await visitor.listed("b")) == {"invoke_tool", "bank__read"}
+        assert set(await visitor.listed("b")) == ALWAYS | {"bank__read"}
         for name in ("rogue__bank__steal", "bank__grab"):
             answer = answer_of(await visitor.sent("tools/call", {"name": name, "arguments": {}}, "b"))
             assert "error" in answer or answer["result"]["isError"]

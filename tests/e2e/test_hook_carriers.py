@@ -284,6 +284,41 @@ async def test_published_plugins_run_unmodified(tmp_path: Path) -> None:
             assert len(answer["result"]["content"][0]["text"]) <= 60
 
 
+# As guards are written for adapters that hand over name, arguments and session together.
+SHAPED = """
+from cpex.framework import Plugin, PluginContext, ToolPreInvokePayload, ToolPreInvokeResult, PluginViolation
+
+
+class Guard(Plugin):
+    async def tool_pre_invoke(self, payload: ToolPreInvokePayload, context: PluginContext) -> ToolPreInvokeResult:
+        args = dict(payload.args)
+        told = args if self.config.config["nested"] else args["metadata"]
+        if told["tool_name"] != "echo" or not told["client_session_id"]:
+            violation = PluginViolation(reason="Unknown tool", description="", code="GUARD", details={})
+            return ToolPreInvokeResult(continue_processing=False, violation=violation)
+        inner = args[self.config.config["key"]] if self.config.config["key"] else args
+        inner["seen"] = True
+        return ToolPreInvokeResult(modified_payload=ToolPreInvokePayload(name=payload.name, args=args))
+"""
+SHAPES = [("nested", True, "tool_args"), ("metadata", False, "arguments"), ("flatMetadata", False, "")]
+
+
+@pytest.mark.parametrize(("shape", "nested", "key"), SHAPES)
+async def test_a_plugin_for_each_shape_runs_unmodified(shape: str, nested: bool, key: str, tmp_path: Path) -> None:
+    (tmp_path / "shaped_guard.py").write_text(SHAPED)
+    entry = {
+        "name": "Guard", "kind": "shaped_guard.Guard", "hooks": ["tool_pre_invoke"], "mode": "sequential",
+        "config": {"nested": nested, "key": key},
+    }  # fmt: skip
+    (tmp_path / "guard.yaml").write_text(json.dumps({"plugin_dirs": ["."], "plugins": [entry]}))
+    hook = {"name": "guard", "cpex": "./guard.yaml", "timeout": 20, "payloadFormat": shape}
+    async with hooked(tmp_path, hook) as up:
+        for era, route in up.every_way():
+            answer = await up.ask(era, route, "echo", {"x": 1})
+            assert "isError" not in answer["result"], answer
+            assert up.recording.calls()[0]["arguments"] == {"x": 1, "seen": True}
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

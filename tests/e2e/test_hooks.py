@@ -62,9 +62,25 @@ async def test_rewritten_arguments_are_checked_against_the_schema_again(tmp_path
         for era, route in up.every_way():
             answer = await up.ask(era, route, "send", {"to": "a@example.test"})
             assert answer["result"]["isError"] is True
-            assert "arguments were changed by hook setter" in said(answer)
-            assert "Wrong: " in said(answer)
+            assert said(answer) == (
+                "Not called: hook 'setter' changed the arguments so that they do not fit any more: to is declared as "
+                "string, it has become an integer. What you sent was right; calling again does not help. Whoever runs "
+                "this gateway has to mend the hook."
+            )
+            assert answer["result"]["_meta"]["typegate/blockedBy"]["hook"] == "setter"
             assert up.recording.calls() == []
+        row = await up.hook("setter")
+        assert (row["counts"]["failed"], "changed arguments so that" in row["lastError"]) == (4, True)
+
+
+async def test_what_an_upstream_says_of_rewritten_arguments_is_not_put_on_the_caller(tmp_path: Path) -> None:
+    said_by_upstream = {"content": [{"type": "text", "text": "'to' was not provided"}], "isError": True}
+    script = {"behaviours": {"send": {"kind": "result", "with": {"result": said_by_upstream}}}}
+    async with hooked(tmp_path, sample("Setter", config={"set": {"to": "b"}}), **script) as up:
+        for era, route in up.every_way():
+            answer = await up.ask(era, route, "send", {"to": "a"})
+            assert "hook 'setter' has changed them" in said(answer)
+            assert "Call it like" not in said(answer)
 
 
 async def test_a_block_is_an_error_result_that_says_why_and_the_upstream_is_not_called(tmp_path: Path) -> None:
@@ -339,7 +355,8 @@ async def test_arguments_of_any_name_pass_a_hook_that_does_nothing_in_every_shap
                 assert "isError" not in (await up.ask(era, route, "echo", sent))["result"]
                 assert up.recording.calls()[-1]["arguments"] == sent
             seen = up.seen("before_call")[0]["args"]
-            assert seen == NAMES if shape == "native" else seen["arguments"] == NAMES
+            inner = {"native": seen, "nested": seen.get("tool_args"), "metadata": seen.get("arguments")}[shape]
+            assert inner == NAMES
             if shape == "metadata":
                 assert seen["metadata"]["via"] == route
 

@@ -243,3 +243,35 @@ async def test_an_audit_that_hangs_delays_nobody_and_what_it_misses_is_counted(t
         assert (await up.hook("hostile"))["counts"]["dropped"] > 0
         assert "cannot keep up" in up.gateway.logged()
         assert await up.gateway.stop() == 0
+
+
+async def test_a_hook_that_blocks_the_loop_beyond_its_time_out_fails_closed(tmp_path: Path) -> None:
+    file = tmp_path / "greedy.py"
+    file.write_text(
+        "import time\nfrom gateway.hooks import Hook\n\nclass Greedy(Hook):\n"
+        "    async def before_call(self, call):\n        time.sleep(0.3)\n        return call.with_args({'to': 'x'})\n"
+    )
+    async with hooked(tmp_path, {"name": "greedy", "path": "./greedy.py:Greedy", "timeout": 0.1}) as up:
+        answer = await up.ask("modern", "wrapper", "echo", {"a": 1})
+        assert answer["result"]["isError"] is True
+        assert said(answer) == "Hook 'greedy' did not answer within 0.1 s. The tool was not called."
+        assert up.recording.calls() == []
+        row = await up.hook("greedy")
+        assert (row["counts"]["late"], row["counts"]["failed"]) == (1, 1)
+        assert "blocked the event loop" in row["lastError"]
+        assert "blocked the event loop" in up.gateway.logged()
+
+
+async def test_what_an_exception_of_a_hook_says_reaches_the_operator_without_values_of_the_call(tmp_path: Path) -> None:
+    file = tmp_path / "picky.py"
+    file.write_text(
+        "from gateway.hooks import Hook\n\nclass Picky(Hook):\n    async def before_call(self, call):\n"
+        "        raise ValueError(f\"no rule for {call.args['to']} ({call.args['to'].split('@')[0]!r}) in table A\")\n"
+    )
+    async with hooked(tmp_path, {"name": "picky", "path": "./picky.py:Picky"}) as up:
+        answer = await up.ask("modern", "wrapper", "echo", {"to": "ann.private@example.test"})
+        assert said(answer) == "Hook 'picky' raised ValueError at picky.py:5. The tool was not called."
+        told = "raised ValueError at picky.py:5: no rule for … ('…') in table A"
+        assert (await up.hook("picky"))["lastError"] == told
+        assert told in up.gateway.logged()
+        assert "ann.private" not in up.gateway.logged()

@@ -16,7 +16,7 @@ import pytest
 from support.callers import handshake
 from support.gateways import TOKEN, RunningGateway, glance_again, running_gateway, text_of
 from support.upstreams.running import Recording, scripted_stdio_server, tool
-from support.visitors import CHANGED, OWN, Visitor, in_both_eras
+from support.visitors import ALWAYS, CHANGED, OWN, Visitor, in_both_eras
 
 MAIL = tool("send_mail", "to", to={"type": "string", "description": "Whom to write to."})
 LAZY = {"profiles": {"default": {"disclosure": "lazy"}}}
@@ -49,7 +49,7 @@ async def test_a_denied_tool_is_nowhere_to_be_seen_or_called(era: str, tmp_path:
         await until_all_ready(gateway, "fs")
         visitor = Visitor(gateway=gateway, era=era)
         assert set(await visitor.listed()) == OWN
-        assert set(await visitor.listed("whole")) == {"invoke_tool", "fs__read"}
+        assert set(await visitor.listed("whole")) == ALWAYS | {"fs__read"}
         assert "delete_all" not in json.dumps(await visitor.called("find_tools", {"query": "delete all"}))
         assert "delete_all" not in json.dumps(await visitor.called("get_server_details", {"server": "fs"}))
         for name, arguments in (
@@ -123,7 +123,8 @@ async def test_a_budget_is_kept_and_the_rest_is_found_and_callable(era: str, tmp
             listed = await visitor.listed()
             assert await other.listed() == listed
             lists.append(json.dumps(list(listed.values())))
-            assert len(listed) == 100
+            # The rest of the hundred is for what a session finds.
+            assert len(listed) == 95
             assert listed.keys() >= OWN | {"many__tool_129", "many__tool_128", "many__tool_000"}
             hidden = next(f"many__tool_{n:03}" for n in range(130) if f"many__tool_{n:03}" not in listed)
             found = await visitor.called("find_tools", {"query": hidden.replace("_", " "), "limit": 3})
@@ -132,7 +133,7 @@ async def test_a_budget_is_kept_and_the_rest_is_found_and_callable(era: str, tmp
             [budget] = (await gateway.admin("budget")).json()["profiles"]
             reasons = {one["name"]: one["reason"] for one in budget["wrappers"]}
             assert (reasons["many__tool_129"], reasons[hidden]) == ("pinned", "over maxTools")
-            assert budget["tools"] == 100
+            assert budget["tools"] == 95
             assert await anyio.to_thread.run_sync(_explained, gateway) == reasons
     assert lists[0] == lists[1]
 
@@ -153,14 +154,14 @@ async def test_what_fits_is_listed_whole_and_a_token_budget_is_kept_too(era: str
     async with running_gateway(tmp_path, {"many": many(tmp_path, 60)}, gateway={"profiles": profiles}) as gateway:
         await until_all_ready(gateway, "many")
         visitor = Visitor(gateway=gateway, era=era)
-        assert len(await visitor.listed()) == 61
+        assert len(await visitor.listed()) == 62
         assert "find_tools" not in await visitor.listed()
         small = await visitor.listed("small")
         assert 10 < len(small) < 50
         rows = {one["profile"]: one for one in (await gateway.admin("budget")).json()["profiles"]}
         assert rows["small"]["tokens"] <= 1_200
         assert {one["reason"] for one in rows["small"]["wrappers"]} == {"fits", "over maxTokens"}
-        assert rows["default"]["tools"] == 61
+        assert rows["default"]["tools"] == 62
 
 
 @in_both_eras
@@ -198,7 +199,7 @@ async def test_a_profile_selects_by_server_tag_tool_and_group_and_that_is_enforc
         await until_all_ready(gateway, "a", "b", "c")
         visitor = Visitor(gateway=gateway, era=era)
         for profile, names in expected.items():
-            assert set(await visitor.listed(profile)) - {"invoke_tool"} == names, profile
+            assert set(await visitor.listed(profile)) - ALWAYS == names, profile
             for name in sorted(expected["all"] - names):
                 alias, _, plain = name.partition("__")
                 refused = await visitor.called(

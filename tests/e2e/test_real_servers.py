@@ -104,7 +104,7 @@ def calls_to_each(repository: Path) -> list[tuple[str, dict[str, Any], str]]:
 def without_ours(tools: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """The tools by name, apart from the gateway's own."""
     assert len({tool["name"] for tool in tools}) == len(tools)
-    return {tool["name"]: tool for tool in tools if tool["name"] != "invoke_tool"}
+    return {tool["name"]: tool for tool in tools if tool["name"] not in ("invoke_tool", "get_server_details")}
 
 
 def known(tool: dict[str, Any]) -> dict[str, Any]:

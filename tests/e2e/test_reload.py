@@ -12,7 +12,7 @@ from typing import Any
 import anyio
 from support.gateways import RunningGateway, answer_of, glance_again, running_gateway
 from support.upstreams.running import Recording, scripted_http_server, scripted_stdio_server, tool
-from support.visitors import CHANGED, Visitor, in_both_eras
+from support.visitors import ALWAYS, CHANGED, Visitor, in_both_eras
 
 ECHO = tool("echo", n={"type": "integer"})
 
@@ -84,7 +84,7 @@ async def test_a_change_is_announced_to_the_profiles_that_show_it_only(era: str,
             assert (await visitor.listed("two"))["b__echo"]["description"] == "Does echo.\n\nNew."
             rewrite(gateway, lambda file: file["gateway"]["profiles"]["one"].update(tools=["nothing"]))
             assert (await one.next())["method"] == CHANGED
-            assert set(await visitor.listed("one")) == {"invoke_tool"}
+            assert set(await visitor.listed("one")) == ALWAYS
         assert len(record.requests("tools/list")) == 1
 
 
@@ -266,7 +266,7 @@ async def test_a_storm_of_changes_ends_with_the_last_one_and_fails_no_call(era: 
             gateway.config.write_text(text[: len(text) // 2] if count % 3 == 0 else text)
             if count % 10 == 0:
                 assert not (await visitor.called("up__echo", {"n": count})).get("isError")
-                assert set(await visitor.listed()) == {"invoke_tool", "up__echo"}
+                assert set(await visitor.listed()) == ALWAYS | {"up__echo"}
         with anyio.fail_after(10):
             while (await visitor.listed())["up__echo"]["description"] != "Does echo.\n\nNumber 299.":
                 await glance_again()

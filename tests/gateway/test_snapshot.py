@@ -207,7 +207,7 @@ async def test_what_the_snapshot_knows_of_another_server_under_the_same_alias_is
         assert await gateway.tools() == {}
         session = await handshake(gateway)
         listed = (await session.post({"jsonrpc": "2.0", "id": 1, "method": "tools/list"})).json()
-        assert [one["name"] for one in listed["result"]["tools"]] == ["invoke_tool"]
+        assert [one["name"] for one in listed["result"]["tools"]] == ["invoke_tool", "get_server_details"]
 
 
 @pytest.mark.parametrize("scope", ["public", "private", "unstated"])

@@ -18,6 +18,8 @@ import anyio
 import httpx2
 from anyio.abc import Process
 
+from gateway.calls.builtin_tools import BUILTIN_TOOLS
+
 MODERN = "2026-07-28"
 META = "io.modelcontextprotocol/"
 TOKEN = "admin-token-of-the-test"
@@ -81,7 +83,8 @@ class RunningGateway:
     async def tools(self) -> dict[str, dict[str, Any]]:
         """What `tools/list` shows now, by name, without the gateway's own."""
         answer = await self.rpc("tools/list")
-        return {tool["name"]: tool for tool in answer["result"]["tools"] if tool["name"] != "invoke_tool"}
+        own = {one["name"] for one in BUILTIN_TOOLS}
+        return {tool["name"]: tool for tool in answer["result"]["tools"] if tool["name"] not in own}
 
     async def until_listed(self, *names: str, within_s: float = 10) -> dict[str, dict[str, Any]]:
         """Wait until every name is listed."""

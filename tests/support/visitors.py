@@ -14,7 +14,8 @@ from support.gateways import MODERN, RunningGateway, answer_of, envelope, messag
 
 HANDSHAKE = "2025-11-25"
 in_both_eras = pytest.mark.parametrize("era", [MODERN, HANDSHAKE])
-OWN = {"invoke_tool", "find_tools", "list_servers", "get_server_details"}
+ALWAYS = {"invoke_tool", "get_server_details"}
+OWN = {*ALWAYS, "find_tools", "list_servers"}
 CHANGED = "notifications/tools/list_changed"
 _ACCEPT = {"accept": "application/json, text/event-stream"}
 

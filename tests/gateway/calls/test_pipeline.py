@@ -20,7 +20,7 @@ from gateway.config.hooks import HookConfig
 from gateway.errors import RpcError, UpstreamTimeout
 from gateway.hooks import After, Answer, Before, Call, Hook, Result
 from gateway.hooks.active import ActiveHooks
-from gateway.hooks.invocation import PASS_THROUGH
+from gateway.hooks.invocation import PASS_THROUGH, Rejection
 from gateway.hooks.runner import HookRunner
 from registry.catalog.listing import ServerListing
 from registry.catalog.names import ServerName
@@ -183,7 +183,7 @@ async def test_what_a_hook_has_rewritten_is_checked_again_and_then_sent() -> Non
 async def test_what_a_hook_has_spoilt_is_refused_and_not_sent() -> None:
     up = Setup(Rewrites({"to": 5}))
     answer = await up.call({"to": "ann"})
-    assert "the arguments were changed by hook Rewrites" in text_of(answer)
+    assert "hook 'Rewrites' changed the arguments so that they do not fit any more" in text_of(answer)
     assert up.forwarder.sent == []
 
 
@@ -250,7 +250,7 @@ async def test_a_call_without_hooks_passes_through_an_invocation_that_does_nothi
     assert up.hooks.tool_call(wrapper, "wrapper", up.caller()) is PASS_THROUGH
 
     class Request:
-        async def revise(self, arguments: dict[str, Any], changed_by: tuple[str, ...]) -> str | None:
+        async def revise(self, arguments: dict[str, Any], changed_by: tuple[str, ...]) -> Rejection | None:
             raise AssertionError("nothing is revised where nobody has changed anything")
 
         def send(self) -> Any:

@@ -150,6 +150,28 @@ def test_an_unknown_key_of_a_tool_is_an_error_with_its_near_miss() -> None:
     assert "hidden (did you mean it?)" in str(error)
 
 
+def test_annotations_have_the_types_that_hosts_accept() -> None:
+    text = """
+    mcpServers:
+      cal:
+        command: python
+        annotations: {readOnlyHint: yes}
+        tools: {a: {annotations: {title: "2024", destructiveHint: no}}}
+    """
+    config = parse(text, environ={}).servers["cal"]
+    assert config.annotations.given == {"readOnlyHint": True}
+    assert config.tools["a"].annotations.given == {"title": "2024", "destructiveHint": False}
+    for wrong, key, told in (
+        ({"title": 2024}, "title", "text, in quotes"),
+        ({"readOnlyHint": "perhaps"}, "readOnlyHint", "true or false"),
+        ({"readonlyHint": True}, "readonlyHint", "readOnlyHint (did you mean it?)"),
+    ):
+        for entry, where in (({"annotations": wrong}, ""), ({"tools": {"a": {"annotations": wrong}}}, "tools.a.")):
+            error = refusal(one(**entry))
+            assert error.key == f"mcpServers.cal.{where}annotations.{key}"
+            assert told in str(error)
+
+
 def test_what_an_entry_denies_is_for_every_kind_or_for_those_that_it_names() -> None:
     assert "prompts (did you mean it?)" in str(refusal(one(deny={"promts": ["*"]})))
 

@@ -8,7 +8,11 @@ from pathlib import Path
 
 import anyio
 
-from gateway.config.watch import ReloadRequests, follow
+from gateway.config.watch import OtherFiles, ReloadRequests, follow
+
+
+async def no_others() -> OtherFiles:
+    return OtherFiles()
 
 
 async def test_a_forced_reload_that_comes_while_another_waits_is_made() -> None:
@@ -41,7 +45,7 @@ async def test_a_signal_while_a_reload_runs_is_another_reload_whatever_the_file_
             # Until the signal is listened for it would end the tests.
             before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
             try:
-                group.start_soon(lambda: follow(path, changed, hangups=True))
+                group.start_soon(lambda: follow(path, changed, hangups=True, others=no_others))
                 while not running.is_set():
                     os.kill(os.getpid(), signal.SIGHUP)
                     with anyio.move_on_after(0.01):

@@ -16,7 +16,7 @@ from gateway.config.hooks import HookConfig
 from gateway.errors import RpcError, UpstreamProtocolError
 from gateway.hooks import After, Answer, Before, Block, Call, Hook, Result
 from gateway.hooks.active import ActiveHooks
-from gateway.hooks.invocation import BLOCKED_KEY, PASS_THROUGH, HookRefusal, Invocation
+from gateway.hooks.invocation import BLOCKED_KEY, PASS_THROUGH, HookRefusal, Invocation, Rejection
 from gateway.hooks.runner import HookRunner
 from registry.catalog.catalog import ToolWrapper
 from registry.catalog.listing import ServerListing
@@ -51,7 +51,7 @@ class Request:
         self.sent = 0
         self._answer = answer
 
-    async def revise(self, arguments: dict[str, Any], changed_by: tuple[str, ...]) -> str | None:
+    async def revise(self, arguments: dict[str, Any], changed_by: tuple[str, ...]) -> Rejection | None:
         self.arguments = arguments
         return None
 

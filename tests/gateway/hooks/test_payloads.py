@@ -76,15 +76,17 @@ async def test_the_flat_shape_loses_nothing_or_refuses_an_argument_named_metadat
 def test_each_shape_is_what_its_hooks_were_written_for() -> None:
     args = {"to": "ann"}
     assert encode("native", args, METADATA) is args
-    assert encode("nested", args, METADATA) == {"server": "up", "tool_name": "t", "arguments": args}
+    session = {"tool_name": "t", "client_session_id": METADATA.session or METADATA.principal}
+    assert encode("nested", args, METADATA) == {**session, "tool_args": args}
     shaped = encode("metadata", args, METADATA)
     assert shaped["arguments"] == args
     assert shaped["metadata"]["callId"] == "c"
+    assert shaped["metadata"].items() >= session.items()
     assert encode("flatMetadata", args, METADATA) == {"to": "ann", "metadata": shaped["metadata"]}
 
 
 @pytest.mark.parametrize("shape", ["nested", "metadata"])
-@pytest.mark.parametrize("shaped", [None, 1, [], {}, {"arguments": []}, {"other": {}}])
+@pytest.mark.parametrize("shaped", [None, 1, [], {}, {"arguments": []}, {"tool_args": []}, {"other": {}}])
 def test_what_is_not_of_a_shape_is_refused(shape: Format, shaped: Any) -> None:
     with pytest.raises(BadPayload, match="no object"):
         decode(shape, shaped)

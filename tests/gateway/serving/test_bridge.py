@@ -42,7 +42,7 @@ async def test_lists_calls_errors_and_progress_pass_through_in_each_era(tmp_path
                 assert (await host.answer(modern("server/discover", "d")))["result"]["supportedVersions"]
                 listed = await host.answer(modern("tools/list", "l"))
                 make = call_of
-            assert {one["name"] for one in listed["result"]["tools"]} == {*names, "invoke_tool"}
+            assert {one["name"] for one in listed["result"]["tools"]} == {*names, "invoke_tool", "get_server_details"}
             value = {"a": [2**70, None, "é", {"deep": [[]]}]}
             answer = await host.answer(make("up__echo", value, request_id="été"))
             assert answer["result"]["structuredContent"] == value

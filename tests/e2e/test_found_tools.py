@@ -1,0 +1,80 @@
+"""What a session finds is added to its list within the budget, and every profile tells of its servers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from e2e.test_profiles import LAZY, MAIL, many, server, until_all_ready
+from support.gateways import running_gateway, text_of
+from support.upstreams.running import tool
+from support.visitors import ALWAYS, CHANGED, OWN, Visitor, in_both_eras
+
+
+async def test_found_tools_follow_the_others_and_the_least_recently_found_goes(tmp_path: Path) -> None:
+    profiles = {"default": {"disclosure": "auto", "maxTools": 24, "maxTokens": 1_000_000}}
+    async with running_gateway(tmp_path, {"many": many(tmp_path, 60)}, gateway={"profiles": profiles}) as gateway:
+        await until_all_ready(gateway, "many")
+        visitor = Visitor(gateway=gateway, era="2025-11-25")
+        first = list(await visitor.listed())
+        assert len(first) == 19
+
+        async def found(number: int) -> list[str]:
+            return await visitor.heard_at("find_tools", {"query": f"tool {number:03}", "limit": 1})
+
+        for number in (59, 58, 57, 56, 55):
+            assert await found(number) == [CHANGED, "answer"]
+        names = [f"many__tool_{number:03}" for number in (59, 58, 57, 56, 55)]
+        assert list(await visitor.listed()) == [*first, *names]
+        # Found again it stays where it is; the one that was found longest ago makes room.
+        assert await found(59) == ["answer"]
+        assert await found(54) == [CHANGED, "answer"]
+        left = [name for name in names if name != "many__tool_058"]
+        assert list(await visitor.listed()) == [*first, *left, "many__tool_054"]
+        # One search of many finds no more than there is room for, the best among them.
+        best = (await visitor.called("find_tools", {"query": "tool 040", "limit": 50}))["structuredContent"]["tools"][0]
+        now = list(await visitor.listed())
+        assert (len(now), now[:19]) == (24, first)
+        assert best["name"] in now
+        assert not (await visitor.called("many__tool_058", {})).get("isError")
+
+
+@in_both_eras
+async def test_every_profile_tells_of_a_server_and_on_request_how_to_call_its_tools(era: str, tmp_path: Path) -> None:
+    config, _ = server(tmp_path, "office", [MAIL, tool("count_days")], displayName="The office")
+    big, _ = server(tmp_path, "big", [{**tool(f"t{n}"), "description": "d" * 2_000} for n in range(40)])
+    hidden, _ = server(tmp_path, "hidden", [tool("x")])
+    profiles = {"default": {"disclosure": "eager", "servers": ["office", "big"]}}
+    servers = {"office": config, "big": big, "hidden": hidden}
+    async with running_gateway(tmp_path, servers, gateway={"profiles": profiles}) as gateway:
+        await until_all_ready(gateway, "office", "big")
+        visitor = Visitor(gateway=gateway, era=era)
+        listed = await visitor.listed()
+        assert listed.keys() >= ALWAYS
+        brief = (await visitor.called("get_server_details", {"server": "office"}))["structuredContent"]
+        assert (brief["displayName"], brief["tools"]) == ("The office", 2)
+        assert set(brief["toolNames"]) == {"office__send_mail", "office__count_days"}
+        assert "definitions" not in brief
+        whole = await visitor.called("get_server_details", {"server": "office", "schemas": True})
+        definitions = {one["name"]: one for one in whole["structuredContent"]["definitions"]}
+        assert definitions["office__send_mail"]["inputSchema"] == MAIL["inputSchema"]
+        assert json.loads(text_of(whole)) == whole["structuredContent"]
+        long = (await visitor.called("get_server_details", {"server": "big", "schemas": True}))["structuredContent"]
+        shown, left_out = len(long["definitions"]), len(long["definitionsLeftOut"])
+        assert (shown + left_out, 0 < left_out < 40) == (40, True)
+        for wrong in ({"server": "hidden"}, {}, {"server": "office", "schemas": "yes"}):
+            assert (await visitor.called("get_server_details", wrong))["isError"], wrong
+        assert "find_tools" not in listed
+        refused = await visitor.called("get_server_details", {"server": "hidden"})
+        assert text_of(refused) == "Not found: there is no server 'hidden'. Servers: big, office."
+
+
+async def test_details_of_a_server_add_its_tools_to_the_list_of_the_session(tmp_path: Path) -> None:
+    config, _ = server(tmp_path, "office", [MAIL, tool("count_days")])
+    async with running_gateway(tmp_path, {"office": config}, gateway=LAZY) as gateway:
+        await until_all_ready(gateway, "office")
+        visitor = Visitor(gateway=gateway, era="2025-11-25")
+        assert set(await visitor.listed()) == OWN
+        assert await visitor.heard_at("get_server_details", {"server": "office"}) == [CHANGED, "answer"]
+        assert set(await visitor.listed()) == OWN | {"office__send_mail", "office__count_days"}
+        assert await visitor.heard_at("get_server_details", {"server": "office", "schemas": True}) == ["answer"]
