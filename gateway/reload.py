@@ -128,12 +128,13 @@ class Reloader:
         Raises:
             ConfigError: It cannot be used; nothing has changed.
         """
+        # Before they are read: what changes in between then differs from the stamp, and is taken once more.
+        stamp = _stamp(await self._find_other_files())
         # In a thread: a file that references others, or a large one, must not hold up calls.
         config = await anyio.to_thread.run_sync(partial(loaded, text, path=path, strict=self._strict))
         self._latest = config
         self._check_still_sound(config, path)
         self._check(config)
-        stamp = _stamp(await self._find_other_files())
         steps = await self._running.reconfigure(config)
         self.text, self.stamp = text, stamp
         self.error, self._loaded_at_s, self.count = None, time.time(), self.count + 1
