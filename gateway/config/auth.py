@@ -47,7 +47,8 @@ class ApiKey(Section):
     """Names of the profiles that it opens, `default` for /mcp; absent means all. Others answer as if they were not
     there."""
     scopes: list[str] = Field(default_factory=list)
-    """What the key may be used for; empty means everything."""
+    """What the key may be used for; empty means everything. So far only `metrics`, for /metrics, is told from the rest:
+    a key with any scopes may call what its profiles show."""
     groups: list[str] = Field(default_factory=list)
     """Groups that its caller belongs to."""
     expires: Annotated[
