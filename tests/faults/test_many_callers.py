@@ -33,6 +33,7 @@ def descriptors_allowed(count: int) -> Iterator[None]:
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, count), max(hard, count)))
     except (ValueError, OSError):
+        assert os.environ.get("CI") != "true", f"the system allows only {hard} open files"
         pytest.skip(f"this needs {count} open files, and the system allows {hard}")
     try:
         yield

@@ -71,18 +71,23 @@ def test_every_tool_of_real_servers_is_offered_uncut_and_callable_back(name: str
 @pytest.mark.parametrize("name", HOSTS)
 def test_ordinary_calls_to_real_tools_fit_what_is_shown_and_come_back_as_they_were(name: str) -> None:
     catalog = catalog_of(listings())
+    excused: list[str] = []
     for wrapper in catalog.wrappers:
         lowered = lower_definition(wrapper.definition, name)
         readable = schemas.compile_schema(as_json_schema(lowered.definition["inputSchema"]))
         for everything in (False, True):
             call = sample(wrapper.input_schema, wrapper.input_schema, everything)
             written = with_nulls(call, lowered.definition["inputSchema"]) if name == "openai-strict" else call
-            assert readable.is_valid(written) or lowered.narrower, wrapper.name
+            if not readable.is_valid(written):
+                assert lowered.narrower, wrapper.name
+                excused.append(wrapper.name)
             assert map_arguments(call, lowered) is call
             back = map_arguments(written, lowered)
             # A null that the tool itself accepts is the caller's own.
             assert without_nulls(back) == without_nulls(call), wrapper.name
             assert schemas.validator(wrapper.input_schema, wrapper.schema_digest).is_valid(back), wrapper.name
+    # Strict schemas have no objects with arbitrary members, which two tools of one server are about.
+    assert len(set(excused)) <= (2 if name == "openai-strict" else 0), excused
 
 
 HARD = {

@@ -24,7 +24,7 @@ from gateway.downstream.http.protocol import (
     HttpProtocol,
 )
 from gateway.downstream.http.request import RequestHead, RequestRefused
-from gateway.downstream.http.responder import Responder
+from gateway.downstream.http.responder import PING_S, Responder
 
 GET = b"GET /a HTTP/1.1\r\nhost: x\r\n\r\n"
 
@@ -66,7 +66,7 @@ class Site:
         except asyncio.CancelledError:
             self.cancelled.set()
             return
-        responder.respond(200, (b'"slow"',))
+        responder.finish(200, (b'"slow"',))
 
 
 @dataclass(slots=True)
@@ -313,6 +313,27 @@ async def test_http_1_0_is_answered_without_chunks_and_head_without_a_body() -> 
     head, _, body = answer.partition(b"\r\n\r\n")
     assert b"transfer-encoding" not in head
     assert body == b'event: message\nid: 7\ndata: {"n":1}\n\nevent: message\ndata: {}\n\n'
+
+
+async def test_a_silent_answer_becomes_a_stream_that_is_kept_alive() -> None:
+    site = Site()
+    async with served(site) as client:
+        await client.send(GET.replace(b"/a", b"/slow"))
+        while not site.seen:
+            await asyncio.sleep(0)
+        [protocol] = site.protocols
+        now_s = asyncio.get_running_loop().time()
+        protocol.look(now_s)
+        protocol.look(now_s + PING_S - 1)
+        protocol.look(now_s + PING_S)
+        # The stream counts from when it really sent something, which is now.
+        protocol.look(now_s + PING_S - 1)
+        protocol.look(now_s + PING_S + 1)
+        site.go_on.set()
+        with anyio.fail_after(5):
+            received = await client.reader.readuntil(b"0\r\n\r\n")
+    assert b"content-type: text/event-stream" in received
+    assert received.count(b": ping\n\n") == 2
 
 
 async def test_a_fault_of_a_handler_is_a_500_and_the_connection_goes_on(caplog: pytest.LogCaptureFixture) -> None:
