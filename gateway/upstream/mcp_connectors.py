@@ -80,12 +80,16 @@ class _McpConnector(ABC, Generic[Config]):
                 return session
             try:
                 return await self._initialize(transport, inbound)
-            except RpcError:
+            except RpcError as refusal:
                 # It may have been starting still when it was asked: by now it has read that question first, and takes
                 # no handshake after it.
-                session = await self._discover(transport, inbound)
+                try:
+                    session = await self._discover(transport, inbound)
+                except GatewayError:
+                    session = None
                 if session is None:
-                    raise
+                    # What it said first is the cause, whatever it says to another question.
+                    raise refusal
                 return session
         return await self._initialize(transport, inbound)
 

@@ -281,8 +281,8 @@ async def test_no_query_is_syntax_and_a_wrong_one_is_told(era: str, tmp_path: Pa
     async with running_gateway(tmp_path, {"a": config}, gateway=LAZY) as gateway:
         await until_all_ready(gateway, "a")
         visitor = Visitor(gateway=gateway, era=era)
-        for bad in ({}, {"query": ""}, {"query": 7}, {"query": "x", "limit": 0}, {"query": "x", "limit": "5"}):
-            assert (await visitor.called("find_tools", bad))["isError"], bad
+        for bad in ({}, {"query": ""}, {"query": [{}]}, {"query": "x", "limit": 0}, {"query": "x", "limit": "few"}):
+            assert (await visitor.called("find_tools", bad)).get("isError"), bad
         for odd in ('"', "AND OR NOT *", "x" * 100_000, "\u0000 \U0001f600", "NEAR(a b)"):
             assert not (await visitor.called("find_tools", {"query": odd})).get("isError"), odd
 
