@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-from support.gateways import RunningGateway, glance_again, running_gateway
+import httpx2
+from support.callers import call_of
+from support.gateways import META, MODERN, RunningGateway, glance_again, running_gateway
 from support.upstreams.running import rescript, scripted_stdio_server, tool
 
 SEND = tool("send", "to", "subject", to={"type": "string"}, subject={"type": "string"})
@@ -125,3 +127,27 @@ async def test_three_failures_of_one_class_from_two_sessions_are_flagged_once(tm
         seen = (await gateway.admin("failures")).json()
         assert seen["repaired"] == [{"wrapper": "up__send", "calls": 1, "repairs": {"renamed": 1}}]
         assert (await failures(gateway))["subject"]["recent"] == 6
+
+
+async def test_one_modern_caller_is_one_over_however_many_connections_it_calls(tmp_path: Path) -> None:
+    config, _ = scripted_stdio_server(tmp_path, "up", tools=[SEND])
+
+    async def call(gateway: RunningGateway, client: str, name: str = "up__send", **arguments: Any) -> None:
+        meta = {META + "clientInfo": {"name": client, "version": "1"}}
+        body = call_of(name, arguments, **meta)
+        head = {"accept": "application/json, text/event-stream", "mcp-protocol-version": MODERN}
+        head |= {"mcp-method": "tools/call", "mcp-name": name}
+        # A client of its own is a connection of its own.
+        async with httpx2.AsyncClient() as connection:
+            answer = await connection.post(gateway.url, json=body, headers=head)
+        assert answer.json()["result"]["isError"], answer.text
+
+    async with running_gateway(tmp_path, {"up": config}) as gateway:
+        await gateway.until_listed("up__send")
+        for _ in range(3):
+            await call(gateway, "one", to="a")
+        [row] = (await gateway.admin("failures")).json()["failures"]
+        assert (row["recent"], row["sessions"], row["flagged"]) == (3, 1, False)
+        await call(gateway, "another", to="a")
+        [row] = (await gateway.admin("failures")).json()["failures"]
+        assert (row["recent"], row["sessions"], row["flagged"]) == (4, 2, True)
