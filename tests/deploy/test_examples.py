@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
 from support.gateways import RunningGateway, serving, text_of
 from support.upstreams.graphql_running import graphql_server
 from support.visitors import MODERN, Visitor
@@ -53,6 +54,7 @@ async def test_the_operations_are_tools_and_the_mutation_is_left_out(tmp_path: P
         assert "isError" not in await gateway.call("shop__list_orders", {"status": "SHIPPED"})
 
 
+@pytest.mark.heavy
 async def test_each_host_has_its_tools_at_its_own_path_and_can_call_them(tmp_path: Path) -> None:
     async with example("hosts", tmp_path) as gateway:
         await gateway.until_listed("calendar__list_accounts", "bank__get_bank_balance")

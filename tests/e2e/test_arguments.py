@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import pytest
 from support.callers import hello, running_host
 from support.gateways import RunningGateway, glance_again, running_gateway, text_of
 from support.upstreams.running import Recording, demo_config, scripted_http_server, scripted_stdio_server, tool
@@ -248,6 +249,7 @@ async def test_no_value_of_a_wrong_call_comes_back(tmp_path: Path) -> None:
         assert "hunter2" not in gateway.logged()
 
 
+@pytest.mark.heavy
 async def test_the_call_that_started_it_all_comes_right_from_the_errors_own_text(tmp_path: Path) -> None:
     """An agent calls without arguments, reads the error, and does what it says: the second call is right."""
     async with running_gateway(tmp_path, {"calendar-mcp": demo_config("calendar")}) as gateway:

@@ -81,6 +81,7 @@ async def test_our_own_url_is_skipped_directly_and_through_the_bridge(tmp_path: 
         assert set(await gateway.tools()) == {"sound__t"}
 
 
+@pytest.mark.heavy
 async def test_of_two_gateways_that_lead_to_each_other_one_does_without_the_other(tmp_path: Path) -> None:
     ports = unused_port(), unused_port()
     sound, _ = scripted_stdio_server(tmp_path, "sound", tools=[tool("t")])

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import anyio
+import pytest
 from e2e.test_profiles import MAIL, server, until_all_ready
 from support.gateways import RunningGateway, glance_again, running_gateway
 from support.upstreams.running import scripted_http_server, tool
@@ -131,6 +132,7 @@ async def test_what_is_added_is_cut_with_a_mark_and_never_what_the_upstream_wrot
         ]
 
 
+@pytest.mark.heavy
 @in_both_eras
 async def test_without_context_a_list_is_what_it_was_byte_for_byte(era: str, tmp_path: Path) -> None:
     config, _ = server(tmp_path, "a", [MAIL])

@@ -24,6 +24,7 @@ async def scraped(gateway: RunningGateway, token: str | None) -> tuple[int, str]
     return answer.status_code, answer.text
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("arguments", [(), ("--workers", "2")])
 async def test_counters_take_a_key_or_the_admin_token_where_there_are_keys(
     arguments: tuple[str, ...], tmp_path: Path

@@ -57,6 +57,7 @@ async def test_g12_a_changed_file_is_one_announcement_and_no_change_is_none(tmp_
         assert (await gateway.server("hr"))["epoch"] == 1
 
 
+@pytest.mark.heavy
 async def test_g12_files_come_go_are_renamed_and_a_folder_is_swapped(tmp_path: Path) -> None:
     async with graphql_gateway(tmp_path, FILES) as (server, gateway):
         await gateway.until_listed(NAME)
@@ -169,6 +170,7 @@ async def test_an_endpoint_that_is_down_at_the_start_is_called_once_it_is_up(tmp
             assert "isError" not in results[0], results
 
 
+@pytest.mark.heavy
 async def test_a_restart_answers_from_the_snapshot_while_the_endpoint_is_down(tmp_path: Path) -> None:
     async with graphql_server(tmp_path, FILES) as server:
         async with running_gateway(tmp_path, {"hr": server.config()}) as gateway:

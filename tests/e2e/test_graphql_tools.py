@@ -191,6 +191,7 @@ BAD = {
 }  # fmt: skip
 
 
+@pytest.mark.heavy
 async def test_g7_every_faulty_file_is_left_out_alone_with_its_place_and_reason(tmp_path: Path) -> None:
     files: dict[str, str | bytes] = {name: text for name, (text, _, _) in BAD.items()}
     async with graphql_server(tmp_path, {"good.graphql": "query GoodOne { find { id } }", **files}) as server:

@@ -232,6 +232,7 @@ def plugins(tmp_path: Path, text: str = PLUGINS) -> dict[str, Any]:
     return {"name": "plugins", "cpex": "./plugins.yaml", "timeout": 20}
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("era", ERAS)
 async def test_a_plugin_in_the_shape_of_its_documentation_runs_unmodified(era: str, tmp_path: Path) -> None:
     async with hooked(tmp_path, plugins(tmp_path), **PROMPTS_AND_RESOURCES) as up:
@@ -275,6 +276,7 @@ plugins:
 """
 
 
+@pytest.mark.heavy
 async def test_published_plugins_run_unmodified(tmp_path: Path) -> None:
     async with hooked(tmp_path, plugins(tmp_path, PUBLISHED), **PROMPTS_AND_RESOURCES) as up:
         for era, route in up.every_way():
@@ -303,6 +305,7 @@ class Guard(Plugin):
 SHAPES = [("nested", True, "tool_args"), ("metadata", False, "arguments"), ("flatMetadata", False, "")]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("shape", "nested", "key"), SHAPES)
 async def test_a_plugin_for_each_shape_runs_unmodified(shape: str, nested: bool, key: str, tmp_path: Path) -> None:
     (tmp_path / "shaped_guard.py").write_text(SHAPED)
@@ -319,6 +322,7 @@ async def test_a_plugin_for_each_shape_runs_unmodified(shape: str, nested: bool,
             assert up.recording.calls()[0]["arguments"] == {"x": 1, "seen": True}
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("text", "words"),
     [

@@ -60,6 +60,7 @@ def tools_of(deeds: Iterable[str]) -> list[dict[str, Any]]:
     return [tool(named(deed)) for deed in deeds]
 
 
+@pytest.mark.heavy
 async def test_a_hook_that_fails_before_a_call_fails_it_without_calling_the_upstream(tmp_path: Path) -> None:
     async with hooked(tmp_path, *(hostile_to_its_tool(deed) for deed in BEFORE), tools=tools_of(BEFORE)) as up:
         for deed, words in BEFORE.items():
@@ -84,6 +85,7 @@ async def test_a_hook_that_fails_after_a_call_withholds_the_result(tmp_path: Pat
             assert len(up.recording.calls(named(deed))) == 1, deed
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("when", "deeds"), [("before", tuple(BEFORE)), ("after", tuple(AFTER))])
 async def test_a_failure_that_is_to_be_ignored_changes_nothing_and_is_counted(
     when: str, deeds: tuple[str, ...], tmp_path: Path
@@ -126,6 +128,7 @@ async def test_what_a_hook_keeps_of_its_answer_is_not_what_is_sent(tmp_path: Pat
         assert up.recording.calls()[0]["arguments"] == {"x": 1}
 
 
+@pytest.mark.heavy
 async def test_a_hook_that_keeps_failing_is_passed_over_and_fails_calls_at_once(tmp_path: Path) -> None:
     async with hooked(tmp_path, hostile("hang")) as up:
         for _ in range(5):
@@ -140,6 +143,7 @@ async def test_a_hook_that_keeps_failing_is_passed_over_and_fails_calls_at_once(
         assert up.recording.calls() == []
 
 
+@pytest.mark.heavy
 async def test_a_hook_that_keeps_failing_and_is_to_be_ignored_costs_no_call_its_time_out(tmp_path: Path) -> None:
     async with hooked(tmp_path, hostile("hang", onError="ignore")) as up:
         for _ in range(5):
@@ -233,6 +237,7 @@ async def test_what_two_callers_send_at_once_stays_apart_in_one_hook(tmp_path: P
         assert len({one["metadata"]["call_id"] for one in up.seen("before_call")}) == 80
 
 
+@pytest.mark.heavy
 async def test_an_audit_that_hangs_delays_nobody_and_what_it_misses_is_counted(tmp_path: Path) -> None:
     hanging = hostile("hang", mode="audit") | {"timeout": 60}
     async with hooked(tmp_path, hanging) as up:

@@ -29,6 +29,7 @@ async def until_error(gateway: RunningGateway, part: str) -> None:
             await glance_again()
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("arguments", [(), ("--workers", "2")])
 async def test_included_files_are_taken_as_they_come_change_and_go(arguments: tuple[str, ...], tmp_path: Path) -> None:
     config, _ = scripted_stdio_server(tmp_path, "a", tools=[tool("read")])

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
 from support.callers import call_of, get_stream, handshake, hello, listen_to, post_stream
 from support.gateways import running_gateway
 from support.upstreams.running import builtin_tools, scripted_stdio_server
@@ -54,6 +55,7 @@ async def test_a_key_enters_its_profiles_and_no_other_is_there_for_it(tmp_path: 
         assert default not in log
 
 
+@pytest.mark.heavy
 async def test_a_key_that_expires_loses_its_streams_within_seconds(tmp_path: Path) -> None:
     server, _ = scripted_stdio_server(tmp_path, "up", tools=builtin_tools("echo"))
     key, entry = made("ann")

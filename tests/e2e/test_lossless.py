@@ -138,6 +138,7 @@ async def hosts_of(
         yield lanes
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("modern", [True, False])
 def test_any_result_is_equal_on_both_sides_in_every_era(modern: bool, tmp_path: Path) -> None:
     with (

@@ -48,6 +48,7 @@ WAYS = [
 ]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("version", "transport"), WAYS)
 async def test_a_host_has_every_feature_of_every_kind_of_server_through_the_gateway(
     version: str, transport: str, tmp_path: Path

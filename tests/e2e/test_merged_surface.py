@@ -25,6 +25,7 @@ TRACE = {
 }
 
 
+@pytest.mark.heavy
 async def test_lists_live_as_long_as_the_shortest_and_are_private_unless_all_are_public(tmp_path: Path) -> None:
     long = full_stdio(tmp_path, "long", "--ttl-ms", "70000", modern=True)
     short = full_stdio(tmp_path, "short", "--ttl-ms", "50000", modern=True)

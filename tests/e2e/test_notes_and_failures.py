@@ -7,6 +7,7 @@ from typing import Any
 
 import anyio
 import httpx2
+import pytest
 from support.callers import call_of
 from support.gateways import META, MODERN, RunningGateway, glance_again, running_gateway
 from support.upstreams.running import rescript, scripted_stdio_server, tool
@@ -26,6 +27,7 @@ async def until_described(gateway: RunningGateway, description: str) -> None:
             await glance_again()
 
 
+@pytest.mark.heavy
 async def test_a_note_is_read_until_the_tool_changes_and_outlives_a_restart(tmp_path: Path) -> None:
     config, record = scripted_stdio_server(tmp_path, "up", tools=[SEND], list_changed=True)
     state = ("--state-dir", str(tmp_path / "kept"))

@@ -324,6 +324,7 @@ async def test_a_changed_hook_file_is_taken_however_small_the_change(tmp_path: P
         assert (await up.ask("modern", "wrapper", "echo"))["result"]["structuredContent"] == {"by": "other"}
 
 
+@pytest.mark.heavy
 async def test_what_runs_where_is_listed_in_order(tmp_path: Path) -> None:
     hooks = [
         sample("Recorder", mode="audit", name="auditor"),

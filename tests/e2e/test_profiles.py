@@ -111,6 +111,7 @@ async def test_a_session_of_the_handshake_era_grows_by_what_it_found_and_nobody_
         assert await mine.heard_at("find_tools", {"query": "send mail", "limit": 1}) == ["answer"]
 
 
+@pytest.mark.heavy
 @in_both_eras
 async def test_a_budget_is_kept_and_the_rest_is_found_and_callable(era: str, tmp_path: Path) -> None:
     profiles = {"default": {"disclosure": "auto", "maxTools": 100, "maxTokens": 1_000_000}}

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import pytest
 from support.gateways import RunningGateway, answer_of, glance_again, running_gateway
 from support.upstreams.running import Recording, scripted_http_server, scripted_stdio_server, tool
 from support.visitors import ALWAYS, CHANGED, Visitor, in_both_eras
@@ -138,6 +139,7 @@ async def test_servers_come_go_and_are_reached_anew_and_the_others_notice_nothin
         assert len(record_a.starts()) == 1
 
 
+@pytest.mark.heavy
 async def test_a_running_call_ends_as_it_began_when_its_server_is_changed_or_removed(tmp_path: Path) -> None:
     slow = {"tools": [tool("slow")], "behaviours": {"slow": {"kind": "sleep", "with": {"seconds": 1.5}}}}
     config, record = up(tmp_path, **slow)
@@ -163,6 +165,7 @@ async def test_a_running_call_ends_as_it_began_when_its_server_is_changed_or_rem
         assert len(record.calls("slow")) == 2
 
 
+@pytest.mark.heavy
 async def test_five_hundred_calls_of_both_eras_in_flight_outlive_ten_changes(tmp_path: Path) -> None:
     config, record = up(tmp_path, tools=[tool("nap")], behaviours={"nap": {"kind": "sleep", "with": {"seconds": 0.3}}})
     calm, _ = up(tmp_path, "calm")

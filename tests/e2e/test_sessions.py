@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 
 import anyio
+import pytest
 from e2e.lanes import Lane, entries
 from support.gateways import running_gateway
 from support.hosts_connected import http_host
@@ -70,6 +71,7 @@ async def test_a_stream_can_be_taken_over_while_the_old_one_looks_alive(tmp_path
         await host.until(lambda: [one for one in host.of(UPDATED) if one.via == "again"])
 
 
+@pytest.mark.heavy
 async def test_a_stream_resumed_too_late_has_the_newest_events_and_bad_ids_do_no_harm(tmp_path: Path) -> None:
     server = full_stdio(tmp_path, "s", modern=False)
     async with (

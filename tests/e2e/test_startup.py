@@ -54,6 +54,7 @@ async def first_list(config: dict[str, Any], *, modern: bool = False) -> tuple[f
         return took_s, {tool["name"] for tool in tools}, gateway.others
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("modern", [False, True])
 async def test_the_first_list_over_stdio_is_whole_though_every_upstream_hangs(tmp_path: Path, modern: bool) -> None:
     stdio, record = scripted_stdio_server(tmp_path, "s", tools=many_tools("s", 150))
@@ -78,6 +79,7 @@ async def test_the_first_list_over_stdio_is_whole_though_every_upstream_hangs(tm
     assert best_s < FIRST_LIST_S
 
 
+@pytest.mark.heavy
 async def test_a_first_list_without_a_snapshot_waits_for_no_upstream_that_hangs(tmp_path: Path) -> None:
     hanging, _ = scripted_stdio_server(tmp_path, "hanging", faults={"silent": True})
     healthy, _ = scripted_stdio_server(tmp_path, "healthy", tools=[tool("t")])
@@ -97,6 +99,7 @@ async def test_a_first_list_without_a_snapshot_waits_for_no_upstream_that_hangs(
     assert min(took_s) < FIRST_LIST_S, took_s
 
 
+@pytest.mark.heavy
 async def test_the_demo_prints_a_line_that_works_and_leaves_nobody_behind(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "gateway", "demo", "--port", "0", "--state-dir", str(tmp_path / "state")]
     process = await anyio.open_process(command, cwd=_ROOT, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE)

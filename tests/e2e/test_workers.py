@@ -24,6 +24,7 @@ def call(name: str, arguments: Any = None, request_id: Any = 1, **meta: Any) -> 
     return {"jsonrpc": "2.0", "id": request_id, "method": "tools/call", "params": params}
 
 
+@pytest.mark.heavy
 async def test_many_sessions_use_any_connection_and_each_finds_its_own(tmp_path: Path) -> None:
     chance = random.Random(7)
     progress = tool("progress", count={"type": "integer"})
@@ -58,6 +59,7 @@ async def test_many_sessions_use_any_connection_and_each_finds_its_own(tmp_path:
                 group.start_soon(converse, index)
 
 
+@pytest.mark.heavy
 async def test_a_session_is_ended_and_guarded_wherever_the_request_arrives(tmp_path: Path) -> None:
     keys = {"auth": {"apiKeys": [{"name": "ada", "key": "k-ada"}, {"name": "bob", "key": "k-bob"}]}}
     async with (
@@ -84,6 +86,7 @@ async def test_a_session_is_ended_and_guarded_wherever_the_request_arrives(tmp_p
         assert "ASGI" not in gateway.logged()
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("owner", [0, 1])
 async def test_what_belongs_to_a_session_passes_through_another_worker(tmp_path: Path, owner: int) -> None:
     async with (
@@ -128,6 +131,7 @@ async def test_what_belongs_to_a_session_passes_through_another_worker(tmp_path:
         assert (await stream_client.post(call("up__echo"))).status_code == 404
 
 
+@pytest.mark.heavy
 async def test_changes_of_an_upstream_reach_listeners_at_every_worker(tmp_path: Path) -> None:
     async with (
         scripted_http_server(tmp_path, "up", tools=[ECHO], list_changed=True) as up,
@@ -147,6 +151,7 @@ async def test_changes_of_an_upstream_reach_listeners_at_every_worker(tmp_path: 
                 await one.until_listed("up__second")
 
 
+@pytest.mark.heavy
 async def test_a_request_state_and_a_task_hold_at_every_worker(tmp_path: Path) -> None:
     form = {"type": "object", "properties": {"is": {"type": "string"}}}
     question = {"mode": "form", "message": "Who?", "requestedSchema": form}
@@ -180,6 +185,7 @@ async def test_a_request_state_and_a_task_hold_at_every_worker(tmp_path: Path) -
             assert got["result"]["taskId"] == task_id
 
 
+@pytest.mark.heavy
 async def test_processes_are_copied_only_where_their_entry_says_so(tmp_path: Path) -> None:
     config, recording = scripted_stdio_server(tmp_path, "up", tools=[ECHO])
     with pytest.raises(AssertionError, match=r"up is a process.*copies"):

@@ -76,6 +76,7 @@ async def test_a_tool_of_two_servers_is_two_wrappers_and_each_call_reaches_its_o
         assert [call["arguments"] for call in other.recording.calls()] == [{"path": "/b"}, {"path": "/c"}]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("transport", ["stdio", "http"])
 async def test_odd_names_are_distinct_stable_and_callable(tmp_path: Path, transport: str) -> None:
     tools = [tool(name, marker="integer") for name in ODD_NAMES]
@@ -207,6 +208,7 @@ async def test_a_wrong_name_is_answered_with_the_right_one(tmp_path: Path) -> No
         assert record.calls() == []
 
 
+@pytest.mark.heavy
 async def test_a_call_under_an_old_alias_is_told_the_new_one(tmp_path: Path) -> None:
     config, record = scripted_stdio_server(tmp_path, "s", tools=[tool("send_email", "to")])
     async with running_gateway(tmp_path, {"calendar": config}) as gateway:
@@ -327,6 +329,7 @@ async def test_a_quarantined_tool_is_said_to_be_held_back_and_a_cut_list_says_ho
         assert record.calls() == []
 
 
+@pytest.mark.heavy
 async def test_trying_again_is_advised_only_where_it_can_help(tmp_path: Path) -> None:
     fine, _ = scripted_stdio_server(tmp_path, "s", tools=[tool("one")])
     gone = {"command": "/nowhere/at/all"}

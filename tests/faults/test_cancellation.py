@@ -14,6 +14,9 @@ from support.callers import call_of, handshake, hello, running_host
 from support.gateways import RunningGateway, envelope, glance_again, running_gateway
 from support.upstreams.running import Recording, builtin_tools, scripted_http_server, scripted_stdio_server
 
+# Half of all faults are waits: of deadlines, restarts and pauses.
+pytestmark = pytest.mark.heavy
+
 UPSTREAMS = ("stdio-new", "stdio-old", "http-new", "http-old")
 
 

@@ -15,6 +15,9 @@ from support.callers import handshake
 from support.gateways import COMMANDS, RunningGateway, running_gateway, text_of
 from support.upstreams.running import builtin_tools, rescript, scripted_http_server, scripted_stdio_server
 
+# Half of all faults are waits: of deadlines, restarts and pauses.
+pytestmark = pytest.mark.heavy
+
 YEARS_S = 10 * 365 * 24 * 3600
 
 

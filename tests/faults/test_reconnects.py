@@ -6,10 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import pytest
 from faults.observing import calling
 from support.callers import call_of, hello, running_host
 from support.gateways import running_gateway, text_of
 from support.upstreams.running import Recording, builtin_tools, rescript, scripted_stdio_server, tool
+
+# Half of all faults are waits: of deadlines, restarts and pauses.
+pytestmark = pytest.mark.heavy
 
 TOOLS = builtin_tools("exit", "sleep", "echo")
 CROWD = 20

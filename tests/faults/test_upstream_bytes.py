@@ -19,6 +19,9 @@ from support.upstreams.running import builtin_tools, scripted_http_server, scrip
 
 from gateway.upstream.breaker import FAILURES_TO_OPEN, OPEN_S
 
+# Half of all faults are waits: of deadlines, restarts and pauses.
+pytestmark = pytest.mark.heavy
+
 OK = b"HTTP/1.1 200 OK\r\n"
 JSON = OK + b"content-type: application/json\r\n"
 ANSWERS = {

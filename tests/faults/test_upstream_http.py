@@ -11,6 +11,9 @@ from faults.observing import MIB, calling, eventually, rss_of, until_server
 from support.gateways import glance_again, running_gateway, text_of
 from support.upstreams.running import builtin_tools, scripted_http_server, tool
 
+# Half of all faults are waits: of deadlines, restarts and pauses.
+pytestmark = pytest.mark.heavy
+
 SECRET = "Bearer only-for-its-own-origin"
 
 

@@ -15,6 +15,9 @@ from support.callers import call_of, hello, running_host
 from support.gateways import MODERN, RunningGateway, running_gateway, text_of
 from support.upstreams.running import Recording, builtin_tools, scripted_http_server, scripted_stdio_server, tool
 
+# Half of all faults are waits: of deadlines, restarts and pauses.
+pytestmark = pytest.mark.heavy
+
 UPSTREAMS = ("stdio", "body", "stream", "long-stream")
 DEEP = 10_000
 NO_JSON = {

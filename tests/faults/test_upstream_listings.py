@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import pytest
 from faults.observing import MIB, Announcements, announcements, eventually, rss_of, until_server
 from support.gateways import COMMANDS, RunningGateway, glance_again, running_gateway, text_of
 from support.upstreams.running import (
@@ -17,6 +18,9 @@ from support.upstreams.running import (
     tool,
     unused_port,
 )
+
+# Half of all faults are waits: of deadlines, restarts and pauses.
+pytestmark = pytest.mark.heavy
 
 
 async def announced_in_all(gateway: RunningGateway, told: Announcements, server: dict[str, Any]) -> int:

@@ -14,6 +14,9 @@ from faults.observing import MIB, calling, environment_of, eventually, lives, rs
 from support.gateways import running_gateway, text_of
 from support.upstreams.running import builtin_tools, rescript, scripted_stdio_server, tool
 
+# Half of all faults are waits: of deadlines, restarts and pauses.
+pytestmark = pytest.mark.heavy
+
 
 def marked(name: str) -> dict[str, Any]:
     """A tool that may be run twice."""

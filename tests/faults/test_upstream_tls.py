@@ -27,6 +27,7 @@ def stranger(tmp_path: Path) -> Authority:
     return authority(tmp_path / "stranger.pem")
 
 
+@pytest.mark.heavy
 async def test_a_server_whose_authority_is_trusted_is_called_and_others_get_no_byte_of_a_request(
     tmp_path: Path, trusted: Authority, stranger: Authority
 ) -> None:

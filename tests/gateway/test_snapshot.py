@@ -44,6 +44,7 @@ async def server_state(
     return row
 
 
+@pytest.mark.heavy
 async def test_with_every_upstream_down_the_list_is_the_last_good_one(tmp_path: Path) -> None:
     whole = tool("write", "to", subject="string") | {"title": "Write", "x-unknown": {"kept": [1, None]}}
     stdio, record = scripted_stdio_server(tmp_path, "pipe", tools=[whole, tool("read")])
@@ -150,6 +151,7 @@ def damages(good: bytes) -> dict[str, bytes]:
     }
 
 
+@pytest.mark.heavy
 async def test_a_damaged_or_foreign_snapshot_is_ignored_with_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -194,6 +196,7 @@ async def test_a_snapshot_that_cannot_be_written_costs_a_warning_and_nothing_els
     assert obstacle != "directory in its place" or [path.name for path in state.iterdir()] == [FILE]
 
 
+@pytest.mark.heavy
 async def test_what_the_snapshot_knows_of_another_server_under_the_same_alias_is_not_shown(tmp_path: Path) -> None:
     server, _ = scripted_stdio_server(tmp_path, "up", tools=[tool("one")])
     other, _ = scripted_stdio_server(tmp_path, "other", faults={"silent": True})
@@ -217,6 +220,7 @@ def test_what_may_be_shared_with_others_is_kept_as_it_was_said(scope: CacheScope
     assert load(tmp_path)["a"].listing.scope == scope
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("scope", ["public", "private"])
 async def test_a_list_from_the_snapshot_is_as_private_as_its_server_said(scope: str, tmp_path: Path) -> None:
     config, record = scripted_stdio_server(tmp_path, "s", tools=[tool("read")], modern=True, scope=scope)

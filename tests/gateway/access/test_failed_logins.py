@@ -71,11 +71,11 @@ def test_addresses_are_told_apart_as_their_owners_can_choose_them(first: str, se
 
 def test_any_number_of_addresses_takes_bounded_memory_and_the_latest_are_kept() -> None:
     logins = FailedLogins(Clock())
-    for number in range(5_000):
+    for number in range(1_100):
         failing(logins, f"10.0.{number // 256}.{number % 256}:1", 1)
     assert len(logins) == 1024
-    failing(logins, "10.0.19.135:1", FREE_ATTEMPTS - 1)
-    assert logins.wait_s("10.0.19.135:1") > 0
+    failing(logins, "10.0.4.75:1", FREE_ATTEMPTS - 1)
+    assert logins.wait_s("10.0.4.75:1") > 0
 
 
 def test_each_failure_is_logged_with_its_address_and_count(caplog: pytest.LogCaptureFixture) -> None:

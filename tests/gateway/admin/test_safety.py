@@ -159,6 +159,7 @@ async def test_with_a_socket_of_its_own_the_admin_api_is_there_for_its_owner_alo
     assert not path.exists()
 
 
+@pytest.mark.heavy
 async def test_several_workers_answer_administrators_at_one_address_whichever_ends(tmp_path: Path) -> None:
     path = tmp_path / "admin.sock"
     async with (

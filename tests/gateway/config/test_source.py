@@ -105,6 +105,7 @@ def test_a_value_that_holds_itself_is_refused(tmp_path: Path) -> None:
     assert "expected" in message(written(tmp_path, "mcpServers: &a\n  b: *a\n"))
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("content", ["[" * 500 + "]" * 500, "[" * 100_000])
 def test_deep_nesting_is_refused(content: str, tmp_path: Path) -> None:
     message(written(tmp_path, '{"mcpServers": ' + content + "}"))

@@ -84,6 +84,7 @@ async def test_changes_reach_the_host_in_both_eras(tmp_path: Path) -> None:
             assert ended["result"]["_meta"][META + "subscriptionId"] == "mine"
 
 
+@pytest.mark.heavy
 async def test_the_session_is_renewed_when_the_gateway_comes_back(tmp_path: Path) -> None:
     server, record = scripted_stdio_server(tmp_path, "up", tools=builtin_tools("echo"))
     port = ("--port", str(unused_port()))

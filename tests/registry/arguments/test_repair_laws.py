@@ -78,6 +78,7 @@ SCHEMAS = (_object(SUBSCHEMAS) | SUBSCHEMAS).flatmap(
 LEVELS = st.sampled_from(["safe", "full"])
 
 
+@pytest.mark.heavy
 @settings(max_examples=600, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(SCHEMAS, VALUES, LEVELS)
 def test_valid_calls_stay_repaired_ones_validate_and_repairing_again_changes_nothing(

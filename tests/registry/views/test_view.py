@@ -11,6 +11,7 @@ from dataclasses import replace
 from types import FrameType
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -102,6 +103,7 @@ def told(view: View) -> Any:
     )
 
 
+@pytest.mark.heavy
 @settings(max_examples=200, deadline=None)
 @given(st.lists(LISTINGS, min_size=2, max_size=4), SAID, SAID, PROFILES, PROFILES)
 def test_what_was_shown_before_changes_nothing_of_what_is_shown(
@@ -135,6 +137,7 @@ def counted_calls() -> Iterator[Counter[str]]:
         sys.setprofile(before)
 
 
+@pytest.mark.heavy
 def test_of_five_thousand_tools_only_those_of_changed_servers_are_worded_again() -> None:
     tools = [{"name": f"t{n}", "description": f"Does {n}.", "inputSchema": SCHEMAS[n % 3]} for n in range(100)]
     names = [ServerName(f"s{n}") for n in range(50)]

@@ -190,6 +190,7 @@ def sendable(headers: dict[str, str]) -> bool:
     return all((value.isprintable() and value.isascii()) or value == "é" for value in headers.values())
 
 
+@pytest.mark.heavy
 def test_a_body_with_a_length_and_one_in_chunks_are_answered_alike(tmp_path: Path) -> None:
     with (
         start_blocking_portal() as portal,
@@ -258,6 +259,7 @@ async def test_a_request_that_comes_in_pieces_is_answered_like_one_that_comes_wh
         assert (await gateway.call("h__echo", {"text": "y"}))["content"]
 
 
+@pytest.mark.heavy
 async def test_a_body_that_is_slow_is_still_read(tmp_path: Path) -> None:
     async with wires(tmp_path) as (_, short, _, session):
         path, headers, body = request_of(True, "tools/call", "s__echo", {"text": "x"}, 1, [], session)

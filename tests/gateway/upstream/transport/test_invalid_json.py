@@ -6,6 +6,7 @@ import json
 import time
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -95,6 +96,7 @@ def _children(node: dict[str, Any] | list[Any]) -> list[Any]:
     return list(node.values()) if isinstance(node, dict) else node
 
 
+@pytest.mark.heavy
 def test_the_work_grows_with_the_length_only() -> None:
     for hostile in (b'{"a":', b"[", b'\\"', b'"\\', b"[]", b'{"":""},', b'{"id":1,', b' "id":1 '):
         line = b'{"jsonrpc":"2.0",' + hostile * (2_000_000 // len(hostile))
