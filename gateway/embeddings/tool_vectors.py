@@ -75,7 +75,9 @@ class ToolVectors:
                     self._ready = not self._changed.is_set()
                 except Exception as error:  # boundary: search goes on by words alone
                     self._disable(error)
-                    log.exception(_WORDS_ONLY)
+                    # Packages and models of others fail in many ways; the traceback is theirs, and for the curious.
+                    log.error("%s: %s: %s", _WORDS_ONLY, type(error).__name__, error)
+                    log.debug("where it failed", exc_info=error)
         finally:
             unsubscribe()
 

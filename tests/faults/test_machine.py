@@ -176,8 +176,6 @@ async def run_serve(config: Path, *arguments: str, **environment: str) -> tuple[
         ("{", "line"),
         ("mcpServers: [", "line"),
         ("[]", "object"),
-        ('{"mcpServers": {"a__b": {"command": "x"}}}', "a__b"),
-        ('{"mcpServers": {"a-b": {"command": "x"}, "a_b": {"command": "x"}}}', "a_b"),
         ('{"mcpServers": {"a": {}}}', "a"),
         ('{"mcpServers": {"a": {"command": 5}}}', "command"),
         ('{"mcpServers": {"a": {"url": "ftp://x"}}}', "url"),
@@ -224,7 +222,7 @@ async def test_an_open_address_without_a_key_is_refused_unless_insecure(tmp_path
     async with running_gateway(tmp_path / "insecure", {}, arguments=("--host", "0.0.0.0", "--insecure")) as gateway:
         port = gateway.origin.rpartition(":")[2]
         assert (await gateway.client.get(f"http://127.0.0.1:{port}/healthz")).status_code == 200
-    keys = {"auth": {"apiKeys": [{"name": "a", "key": "secret-key"}]}}
+    keys = {"auth": {"apiKeys": [{"name": "a", "key": "a-key-that-nobody-finds-by-trying"}]}}
     async with running_gateway(
         tmp_path,
         {},
