@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import httpx2
 import pytest
 from support.callers import HandshakeSession, handshake
@@ -191,3 +192,16 @@ async def test_a_session_has_a_bounded_number_of_answers_to_come_back_for() -> N
     assert [one.resumable for one in made] == [True] * resumption.MAX_ANSWERS + [False]
     answers.close()
     assert answers.find("1-0") is None
+
+
+async def test_a_caller_that_comes_back_in_the_moment_its_answer_is_forgotten_does_not_wait_for_ever() -> None:
+    answers, responder, back = ResumableAnswers(), Answering(), Answering()
+    answer = ResumableAnswer(answers, account_of_its_own(), 1, responder)  # type: ignore[arg-type]
+    answer.pause(100)
+    answers.close()
+    with anyio.fail_after(2):
+        async with anyio.create_task_group() as group:
+            group.start_soon(answer.resume, back, 0)
+            await anyio.lowlevel.checkpoint()
+            answer.finish((b"{}",))
+    assert back.ended

@@ -152,7 +152,10 @@ class ResumableAnswer:
     def finish(self, pieces: wire.Pieces) -> None:
         """Send the response of a resumable answer as its last event, or keep it for a caller that is away."""
         if not self._number:
-            return  # its caller was away for too long, or its session has ended
+            # Its caller was away for too long, or its session has ended; whoever came back just then waits for nothing.
+            self._task = None
+            self._end()
+            return
         body = b"".join(pieces)
         away = self._responder is None
         kept = away or len(body) <= MAX_DELIVERED_BYTES
