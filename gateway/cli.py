@@ -321,7 +321,11 @@ def _key_actions(actions: argparse._SubParsersAction[_Parser]) -> None:
         help="a profile that it opens; may be repeated (default: all)",
     )
     new.add_argument(
-        "--scope", action="append", default=[], metavar="S", help="what it is good for; may be repeated (default: all)"
+        "--scope",
+        action="append",
+        default=[],
+        metavar="S",
+        help="what it is good for; so far only `metrics` is applied; may be repeated",
     )
     new.add_argument("--group", action="append", default=[], metavar="G", help="a group of its caller; may be repeated")
     new.add_argument("--expires", metavar="TIME", help="after this time, as 12h, 90d or 4w (default: never)")

@@ -33,6 +33,8 @@ def new_key(args: Namespace) -> int:
     for scope in args.scope:
         if scope not in SCOPES:
             raise UsageError(f"--scope {scope}: expected {suggestion(scope, list(SCOPES))}")
+    if any(scope != "metrics" for scope in args.scope):
+        output.say("warning: scopes of tools, prompts and resources are not applied yet; --profile restricts a key")
     key = _PREFIX + secrets.token_urlsafe(_KEY_BYTES)
     entry: dict[str, Any] = {"name": args.name, "keyHash": f"sha256:{hashlib.sha256(key.encode()).hexdigest()}"}
     given = {"profiles": args.profile, "scopes": args.scope, "groups": args.group}
