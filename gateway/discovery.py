@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import logging
-from typing import Final
+from collections.abc import Iterable, Iterator
+from operator import is_
+from typing import Any, Final
 
+from gateway import wire
 from gateway.secrets import SECRETS
 from gateway.upstream.session import RawListing
 from registry.catalog.listing import ListedItems, ServerListing
 from registry.catalog.names import ServerName
+from registry.catalog.unmatched import CODES as UNMATCHED
+from registry.catalog.unmatched import HIDES_NOTHING
 from registry.intake.issues import ItemIssue
 from registry.intake.prompts_and_resources import ITEM_KEYS, admit_items
+from registry.intake.sharing import SharedParts
 from registry.intake.tools import Transport, admit_tools
+from registry.schema.display_text import clean
 
 log = logging.getLogger(__name__)
 
 # Checking so many schemas takes some milliseconds; more is work for a thread: the loop has callers to serve.
 INLINE_TOOLS: Final = 8
+# Each holds up other threads for a tenth of a millisecond.
+_FREED_AT_ONCE: Final = 100
 
 
 def listing_of(
@@ -25,7 +34,8 @@ def listing_of(
     """The listing that this answer makes of the one before it.
 
     Args:
-        raw: The answer, unchecked; lists that it leaves out stay, unless the server no longer has such things.
+        raw: The answer, unchecked; lists that it leaves out stay, unless the server no longer has such things. A long
+            list of tools is used up.
         server: Whose.
         epoch: The number of the connection that it came on.
         transport: How it came; it decides what is done with unsound header annotations.
@@ -40,8 +50,9 @@ def listing_of(
     tools = before.tools if before else ()
     renewed = {"tools"} if raw.tools is not None else set()
     if raw.tools is not None:
-        intake = admit_tools(SECRETS.scrub_descriptions(raw.tools), transport=transport)
-        tools = intake.items
+        kept = _Kept(tools)
+        intake = admit_tools(_one_by_one(raw.tools), transport=transport, keep=kept.keep)
+        tools = kept.all_of(intake.items)
         quarantined += [*raw.refused, *intake.quarantined]
         repaired += [*raw.noted, *intake.repaired]
     for kind in ITEM_KEYS:
@@ -81,4 +92,80 @@ def listing_of(
         origin="live",
         stale=not raw.confirmed,
         transport=transport,
+        instructions=_instructions(raw, before),
     )
+
+
+class _Kept:
+    """What stays of definitions: the very objects of the listing before where they are written in the same way.
+
+    What is built of a tool, or kept of it, then stays: most listings change nothing, or one tool of many. Others share
+    their parts.
+    """
+
+    def __init__(self, before: ListedItems) -> None:
+        self._before = before
+        self._known = {tool["name"]: tool for tool in before}
+        self._shared = SharedParts()
+
+    def keep(self, tool: dict[str, Any]) -> dict[str, Any]:
+        was = self._known.get(tool["name"])
+        # Equal to Python are also 1 and true.
+        if was is not None and wire.dumps(was) == wire.dumps(tool):
+            return was
+        kept: dict[str, Any] = self._shared.share(tool)
+        return kept
+
+    def all_of(self, tools: ListedItems) -> ListedItems:
+        before = self._before
+        return before if len(tools) == len(before) and all(map(is_, tools, before)) else tools
+
+
+def _one_by_one(tools: list[Any]) -> Iterator[Any]:
+    """Yield tools without secrets. A long list is used up.
+
+    It is written as text first, and each tool is read again when it is wanted: what stays of ten thousand definitions
+    then takes the room of those that are gone, and not as much again.
+    """
+    if len(tools) <= INLINE_TOOLS:
+        yield from SECRETS.scrub_descriptions(tools)
+        return
+    written: list[Any] = []
+    tools.reverse()
+    while tools:
+        # Some at a time: to free all at once would hold up other threads.
+        part = tools[-_FREED_AT_ONCE:]
+        del tools[-_FREED_AT_ONCE:]
+        written += map(_as_text, reversed(part))
+    for one in written:
+        yield from SECRETS.scrub_descriptions([wire.loads(one) if type(one) is bytes else one])
+
+
+def _as_text(tool: Any) -> Any:
+    try:
+        # A copy, since the serialiser's own may take several times its length.
+        return bytes(memoryview(wire.dumps(tool)))
+    except wire.MalformedJson:
+        return tool  # too deep to be written: it is told so when it is looked at
+
+
+def _instructions(raw: RawListing, before: ServerListing | None) -> str | None:
+    if not raw.confirmed and before is not None:
+        return before.instructions
+    return clean(raw.instructions) or None if raw.instructions else None
+
+
+class VainSettings:
+    """Logs once what is configured for a server and matches nothing of what it has listed."""
+
+    def __init__(self) -> None:
+        self._told: dict[str, set[ItemIssue]] = {}
+
+    def tell(self, server: str, warnings: Iterable[ItemIssue]) -> None:
+        """Log those of the warnings about a server that are new."""
+        found = {one for one in warnings if one.code in UNMATCHED}
+        for one in sorted(found - self._told.get(server, set()), key=lambda one: one.tool):
+            # Whoever hides something believes from then on that it is hidden.
+            level = logging.ERROR if one.code == HIDES_NOTHING else logging.WARNING
+            log.log(level, "%s", one.detail, extra={"server": server, "tool": one.tool})
+        self._told[server] = found

@@ -98,6 +98,10 @@ class QuotaExceeded(RpcError):
         self.own = own
 
 
+class CallRefused(GatewayError):
+    """A call is not sent, because some rule does not allow it; the text is written for models."""
+
+
 class UpstreamError(GatewayError):
     """An upstream did not answer a request with a result; the text is written for models.
 

@@ -15,36 +15,39 @@ import anyio.to_thread
 from anyio.abc import TaskGroup
 
 from gateway import snapshot
+from gateway.catalog_updates import CatalogUpdates, Planned
 from gateway.config.conversion import shape_of
 from gateway.config.model import LeftOut
 from gateway.config.plan import Steps
 from gateway.config.server import Prefix, ServerConfig
-from gateway.discovery import INLINE_TOOLS, listing_of
+from gateway.discovery import VainSettings
 from gateway.errors import ConfigError, LeadsBack
+from gateway.lock.listing_lock import ListingLock, with_state_of
+from gateway.own_listings import LEADS_BACK, OwnListings, placeholder, reviewed
 from gateway.protocol import gateways_of
 from gateway.secrets import SECRETS
-from gateway.snapshot import Saved
+from gateway.snapshot import KeptListings
 from gateway.upstream.connector import connector_of
-from gateway.upstream.link import LinkPorts, UpstreamLink
+from gateway.upstream.credential_sources import credentials_of
+from gateway.upstream.link import UpstreamLink
+from gateway.upstream.link_ports import LinkPorts, ListedLink
+from gateway.upstream.oauth.sign_ins import SignIns
 from gateway.upstream.session import RawListing
 from gateway.upstream.transport.http_client import HttpClient
+from gateway.upstream.user_links import NobodysConnector, UserLinks
 from gateway.upstream.watch_list import WatchedKind
+from gateway.worker_thread import run_in_thread
 from registry.catalog.listing import ServerListing
 from registry.catalog.names import ServerName, check_aliases
 from registry.catalog.notes import Note
 from registry.catalog.shape import Shape
 from registry.catalog.store import Registry
-from registry.catalog.unmatched import CODES as UNMATCHED
-from registry.catalog.unmatched import HIDES_NOTHING
 from registry.errors import AliasError
-from registry.intake.issues import ItemIssue
 
 log = logging.getLogger(__name__)
 
 # What orchestrators wait for at most: an upstream that does not answer must not keep the others from being used.
 _READY_WITHIN_S: Final = 5.0
-# Several upstreams that list together are one write; a crash this soon after a listing loses only the snapshot of it.
-_SAVE_AFTER_S: Final = 0.2
 
 NotesOf = Callable[[str], Mapping[str, tuple[Note, ...]]]
 
@@ -59,6 +62,8 @@ class FleetPorts:
         on_update: Called with each change of a watched resource or task: its server first.
         on_started: Called with each new link before it connects.
         on_gone: Called with the alias of each link that is taken out of service.
+        on_refused: Called when an upstream has refused the credentials of its entry.
+        is_shared: Whether there are several callers, who are told apart.
     """
 
     notes_of: NotesOf
@@ -66,6 +71,8 @@ class FleetPorts:
     on_update: Callable[[str, WatchedKind, str, dict[str, Any]], None]
     on_started: Callable[[str, UpstreamLink], None]
     on_gone: Callable[[str], None]
+    on_refused: Callable[[], object]
+    is_shared: Callable[[], bool]
 
 
 class Fleet:
@@ -74,7 +81,10 @@ class Fleet:
     Attributes:
         links: By alias, what keeps each upstream connected.
         servers: By alias, the configuration of each.
+        lock: What was approved of them.
         left_out: Servers that the configuration names and that are not served, with the reason.
+        sign_ins: What upstreams are signed in to with.
+        users: The links of single callers, where each signs in for itself.
     """
 
     def __init__(
@@ -88,6 +98,9 @@ class Fleet:
         ports: FleetPorts,
         prefix: Prefix,
         instance: str,
+        sign_ins: SignIns,
+        lock: ListingLock,
+        users: UserLinks,
         saves: bool = True,
     ) -> None:
         """Begin without any upstream.
@@ -101,35 +114,47 @@ class Fleet:
             ports: The way to others.
             prefix: Whether names carry their server's alias, where a server does not say so itself.
             instance: The id of this gateway; an upstream that leads to it is not listed.
+            sign_ins: What upstreams are signed in to with.
+            lock: Says what of a listing is shown.
+            users: The links of single callers.
             saves: Whether this process keeps the snapshot.
         """
         self._registry = registry
         self._group = group
         self._client = client
-        self._state_dir = state_dir
         self._ports = ports
         self._saves = saves
-        self._told: dict[str, set[ItemIssue]] = {}
+        self.lock = lock
+        self._vain = VainSettings()
         self._began_s = anyio.current_time()
         self._instance = instance
+        self.sign_ins = sign_ins
+        self.users = users
+        # One thread for all of them: the loop waits for its turn behind each that works.
+        self._worker = anyio.CapacityLimiter(1)
+        self._own = OwnListings(registry, lock, users, instance, self._worker)
+        self._updates = CatalogUpdates(registry, self._worker)
         self._prefix: Prefix = prefix
-        self._saved: dict[str, Saved] = {}
+        self._kept = KeptListings(state_dir)
         self._listed_s: dict[str, float] = {}
         self._former: dict[str, str] = {}
-        self._unsaved = anyio.Event()
         self.links = links
         self.servers: dict[str, ServerConfig] = {}
         self.left_out: Mapping[str, LeftOut] = {}
 
-    def start(self, servers: Mapping[str, ServerConfig]) -> None:
-        """Take what the snapshot knows, then start every link at once."""
-        if self._state_dir is not None:
-            self._saved = snapshot.load(self._state_dir)
-            self._former = {alias: saved.fingerprint for alias, saved in self._saved.items()}
-            if self._saves:
-                self._group.start_soon(self._keep_saving, self._state_dir)
+    async def start(self, servers: Mapping[str, ServerConfig]) -> None:
+        """Take what the snapshot knows, then start every link at once; the loop is free meanwhile."""
+        self._former = await run_in_thread(self._kept.load, limiter=self._worker)
+        if self._saves:
+            self._group.start_soon(self._kept.run)
         _hide_secrets(servers.values())
         self.servers.update(servers)
+        length = self._registry.shape.max_length
+
+        def plan() -> Planned:
+            return self._shape_of(servers, self._prefix, length), (), self._to_recall(servers)
+
+        await self._updates.prepare(plan, more_tools=self._kept.tools)
         self._reshape(put=self._recalled(servers))
         for alias, config in servers.items():
             self._start_link(alias, config)
@@ -147,6 +172,7 @@ class Fleet:
         """
         _hide_secrets(servers.values())
         self._prefix = prefix
+        turned = self._turned(servers, steps)
         gone = [self._remove(alias) for alias in steps.remove if alias in self.servers]
         starting: dict[str, int] = {}
         fresh: dict[str, ServerConfig] = {}
@@ -154,50 +180,105 @@ class Fleet:
             if alias not in self.servers:
                 fresh[alias] = config
                 starting[alias] = 0
+            elif alias in turned:
+                gone.append(self._remove(alias))
+                fresh[alias] = config
+                starting[alias] = 0
             elif alias in steps.adjust:
                 # What does not concern the connection: limits, names and words. The upstream is not asked again.
                 self.links[alias].config = config
+                self.users.adjust(alias, config)
             elif alias in steps.replace or alias in steps.add:
                 # Its wrappers stay listed until the new connection has listed its own.
                 starting[alias] = self._retire(alias)
             else:
                 continue
             self.servers[alias] = config
-        self._reshape(servers, max_length=max_length, drop=gone, put=self._recalled(fresh))
+        put = [*self._reviewed_again(), *self._recalled(fresh)]
+        self._reshape(servers, max_length=max_length, drop=gone, put=put)
         for alias, epoch in starting.items():
             self._start_link(alias, servers[alias], epoch=epoch)
 
-    def add(self, alias: str, config: ServerConfig) -> None:
-        """Begin to serve one more upstream.
+    async def prepare(
+        self,
+        servers: Mapping[str, ServerConfig],
+        steps: Steps,
+        *,
+        prefix: Prefix,
+        max_length: int,
+        lock: ListingLock,
+    ) -> None:
+        """Do ahead, beside the loop, what `apply` with the same would take long for; nothing changes yet.
+
+        Args:
+            servers, steps, prefix, max_length: See `apply`.
+            lock: As it will be.
+        """
+        gone = {alias for alias in (*steps.remove, *self._turned(servers, steps)) if alias in self.servers}
+        fresh = {alias: one for alias, one in servers.items() if alias not in self.servers or alias in gone}
+        changed = {alias: one for alias, one in servers.items() if alias in (*steps.adjust, *steps.replace, *steps.add)}
+        left = {alias: config for alias, config in self.servers.items() if alias not in gone}
+        after = _in_order({**left, **changed, **fresh}, servers)
+
+        def plan() -> Planned:
+            shape = self._shape_of(after, prefix, max_length)
+            kept = {alias: config for alias, config in after.items() if alias not in fresh}
+            put = self._as_connected(lock.review_all(kept))
+            return shape, [ServerName(alias) for alias in gone], put
+
+        await self._updates.prepare(plan)
+
+    async def relock(self) -> None:
+        """Show what the lock file, which has changed, says."""
+        servers, length = dict(self.servers), self._registry.shape.max_length
+
+        def plan() -> Planned:
+            put = self._as_connected(self.lock.review_all(servers))
+            return self._shape_of(servers, self._prefix, length), (), put
+
+        await self._updates.prepare(plan)
+        self._reshape(put=self._reviewed_again())
+        self._own.review_again(self.servers)
+
+    def _reviewed_again(self) -> list[ServerListing]:
+        return self._as_connected(listing for _, listing in self.lock.reviewed_again(self.servers))
+
+    def _as_connected(self, listings: Iterable[ServerListing]) -> list[ServerListing]:
+        current = self._registry.catalog.servers
+        return [with_state_of(listing, current.get(listing.server)) for listing in listings]
+
+    def _turned(self, servers: Mapping[str, ServerConfig], steps: Steps) -> set[str]:
+        """Servers whose callers are told apart from now on, or no longer: whose list it was, nobody else may see."""
+        return {
+            alias
+            for alias, link in self.links.items()
+            if link.per_user != self._is_per_user(servers.get(alias))
+            or (link.per_user and alias in (*steps.replace, *steps.add))
+        }
+
+    def check_new(self, alias: str, config: ServerConfig) -> None:
+        """Refuse one more upstream that cannot be served beside the others.
 
         Raises:
             ConfigError: The alias is unsound or taken, or such a server cannot be served here.
         """
         self._ports.admits(alias, config)
+        if alias in self.servers:
+            taken = f"there is a server '{alias}' already; expected another name, or its removal first"
+            raise ConfigError(taken, file="request", key=alias)
         try:
             check_aliases([*self.servers, alias])
         except AliasError as error:
             raise ConfigError(str(error), file="request", key=alias) from None
-        _hide_secrets([config])
-        self.servers[alias] = config
-        self._reshape(put=self._recalled({alias: config}))
-        self._start_link(alias, config)
-
-    def remove(self, alias: str) -> None:
-        """Stop serving an upstream; calls that are running end first, within their deadline.
-
-        Raises:
-            KeyError: There is none of this name.
-        """
-        self._reshape(drop=[self._remove(alias)])
 
     def _remove(self, alias: str) -> ServerName:
         config = self.servers.pop(alias)
         self._former[alias] = snapshot.fingerprint(config)
         self._retire(alias)
-        self._saved.pop(alias, None)
+        self._kept.forget(alias)
+        self._own.forget(alias)
+        self.lock.forget(alias)
         self._listed_s.pop(alias, None)
-        self._unsaved.set()
         return ServerName(alias)
 
     def _reshape(
@@ -209,14 +290,16 @@ class Fleet:
         put: Iterable[ServerListing] = (),
     ) -> None:
         """Build the catalog under the configuration as it is now; aliases in the order of the file, others after."""
-        ordered = [alias for alias in dict.fromkeys([*order, *self.servers]) if alias in self.servers]
-        self.servers = {alias: self.servers[alias] for alias in ordered}
-        shapes = {
-            ServerName(alias): shape_of(config, self._prefix, self._ports.notes_of(alias))
-            for alias, config in self.servers.items()
-        }
+        self.servers = _in_order(self.servers, order)
         length = self._registry.shape.max_length if max_length is None else max_length
-        self._registry.reshape(Shape(max_length=length, servers=shapes), drop=drop, put=put)
+        self._registry.reshape(self._shape_of(self.servers, self._prefix, length), drop=drop, put=put)
+
+    def _shape_of(self, servers: Mapping[str, ServerConfig], prefix: Prefix, max_length: int) -> Shape:
+        shapes = {
+            ServerName(alias): shape_of(config, prefix, self._ports.notes_of(alias))
+            for alias, config in servers.items()
+        }
+        return Shape(max_length=max_length, servers=shapes)
 
     def check(self, servers: Iterable[str], replaced: Iterable[str]) -> None:
         """Refuse aliases that cannot stand beside those which were added while running.
@@ -240,6 +323,11 @@ class Fleet:
     def retired(self, alias: str) -> bool:
         """Whether a server had this alias, and none has it today."""
         return alias in self._former and alias not in self.servers
+
+    def faulty(self, alias: str) -> bool:
+        """Whether the configuration names such a server, and an error in its entry keeps it from being served."""
+        left_out = self.left_out.get(alias)
+        return left_out is not None and left_out.faulty and alias not in self.servers
 
     def successor(self, alias: str) -> str | None:
         """The alias under which a server of this former alias is reached today."""
@@ -276,7 +364,7 @@ class Fleet:
     def listing_age_s(self, alias: str) -> float | None:
         """How old the listing of a server is; None where there is none."""
         listing = self._registry.catalog.servers.get(ServerName(alias))
-        saved = self._saved.get(alias)
+        saved = self._kept.get(alias)
         if listing is not None and listing.origin == "live" and alias in self._listed_s:
             return anyio.current_time() - self._listed_s[alias]
         if listing is not None and saved is not None:
@@ -288,86 +376,103 @@ class Fleet:
 
     def _recalled(self, servers: Mapping[str, ServerConfig]) -> list[ServerListing]:
         """What the snapshot has of these servers, where they are still reached in the same way."""
-        saved = ((self._saved.get(alias), config) for alias, config in servers.items())
-        return [kept.listing for kept, config in saved if kept and kept.fingerprint == snapshot.fingerprint(config)]
+        found: list[ServerListing] = []
+        for alias, config in servers.items():
+            listing, is_shared = self._kept_of(alias, config), not self._is_per_user(config)
+            if not is_shared:
+                # What was kept of it is what it once listed to all.
+                self._kept.forget(alias)
+            if listing is not None and is_shared:
+                listing = self.lock.take(alias, listing, config, self.lock.review(alias, listing, config))
+            if listing is not None:
+                found.append(listing)
+        return found
+
+    def _to_recall(self, servers: Mapping[str, ServerConfig]) -> list[ServerListing]:
+        """What `_recalled` would return; changes nothing: any thread may ask."""
+        return [
+            listing if self._is_per_user(config) else self.lock.review(alias, listing, config).listing
+            for alias, config in servers.items()
+            if (listing := self._kept_of(alias, config)) is not None
+        ]
+
+    def _kept_of(self, alias: str, config: ServerConfig) -> ServerListing | None:
+        if self._is_per_user(config):
+            return None if config.exchanges_callers else placeholder(alias, config)
+        return self._kept.of(alias, config)
 
     def _start_link(self, alias: str, config: ServerConfig, *, epoch: int = 0) -> None:
-        on_update = partial(self._ports.on_update, alias)
         ports = LinkPorts(
-            on_listing=self._listed, on_lost=self._lost, on_update=on_update, has_listing=self._has_listing
+            on_listing=self._listed,
+            on_lost=self._lost,
+            on_update=partial(self._ports.on_update, alias),
+            has_listing=self._has_listing,
+            on_refused=lambda link: self._ports.on_refused(),
         )
-        link = UpstreamLink(alias, config, connector_of(alias, config, self._client), ports, epoch=epoch)
+        per_user = self._is_per_user(config)
+        credentials = credentials_of(alias, config, self.sign_ins)
+        own = NobodysConnector(alias) if per_user else None
+        connector = own or connector_of(alias, config, self._client, credentials=credentials)
+        link = UpstreamLink(alias, config, connector, ports, epoch=epoch, per_user=per_user)
         self.links[alias] = link
         # Before it runs: what is still subscribed to must be known to its first connection.
         self._ports.on_started(alias, link)
         self._group.start_soon(link.run)
 
+    def _is_per_user(self, config: ServerConfig | None) -> bool:
+        return config is not None and config.per_user and self._ports.is_shared()
+
     def _retire(self, alias: str) -> int:
         """Take a link out of service and end it once its calls are done; returns its last epoch."""
         link = self.links.pop(alias)
+        self.users.drop_server(alias)
         self._ports.on_gone(alias)
         link.retire()
         self._group.start_soon(link.close_when_idle)
         return link.epoch
 
-    async def _listed(self, link: UpstreamLink, raw: RawListing) -> None:
+    async def _listed(self, link: ListedLink, raw: RawListing) -> None:
         alias, config, epoch = link.server, link.config, link.epoch
         if self._instance in gateways_of(raw.capabilities) and self.links.get(alias) is link:
             self._reshape(drop=[ServerName(alias)])
-            raise LeadsBack("skipped: it leads back to this gateway, whose tools would be listed without end")
-        take = partial(
-            listing_of,
-            raw,
-            server=ServerName(alias),
-            epoch=epoch,
-            transport=config.listed_over,
-            before=self._registry.catalog.servers.get(ServerName(alias)),
-        )
-        inline = raw.tools is None or len(raw.tools) <= INLINE_TOOLS
-        listing = take() if inline else await anyio.to_thread.run_sync(take)
-        # While a thread checked the listing the link may have been replaced: then it says nothing about the new one.
+            self.lock.forget(alias)
+            raise LeadsBack(LEADS_BACK)
+        lockfile = self.lock.lockfile
+        # Not that of the catalog, in which what is held is as it was approved.
+        listing, review = await reviewed(link, raw, self.lock, before=self.lock.listing_of(alias), worker=self._worker)
+
+        def confirm() -> ServerListing | None:
+            # Meanwhile the link may have been replaced: then it says nothing about the new one.
+            known = self._registry.catalog.servers.get(ServerName(alias))
+            if self.links.get(alias) is not link or (known is not None and epoch < known.epoch):
+                return None
+            # The lock file may have become another one while a thread looked at the listing.
+            found = review if self.lock.lockfile is lockfile else self.lock.review(alias, listing, config)
+            return self.lock.take(alias, listing, config, found)
+
+        await self._updates.put(review.listing, confirm)
         if self.links.get(alias) is not link:
             return
-        self._registry.put(listing)
-        self._tell_unmatched(alias)
+        if (part := self._registry.catalog.parts.get(ServerName(alias))) is not None:
+            self._vain.tell(alias, part.warnings)
         if not raw.confirmed:
             return
         self._listed_s[alias] = anyio.current_time()
-        self._saved[alias] = Saved(fingerprint=snapshot.fingerprint(config), at_s=time.time(), listing=listing)
-        self._unsaved.set()
+        self._kept.put(alias, config, listing)
 
-    def _tell_unmatched(self, alias: str) -> None:
-        """Log once what is configured for a server and matches nothing of it."""
-        part = self._registry.catalog.parts.get(ServerName(alias))
-        found = {one for one in part.warnings if one.code in UNMATCHED} if part is not None else set()
-        for one in sorted(found - self._told.get(alias, set()), key=lambda one: one.tool):
-            # Whoever hides something believes from then on that it is hidden.
-            level = logging.ERROR if one.code == HIDES_NOTHING else logging.WARNING
-            log.log(level, "%s", one.detail, extra={"server": alias, "tool": one.tool})
-        self._told[alias] = found
-
-    def _has_listing(self, link: UpstreamLink) -> bool:
+    def _has_listing(self, link: ListedLink) -> bool:
         # Of the same server: another one may have had the alias before, whose tools stay listed until this one lists.
-        saved = self._saved.get(link.server)
-        return (
-            saved is not None
-            and saved.fingerprint == snapshot.fingerprint(link.config)
-            and ServerName(link.server) in self._registry.catalog.servers
-        )
+        listed = ServerName(link.server) in self._registry.catalog.servers
+        return listed and self._kept.of(link.server, link.config) is not None
 
-    def _lost(self, link: UpstreamLink) -> None:
+    def _lost(self, link: ListedLink) -> None:
         if self.links.get(link.server) is link:
             self._registry.mark_stale(ServerName(link.server), link.epoch)
 
-    async def _keep_saving(self, state_dir: Path) -> None:
-        while True:
-            await self._unsaved.wait()
-            await anyio.sleep(_SAVE_AFTER_S)
-            self._unsaved = anyio.Event()
-            saved = dict(self._saved)
-            # Shielded: a snapshot that is being written at the end is written whole.
-            with anyio.CancelScope(shield=True):
-                await anyio.to_thread.run_sync(snapshot.save, state_dir, saved)
+
+def _in_order(servers: Mapping[str, ServerConfig], order: Iterable[str]) -> dict[str, ServerConfig]:
+    """Servers in the order of the file, others after them."""
+    return {alias: servers[alias] for alias in dict.fromkeys([*order, *servers]) if alias in servers}
 
 
 def _hide_secrets(servers: Iterable[ServerConfig]) -> None:

@@ -5,19 +5,31 @@ Source: JSON-RPC 2.0, sections 4 "Request object" and 5 "Response object"; MCP f
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
+import msgspec
+
+from gateway import wire
 from gateway.errors import INVALID_PARAMS, INVALID_REQUEST, RpcError
 
 RequestId = str | int | float
 
 
-class RpcRequest(NamedTuple):
+# Above it a text that is no request would be parsed twice at some cost.
+_USUAL_BYTES: Final = 4 * 1024
+
+
+class RpcRequest(msgspec.Struct, kw_only=True, eq=False):
     """A request: it is answered, with its id."""
 
+    # Without it a text is no request.
+    jsonrpc: Literal["2.0"]
     id: RequestId
     method: str
-    params: dict[str, Any]
+    params: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
+_read_request: Final = msgspec.json.Decoder(RpcRequest).decode
 
 
 class RpcNotification(NamedTuple):
@@ -45,6 +57,21 @@ class InvalidMessage(RpcError):
         self.request_id = request_id
 
 
+def read(text: bytes) -> RpcRequest | RpcNotification | RpcResponse:
+    """Tell what a text is.
+
+    Raises:
+        MalformedJson: No JSON.
+        InvalidMessage: None of the three.
+    """
+    if len(text) <= _USUAL_BYTES:
+        try:
+            return _read_request(text)
+        except (ValueError, RecursionError):
+            pass  # it is something else, or has to be read with more care
+    return classify(wire.loads(text))
+
+
 def classify(message: object) -> RpcRequest | RpcNotification | RpcResponse:
     """Tell what a parsed message is.
 
@@ -66,7 +93,7 @@ def classify(message: object) -> RpcRequest | RpcNotification | RpcResponse:
     params = message.get("params", {})
     if not isinstance(params, dict):
         raise InvalidMessage(INVALID_PARAMS, "params must be an object", usable)
-    return RpcRequest(usable, method, params)
+    return RpcRequest(jsonrpc="2.0", id=usable, method=method, params=params)
 
 
 def usable_id(value: object) -> RequestId | None:

@@ -107,7 +107,7 @@ class OperatorNotes:
 
     def succeeded(self, wrapper: ToolWrapper) -> None:
         """Remove the notes about failures of a tool, because a call of it succeeded."""
-        if self.clear(wrapper.server, wrapper.tool):
+        if self._notes and self.clear(wrapper.server, wrapper.tool):
             self._on_cleared(wrapper.server, wrapper.tool)
 
     def clear(self, server: str, tool: str) -> bool:

@@ -5,22 +5,25 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
+import anyio
 import anyio.to_thread
 
 from gateway.config.include import watched_by
 from gateway.config.load import loaded
 from gateway.config.model import Config
+from gateway.config.overlay import Admits, Change, Edit, Overlay, added_names, with_changes
 from gateway.config.plan import Steps
 from gateway.config.source import read
 from gateway.config.watch import OtherFiles, digests_of, follow
 from gateway.errors import ConfigError
 from gateway.hooks.loading import hook_files
+from gateway.lock.listing_lock import lock_files
 
 log = logging.getLogger(__name__)
 
@@ -34,8 +37,8 @@ class Reloadable(Protocol):
     def config(self) -> Config:
         """What it runs by at present."""
 
-    async def reconfigure(self, config: Config) -> Steps:
-        """Take another configuration.
+    async def reconfigure(self, config: Config, *, reloaded: bool = True) -> Steps:
+        """Take another configuration; `reloaded` where it was read from a file.
 
         Raises:
             ConfigError: It cannot be used; nothing has changed.
@@ -50,10 +53,20 @@ class Reloader:
         count: How many times it was read anew.
         text: What the running configuration was read from, once that is known.
         stamp: Differs where other files than the main one differ.
+        base: The configuration as the file says it, without what administrators have changed.
+        overlay: What they have changed.
     """
 
     def __init__(
-        self, running: Reloadable, *, check: Callable[[Config], None], text: str | None = None, strict: bool = False
+        self,
+        running: Reloadable,
+        *,
+        check: Callable[[Config], None],
+        text: str | None = None,
+        strict: bool = False,
+        base: Config | None = None,
+        overlay: Overlay | None = None,
+        admits: Admits = lambda alias, config: None,
     ) -> None:
         """Reload this gateway.
 
@@ -62,8 +75,16 @@ class Reloader:
             check: Raises `ConfigError` for what this way of serving cannot take.
             text: What its configuration was read from, where that is known.
             strict: Whether a fault in the entry of one server keeps the whole file from being used.
+            base: The configuration without what administrators have changed; None where that is nothing.
+            overlay: What they have changed; None for nothing, which is kept nowhere.
+            admits: Raises `ConfigError` for a server that cannot be added here.
         """
         self._strict = strict
+        self.base = base if base is not None else running.config
+        self.overlay = overlay if overlay is not None else Overlay()
+        self._admits = admits
+        # A change and a reload at the same time would each undo the other.
+        self._changing = anyio.Lock()
         self._running = running
         self._check = check
         self._loaded_at_s = time.time()
@@ -73,11 +94,17 @@ class Reloader:
         self.count = 0
         self.text = text
         self.stamp = _stamp(self._other_files())
+        self._looking = False
 
     @property
     def path(self) -> Path | None:
         """The file; None where the configuration is from none."""
         return self._running.config.path
+
+    @property
+    def config(self) -> Config:
+        """The configuration that runs."""
+        return self._running.config
 
     def row(self) -> dict[str, Any]:
         """The state of the file, as `/admin/config` shows it."""
@@ -87,13 +114,22 @@ class Reloader:
             "reloads": self.count,
             "error": self.error,
             "warnings": list(self._running.config.warnings),
+            "overlay": {
+                "file": str(self.overlay.path) if self.overlay.path is not None else None,
+                "changes": len(self.overlay.changes),
+                "lasts": self.overlay.lasts,
+                "error": self.overlay.error,
+            },
         }
 
     async def run(self, *, hangups: bool, reloaded: OnReloaded | None = None) -> None:
         """Reload whenever the file changes, or at SIGHUP, until cancelled; `reloaded` is awaited after each time."""
         if self.path is not None:
             changed = partial(self.reload, self.path, reloaded=reloaded)
-            await follow(self.path, changed, hangups=hangups, others=self._find_other_files)
+            overlay = self.overlay
+            # It was read before the gateway was opened, which takes a moment in which somebody may change it.
+            seen = {overlay.path: overlay.digest} if overlay.follows and overlay.path is not None else None
+            await follow(self.path, changed, hangups=hangups, others=self._find_other_files, seen=seen)
 
     async def _find_other_files(self) -> OtherFiles:
         # In a thread: the main file is read for it.
@@ -101,13 +137,17 @@ class Reloader:
 
     def _other_files(self) -> OtherFiles:
         included = watched_by(self.path) if self.path is not None else OtherFiles()
-        return replace(included, files=(*included.files, *hook_files(self._latest)))
+        files = (*included.files, *hook_files(self._latest), *self._latest.files, *lock_files(self._latest))
+        if self.overlay.follows and self.overlay.path is not None:
+            files = (*files, self.overlay.path)
+        return replace(included, files=files)
 
     async def reload(self, path: Path, *, reloaded: OnReloaded | None = None) -> None:
         """Read the file and apply it, or show why not."""
         try:
             text = await anyio.to_thread.run_sync(read, path)
-            await self.take(text, path)
+            changes = await anyio.to_thread.run_sync(self.overlay.latest) if self.overlay.follows else None
+            await self.take(text, path, changes=changes)
             if reloaded is not None:
                 await reloaded()
         except ConfigError as error:
@@ -117,25 +157,69 @@ class Reloader:
             self.error = f"unexpected {type(error).__name__}"
             log.exception("the changed configuration is not used")
 
-    async def take(self, text: str, path: Path | None, *, quiet: bool = False) -> None:
+    async def look(self) -> None:
+        """Reload if a file that counts beside the main one differs, whatever the watch on it has noticed."""
+        path = self.path
+        if path is not None and not self._looking:
+            self._looking = True
+            try:
+                if _stamp(await self._find_other_files()) != self.stamp:
+                    await self.reload(path)
+            finally:
+                self._looking = False
+
+    async def change(self, edit: Edit, check: Callable[[Config], None] = lambda config: None) -> None:
+        """Add to the changes of administrators, and take some of them back.
+
+        Args:
+            edit: Which.
+            check: Raises `ConfigError` for a configuration that is not wanted.
+
+        Raises:
+            ConfigError: They cannot be used; nothing has changed.
+        """
+        async with self._changing:
+            await self._change(edit.of(self.overlay.changes), check)
+
+    async def _change(self, changes: Sequence[Change], check: Callable[[Config], None]) -> None:
+        config = with_changes(self.base, changes, self._admits)
+        check(config)
+        self._check(config)
+        await self._running.reconfigure(config, reloaded=False)
+        self.overlay.replace(changes)
+
+    async def take(
+        self, text: str, path: Path | None, *, quiet: bool = False, changes: Sequence[Change] | None = None
+    ) -> None:
         """Apply the configuration that this text stands for.
 
         Args:
             text: The text.
             path: Where it is from.
             quiet: Another process logs it already.
+            changes: Those of administrators from now on; None for those in use.
 
         Raises:
             ConfigError: It cannot be used; nothing has changed.
         """
+        async with self._changing:
+            await self._take(text, path, quiet=quiet, changes=self.overlay.changes if changes is None else changes)
+
+    async def _take(self, text: str, path: Path | None, *, quiet: bool, changes: Sequence[Change]) -> None:
         # Before they are read: what changes in between then differs from the stamp, and is taken once more.
         stamp = _stamp(await self._find_other_files())
         # In a thread: a file that references others, or a large one, must not hold up calls.
-        config = await anyio.to_thread.run_sync(partial(loaded, text, path=path, strict=self._strict))
-        self._latest = config
+        base = await anyio.to_thread.run_sync(
+            partial(loaded, text, path=path, strict=self._strict, added=added_names(changes))
+        )
+        self._latest = base
+        config = with_changes(base, changes, self._admits)
         self._check_still_sound(config, path)
         self._check(config)
         steps = await self._running.reconfigure(config)
+        self.base = base
+        if tuple(changes) != self.overlay.changes:
+            self.overlay.replace(changes)
         self.text, self.stamp = text, stamp
         self.error, self._loaded_at_s, self.count = None, time.time(), self.count + 1
         if quiet:

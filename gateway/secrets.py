@@ -30,8 +30,14 @@ _MIN_LIKELY_CHARS: Final = 8
 _MIN_PATH_CHARS: Final = 20
 # Above the most that one configuration holds, each with its forms; servers that were removed are forgotten first.
 _MAX_FORMS: Final = 50_000
+# A text about a token is told soon after it was replaced: the one before, and the one before that.
+_GENERATIONS: Final = 3
+# Servers, each with what it is signed in to with.
+_MAX_OWNERS: Final = 10_000
 # Looking for one form takes a tenth of a microsecond in a short text; a look at each of its characters takes twelve.
 _FEW_FORMS: Final = 128
+# Definitions that are written, and searched, within a millisecond.
+_LOOKED_AT_ONCE: Final = 200
 # A value deeper than any message may be nested has nothing more to hide below.
 _MAX_DEPTH: Final = 100
 _SECRET_WORD: Final = re.compile(
@@ -56,14 +62,20 @@ _OPEN_VARIABLES: Final = frozenset(
     {"HOME", "HOSTNAME", "LANG", "LOGNAME", "PATH", "PWD", "SHELL", "TEMP", "TMP", "TMPDIR", "USER", "USERNAME"}
 )
 # Objects all of whose values are handed to a server, whatever their keys are called.
-_HANDED_OVER: Final = frozenset({"headers", "env", "auth"})
+_HANDED_OVER: Final = frozenset({"headers", "env", "auth", "environment", "http_headers"})
 
 
 class Scrubber:
-    """The secrets of one process. It outlives configurations: a text may still hold what was valid a moment ago."""
+    """The secrets of one process. It outlives configurations: a text may still hold what was valid a moment ago.
+
+    Attributes:
+        generation: Another number after each change of what is secret.
+    """
 
     def __init__(self) -> None:
+        self.generation = 0
         self._forms: dict[str, None] = {}
+        self._of_owner: dict[str, list[set[str]]] = {}
         self._longest_first: tuple[str, ...] = ()
         # The same by their first characters, where there are so many that looking for each of them is slower.
         self._by_start: dict[str, list[str]] = {}
@@ -71,8 +83,10 @@ class Scrubber:
     def hide(self, values: Iterable[str]) -> None:
         """Remove these values from every text from now on, in each form in which they are likely to be repeated."""
         found = {form for value in values for form in _forms(value)}
-        if found.issubset(self._forms):
-            return
+        if not found.issubset(self._forms):
+            self._index(found)
+
+    def _index(self, found: Iterable[str]) -> None:
         for form in found:
             # Again at the end: what is configured now is forgotten last.
             self._forms.pop(form, None)
@@ -85,6 +99,27 @@ class Scrubber:
         if len(self._longest_first) > _FEW_FORMS:
             for form in self._longest_first:
                 self._by_start.setdefault(form[:_MIN_CHARS], []).append(form)
+        # Last: what another thread finds meanwhile counts as found before.
+        self.generation += 1
+
+    def hide_latest(self, owner: str, values: Iterable[str]) -> None:
+        """As `hide`, for values that take the place of earlier ones of this owner, of which some are hidden still.
+
+        Tokens come and go for as long as a process lives: without an end they would push out what is configured.
+        """
+        kept = self._of_owner.setdefault(owner, [])
+        own = {form for forms in kept for form in forms}
+        # What is hidden for another reason is not forgotten for this one.
+        found = {form for value in values for form in _forms(value) if form in own or form not in self._forms}
+        if kept and found <= kept[-1]:
+            return
+        kept.append(found)
+        if len(kept) > _GENERATIONS:
+            for form in kept.pop(0).difference(*kept):
+                self._forms.pop(form, None)
+        if len(self._of_owner) > _MAX_OWNERS:
+            self._of_owner.pop(next(iter(self._of_owner)))
+        self._index(found)
 
     def scrub(self, text: str) -> str:
         """The text without secrets; the same object where there are none."""
@@ -128,6 +163,11 @@ class Scrubber:
 
     def scrub_descriptions(self, items: Any) -> Any:
         """What an upstream listed, without secrets in its texts; names and schemas stay, since calls depend on them."""
+        if isinstance(items, list) and len(items) > _LOOKED_AT_ONCE:
+            # In parts: other threads wait while one is written and searched.
+            starts = range(0, len(items), _LOOKED_AT_ONCE)
+            parts = [self.scrub_descriptions(items[start : start + _LOOKED_AT_ONCE]) for start in starts]
+            return [one for part in parts for one in part]
         try:
             return self._described(items) if self.holds_secret(wire.dumps(items)) else items
         except wire.MalformedJson:
@@ -193,7 +233,7 @@ def _secrets(value: Any, key: str, *, handed_over: bool) -> Iterator[str]:
         for name, member in value.items():
             yield from _secrets(member, str(name), handed_over=handed_over or name in _HANDED_OVER)
     elif isinstance(value, list | tuple):
-        if key == "args":
+        if key in ("args", "command"):
             yield from _of_arguments([one for one in value if isinstance(one, str)])
         for one in value:
             yield from _secrets(one, key, handed_over=handed_over)
@@ -217,6 +257,8 @@ def _of_url(value: str) -> Iterator[str]:
         parts = urlsplit(value)
         if parts.password:
             yield unquote(parts.password)
+        elif parts.username and _is_likely(parts.username):
+            yield unquote(parts.username)  # a token that needs no password
         for name, member in parse_qsl(parts.query):
             if is_secret(name, member):
                 yield member

@@ -9,10 +9,15 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+
+import anyio
+import anyio.to_thread
+import msgspec
 
 from gateway import wire
 from gateway.config.server import ServerConfig
@@ -28,8 +33,11 @@ VERSION: Final = 2
 FILE_NAME: Final = "snapshot.json"
 # Thousands of tools are some megabytes; a file of this size is none of ours, and reading it would delay the start.
 MAX_BYTES: Final = 256 * 1024 * 1024
+# Several upstreams that list together are one write; a crash this soon after a listing loses only the snapshot of it.
+_SAVE_AFTER_S: Final = 0.2
 # Of a SHA-256 in hexadecimal: 128 bits cannot meet by accident.
 _FINGERPRINT_CHARS: Final = 32
+_LISTS: Final = frozenset({"tools", *ITEM_KEYS})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +65,7 @@ def load(state_dir: Path) -> dict[str, Saved]:
         checksum, _, body = raw.partition(b"\n")
         if hashlib.sha256(body).hexdigest().encode() != checksum:
             raise ValueError("its checksum is wrong")
-        document = wire.loads(body)
+        document = _document(body)
         if not isinstance(document, dict) or document.get("version") != VERSION:
             raise ValueError("it is of another version")
         return {alias: _saved(alias, entry) for alias, entry in document["servers"].items()}
@@ -68,13 +76,41 @@ def load(state_dir: Path) -> dict[str, Saved]:
         return {}
 
 
+class _Document(msgspec.Struct):
+    version: int
+    servers: dict[str, dict[str, msgspec.Raw]]
+
+
+def _document(body: bytes) -> Any:
+    """Parse a snapshot, each definition alone: other threads wait while one is parsed."""
+    try:
+        found = msgspec.json.decode(body, type=_Document)
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        return wire.loads(body)  # of another form, or with a surrogate that stands alone
+    servers = {
+        alias: {
+            name: list(map(_value, msgspec.json.decode(value, type=list[msgspec.Raw])))
+            if name in _LISTS
+            else _value(value)
+            for name, value in entry.items()
+        }
+        for alias, entry in found.servers.items()
+    }
+    return {"version": found.version, "servers": servers}
+
+
+def _value(text: msgspec.Raw) -> Any:
+    return wire.loads(bytes(text))
+
+
 def save(state_dir: Path, saved: Mapping[str, Saved]) -> None:
     """Store the listings; a file that cannot be written costs a warning, nothing else."""
     entries = {
         alias: {
             "fingerprint": one.fingerprint,
             "at": one.at_s,
-            "tools": list(one.listing.tools),
+            # Each alone: other threads wait while one is written.
+            "tools": [wire.Unparsed(wire.dumps(tool)) for tool in one.listing.tools],
             "prompts": list(one.listing.prompts),
             "resources": list(one.listing.resources),
             "resourceTemplates": list(one.listing.templates),
@@ -82,6 +118,7 @@ def save(state_dir: Path, saved: Mapping[str, Saved]) -> None:
             "ttlMs": one.listing.ttl_ms,
             "scope": one.listing.scope,
             "transport": one.listing.transport,
+            "instructions": one.listing.instructions,
         }
         for alias, one in saved.items()
     }
@@ -115,5 +152,56 @@ def _saved(alias: str, entry: dict[str, Any]) -> Saved:
         origin="snapshot",
         stale=True,
         transport="stdio" if entry["transport"] == "stdio" else "http",
+        instructions=said if isinstance(said := entry.get("instructions"), str) else None,
     )
     return Saved(fingerprint=str(entry["fingerprint"]), at_s=float(entry["at"]), listing=listing)
+
+
+class KeptListings:
+    """The last good listing of each server, written to disk soon after it has changed."""
+
+    def __init__(self, state_dir: Path | None) -> None:
+        """Know nothing yet; without a directory nothing is read or written."""
+        self._state_dir = state_dir
+        self._kept: dict[str, Saved] = {}
+        self._unsaved = anyio.Event()
+
+    def load(self) -> dict[str, str]:
+        """Read what is on disk; returns the fingerprint of each server that is in it, by alias."""
+        if self._state_dir is not None:
+            self._kept = load(self._state_dir)
+        return {alias: kept.fingerprint for alias, kept in self._kept.items()}
+
+    @property
+    def tools(self) -> int:
+        """How many tools are kept."""
+        return sum(len(kept.listing.tools) for kept in self._kept.values())
+
+    def get(self, alias: str) -> Saved | None:
+        """What was kept of a server, however it was reached."""
+        return self._kept.get(alias)
+
+    def of(self, alias: str, config: ServerConfig) -> ServerListing | None:
+        """The last good listing of this very server."""
+        kept = self._kept.get(alias)
+        return kept.listing if kept is not None and kept.fingerprint == fingerprint(config) else None
+
+    def put(self, alias: str, config: ServerConfig, listing: ServerListing) -> None:
+        """Keep a listing."""
+        self._kept[alias] = Saved(fingerprint=fingerprint(config), at_s=time.time(), listing=listing)
+        self._unsaved.set()
+
+    def forget(self, alias: str) -> None:
+        """Keep nothing of a server."""
+        self._kept.pop(alias, None)
+        self._unsaved.set()
+
+    async def run(self) -> None:
+        """Write what has changed, until cancelled."""
+        while self._state_dir is not None:
+            await self._unsaved.wait()
+            await anyio.sleep(_SAVE_AFTER_S)
+            self._unsaved = anyio.Event()
+            # Shielded: a snapshot that is being written at the end is written whole.
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(save, self._state_dir, dict(self._kept))

@@ -123,7 +123,7 @@ def whole(value: dict[str, Any]) -> dict[str, Any]:
     Raises:
         MalformedJson: A member is nested too deeply.
     """
-    if not any(type(member) is Unparsed for member in value.values()):
+    if Unparsed not in map(type, value.values()):
         return value
     return {name: loads(one.text) if type(one) is Unparsed else one for name, one in value.items()}
 
@@ -171,7 +171,7 @@ def dumps(value: Any) -> bytes:
 
 def pieces(value: dict[str, Any]) -> Pieces:
     """As `dumps`, in pieces: members that are `Unparsed` stand alone and were not copied."""
-    if not any(type(member) is Unparsed for member in value.values()):
+    if Unparsed not in map(type, value.values()):
         return (dumps(value),)
     found: list[bytes | memoryview] = []
     before = b"{"

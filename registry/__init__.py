@@ -1,6 +1,6 @@
 """The functional core: what tools are, never how to reach them.
 
-Seven packages, each with a map of its own; an arrow in these pictures is a call. A listing, on its way to a caller's
+Nine packages, each with a map of its own; an arrow in these pictures is a call. A listing, on its way to a caller's
 list of tools:
 
     items as the upstream listed them
@@ -12,8 +12,9 @@ list of tools:
                 ├▶ catalog.names                       distinct, short and stable names
                 └▶ catalog.overrides, catalog.notes    what configuration and operators say
       ═▶ catalog.catalog.Catalog
-      └▶ views.view.build_view                         for each profile
+      └▶ views.view.build_view                         for each profile, and callers with the same rights
            ├▶ views.profile                            which servers and tools it selects
+           ├▶ policy.grant                             what rules leave of them to this caller
            ├▶ views.descriptions                       configured text in each description
            ├▶ dialects.definitions.lower_definition    what the profile's host or model API accepts
            └▶ views.disclosure                         what is listed, and what is left to `search`
@@ -32,7 +33,7 @@ A call, on its way to an upstream's tool:
       ═▶ Prepared: arguments to send, or problems, which arguments.problems.explain turns into a text for the model
 
 The packages depend on each other in this order, and on `errors`, the exceptions that the registry raises: schema;
-intake, dialects; catalog; arguments, views, search.
+intake, dialects; catalog; policy, lock; arguments, views, search.
 
 What it means that a tool is typed, and found before it is listed:
 

@@ -44,6 +44,20 @@ class SchemaRejected(RegistryError):
         self.detail = detail
 
 
+class LockfileRejected(RegistryError):
+    """A lock file cannot be used.
+
+    Attributes:
+        detail: What is wrong and what was expected.
+        key: The dotted path of what is wrong, if it is one place.
+    """
+
+    def __init__(self, detail: str, *, key: str | None = None) -> None:
+        super().__init__(f"{key}: {detail}" if key else detail)
+        self.detail = detail
+        self.key = key
+
+
 class NotChecked(RegistryError):
     """Whether arguments are valid cannot be told within the bounds of a check.
 
@@ -52,7 +66,10 @@ class NotChecked(RegistryError):
         reason: What it is about the argument, as the rest of a sentence after its name.
         final: A check that may cost more would not help.
         invalid: The arguments are known to be invalid; only the errors could not be collected.
+        unlocated: There are too many values, and it was not looked for the argument that holds most of them.
     """
+
+    unlocated: bool = False
 
     def __init__(self, path: tuple[str | int, ...], reason: str, *, final: bool = False, invalid: bool = False) -> None:
         super().__init__(reason)

@@ -1,9 +1,13 @@
-"""What holds for every test: how many examples property tests take, and that started gateways find compiled modules."""
+"""What holds for every test: how many examples property tests take, and what the process of the tests keeps ready."""
 
 from __future__ import annotations
 
+import gc
+import logging
 import os
+from collections.abc import Iterator
 
+import pytest
 from hypothesis import settings
 
 # Hundreds of gateways are started, and each would compile all of its modules again: a third of its start.
@@ -15,3 +19,23 @@ settings.register_profile("default", max_examples=40, deadline=None, derandomize
 # For `pytest -m "heavy or hypothesis" --hypothesis-profile thorough`, as `.ci/run` does.
 settings.register_profile("thorough", parent=settings.get_profile("default"), max_examples=250)
 settings.load_profile("default")
+
+
+def pytest_collection_finish() -> None:
+    """Leave what is there by now to itself.
+
+    To look through all tests takes the garbage collector a third of a second, in whichever test it has its turn.
+    """
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def logging_as_before() -> Iterator[None]:
+    """A command that is run in the test's process sets levels and handlers; the next test begins with its own."""
+    loggers = [logging.getLogger(name) for name in (None, "gateway", "gateway.calls", "gateway.fleet")]
+    before = [(logger.level, list(logger.handlers)) for logger in loggers]
+    yield
+    for logger, (level, handlers) in zip(loggers, before, strict=True):
+        logger.setLevel(level)
+        logger.handlers[:] = handlers

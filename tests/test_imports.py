@@ -21,12 +21,13 @@ REGISTRY_MAY_IMPORT = {
     "snowballstemmer",
 }
 REGISTRY_MAY_NOT_DO = {"asyncio", "time", "socket", "subprocess", "http", "os", "pathlib"}
-# Seven packages with more arrows between them could not be drawn any more.
-MAX_REGISTRY_ARROWS = 18
+# Ten packages with more arrows between them could not be drawn any more.
+MAX_REGISTRY_ARROWS = 26
 # From the outside to the inside: a room imports only rooms that stand after it, and itself.
 ROOMS = (
-    "__main__", "cli", "commands", "serving", "app", "cluster", "admin", "telemetry", "fleet", "reload", "downstream",
-    "calls", "hooks", "discovery", "snapshot", "upstream", "operator_notes", "access", "config", "embeddings",
+    "__main__", "cli", "commands", "serving", "app", "cluster", "admin", "host_files", "server_sources", "telemetry",
+    "fleet", "own_listings", "catalog_updates", "reload", "downstream", "calls", "hooks", "discovery", "snapshot",
+    "lock", "upstream", "operator_notes", "access", "audit", "instruments", "config", "embeddings",
 )  # fmt: skip
 # Open to all, and importing no room.
 LEAVES = {
@@ -40,12 +41,21 @@ LEAVES = {
     "gateway.protocol",
     "gateway.secrets",
     "gateway.signals",
+    "gateway.worker_thread",
+    "gateway.config.admin",
+    "gateway.config.approvals",
+    "gateway.config.audit",
     "gateway.config.auth",
+    "gateway.config.cluster",
     "gateway.config.model",
     "gateway.config.hooks",
+    "gateway.config.issuers",
+    "gateway.config.launch_identity",
+    "gateway.config.lock",
     "gateway.config.quotas",
     "gateway.config.section",
     "gateway.config.server",
+    "gateway.config.telemetry",
     *(f"gateway.config.upstream_types.{path.stem}" for path in (ROOT / "gateway/config/upstream_types").glob("*.py")),
     "gateway.access.principal",
     "gateway.access.signing",

@@ -76,6 +76,9 @@ def test_every_command_and_flag_in_the_readme_exists(line: str) -> None:
 def test_every_command_is_shown_in_the_readme() -> None:
     shown = {understood(line).handler for line in typegate_lines()}
     assert shown == {
+        "policy:check_policy",
+        "policy:explain_policy",
+        "scorecard:scorecard",
         "serve:serve",
         "serve:stdio",
         "serve:demo",
@@ -85,6 +88,11 @@ def test_every_command_is_shown_in_the_readme() -> None:
         "inspect:servers",
         "inspect:tools",
         "inspect:hooks",
+        "add:add",
+        "hosts:import_servers",
+        "hosts:install",
+        "lock:lock",
+        "lock:diff",
         "call:call",
         "completion:completion",
     }

@@ -6,7 +6,8 @@ import hashlib
 import math
 import time
 from collections.abc import Callable, Iterable
-from typing import Final, NamedTuple
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple
 
 import anyio
 
@@ -15,6 +16,8 @@ from gateway.config.auth import ApiKey
 
 # Whoever holds a stream with a key that has expired loses it within this time; by the wall clock, which may jump.
 _POLL_S: Final = 2.0
+# Enough to tell a few thousand keys apart.
+_SHOWN_CHARS: Final = 12
 
 
 class _Key(NamedTuple):
@@ -23,16 +26,26 @@ class _Key(NamedTuple):
 
 
 class ApiKeys:
-    """The keys of the configuration; without any, every caller is `local`."""
+    """The keys of the configuration; without any, every caller is `local`.
 
-    def __init__(self, keys: Iterable[ApiKey], *, clock: Callable[[], float] = time.time) -> None:
+    Attributes:
+        revoked: The digests of keys that open nothing any more, though they may stand there.
+    """
+
+    def __init__(
+        self, keys: Iterable[ApiKey], *, clock: Callable[[], float] = time.time, poll_s: float = _POLL_S
+    ) -> None:
         """Take these keys.
 
         Args:
             keys: The keys.
             clock: Seconds since 1970.
+            poll_s: How often keys that have expired are looked for.
         """
+        self._poll_s = poll_s
         self._by_digest: dict[bytes, _Key] = {}
+        self._given: tuple[ApiKey, ...] = ()
+        self.revoked: frozenset[str] = frozenset()
         self._expiring = False
         self._clock = clock
         self._on_change: list[Callable[[], None]] = []
@@ -40,9 +53,26 @@ class ApiKeys:
 
     def replace(self, keys: Iterable[ApiKey]) -> None:
         """Take other keys, at once."""
-        self._by_digest = {_digest_of(key): _Key(_principal(key), _expiry_s(key)) for key in keys}
+        self._given = tuple(keys)
+        # Kept as expired: without any key everybody could call.
+        self._by_digest = {
+            digest: _Key(principal_of(key), 0.0 if digest.hex() in self.revoked else _expiry_s(key))
+            for key in self._given
+            for digest in [_digest_of(key)]
+        }
         self._expiring = any(key.expires_s != math.inf for key in self._by_digest.values())
         self._changed()
+
+    def revoke(self, digests: Iterable[str]) -> None:
+        """Have these keys open nothing from now on, whatever the configuration says.
+
+        Args:
+            digests: Their SHA-256, in hexadecimal digits.
+        """
+        revoked = self.revoked | frozenset(digests)
+        if revoked != self.revoked:
+            self.revoked = revoked
+            self.replace(self._given)
 
     @property
     def required(self) -> bool:
@@ -68,11 +98,15 @@ class ApiKeys:
         # Without keys nobody can be told apart, and `serve` listens on this machine only.
         if not self._by_digest:
             return LOCAL
-        scheme, _, token = (authorization or "").partition(" ")
+        scheme, _, key = (authorization or "").partition(" ")
         if scheme.lower() != "bearer":
             return None
         # Fields are bytes, which were decoded one by one.
-        key = self._by_digest.get(hashlib.sha256(token.strip().encode("latin-1", "replace")).digest())
+        return self.of_digest(hashlib.sha256(key.strip().encode("latin-1", "replace")).digest())
+
+    def of_digest(self, digest: bytes) -> Principal | None:
+        """Who has the key with this SHA-256; None for nobody, or where it has expired."""
+        key = self._by_digest.get(digest)
         if key is None or (self._expiring and key.expires_s <= self._clock()):
             return None
         return key.principal
@@ -81,7 +115,7 @@ class ApiKeys:
         """Notice keys that expire, until cancelled."""
         before_s = self._clock()
         while True:
-            await anyio.sleep(_POLL_S)
+            await anyio.sleep(self._poll_s)
             now_s = self._clock()
             if self._expiring and any(before_s < key.expires_s <= now_s for key in self._by_digest.values()):
                 self._changed()
@@ -92,7 +126,23 @@ class ApiKeys:
             callback()
 
 
-def _principal(key: ApiKey) -> Principal:
+def key_row(key: ApiKey) -> dict[str, Any]:
+    """What may be shown of a key: never the key itself."""
+    expired = key.expires is not None and key.expires <= datetime.now(UTC)
+    return {
+        "name": key.name,
+        # Of one that stands in the file in plain text, its hash could be enough to guess it.
+        "hash": None if key.key_hash is None else key.key_hash.removeprefix("sha256:")[:_SHOWN_CHARS],
+        "state": "expired" if expired else "good",
+        "profiles": "all" if key.profiles is None else ", ".join(key.profiles) or "none",
+        "scopes": ", ".join(key.scopes) or "all",
+        "groups": ", ".join(key.groups),
+        "expires": None if key.expires is None else key.expires.isoformat(timespec="seconds"),
+    }
+
+
+def principal_of(key: ApiKey) -> Principal:
+    """Whom a key stands for."""
     return Principal(
         name=key.name,
         scopes=frozenset(key.scopes),

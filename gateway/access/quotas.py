@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 from gateway.access.principal import LOCAL, Principal
 from gateway.config.quotas import QuotaLimits, QuotasConfig
@@ -34,11 +34,22 @@ _LISTEN: Final = "subscriptions/listen"
 _MINUTE_S: Final = 60.0
 
 
+class Ledger(Protocol):
+    """Counts the calls of accounts together with other processes."""
+
+    def look(self, account: Account, per_minute: int) -> bool:
+        """Tell the account what others have counted; whether this process may give out one more call now."""
+
+    def spent(self, account: Account) -> None:
+        """Count one call."""
+
+
 class Account:
     """What one principal uses.
 
     Attributes:
         name: The name of the principal.
+        groups: Those that its limits were made for.
         limits: What it may use.
         in_flight: Its requests that run.
         sessions: Its sessions of the handshake era.
@@ -48,11 +59,13 @@ class Account:
     """
 
     __slots__ = (
-        "_full_s", "_quotas", "held_bytes", "in_flight", "limits", "name", "private_connections", "sessions", "streams",
+        "_full_s", "_quotas", "groups", "held_bytes", "in_flight", "limits", "name", "private_connections", "sessions",
+        "streams",
     )  # fmt: skip
 
-    def __init__(self, name: str, limits: QuotaLimits, quotas: Quotas) -> None:
+    def __init__(self, name: str, limits: QuotaLimits, quotas: Quotas, *, groups: frozenset[str] = frozenset()) -> None:
         self.name = name
+        self.groups = groups
         self.limits = limits
         self._quotas = quotas
         self.in_flight = self.sessions = self.streams = self.private_connections = self.held_bytes = 0
@@ -64,6 +77,14 @@ class Account:
         """Whether nothing is lost when the account is forgotten."""
         used = self.in_flight or self.sessions or self.streams or self.private_connections or self.held_bytes
         return not used and self._full_s <= self._quotas.clock()
+
+    def change_limits(self, limits: QuotaLimits) -> None:
+        """Apply other limits; what was used stays used."""
+        before, after = self.limits.calls_per_minute, limits.calls_per_minute
+        self.limits = limits
+        if before is not None and after is not None:
+            now_s = self._quotas.clock()
+            self._full_s = now_s + max(0.0, self._full_s - now_s) * before / after
 
     def begin(self, method: str) -> None:
         """Count a request that is about to run; `end` has to follow.
@@ -137,6 +158,8 @@ class Account:
         self._quotas.held_bytes -= size_bytes
 
     def _count_call(self, per_minute: int) -> None:
+        ledger = self._quotas.ledger
+        given_out = ledger is not None and not ledger.look(self, per_minute)
         # A bucket that holds a minute's calls and is filled steadily, as one number: the time at which it is full.
         now_s = self._quotas.clock()
         full_s = max(self._full_s, now_s) + _MINUTE_S / per_minute
@@ -147,7 +170,18 @@ class Account:
                 f"Try again in {wait_s} s.",
                 retry_after_s=wait_s,
             )
+        if given_out:
+            raise QuotaExceeded(
+                f"Not run: {self.name} has used what this gateway may give out at once of {per_minute} calls a minute, "
+                "which is its quota. Try again in 1 s."
+            )
         self._full_s = full_s
+        if ledger is not None:
+            ledger.spent(self)
+
+    def refills_in(self, seconds: float) -> None:
+        """Take it that the quota of calls will be whole again after this time."""
+        self._full_s = self._quotas.clock() + seconds
 
 
 def account_of_its_own() -> Account:
@@ -162,6 +196,7 @@ class Quotas:
         clock: Seconds that only grow.
         held_bytes: Memory that all requests take.
         nobody: The account of callers who have not said yet who they are.
+        ledger: Counts calls together with other processes; None where there are none.
     """
 
     def __init__(self, config: QuotasConfig, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -175,13 +210,14 @@ class Quotas:
         self._accounts: dict[str, Account] = {}
         self.clock = clock
         self.held_bytes = 0
+        self.ledger: Ledger | None = None
         self.nobody = Account("a caller without credentials", _LIMITS_OF_NOBODY, self)
 
     def replace(self, config: QuotasConfig) -> None:
         """Apply other limits at once; who is over them keeps what runs."""
         self._config = config
-        for name, account in self._accounts.items():
-            account.limits = self._limits(name)
+        for account in self._accounts.values():
+            account.change_limits(self._limits(account.name, account.groups))
 
     def account(self, principal: Principal) -> Account:
         """The account of a principal."""
@@ -189,13 +225,23 @@ class Quotas:
         if account is None:
             if len(self._accounts) >= _MAX_ACCOUNTS:
                 self._accounts = {name: each for name, each in self._accounts.items() if not each.unused}
-            account = Account(principal.name, self._limits(principal.name), self)
+            limits = self._limits(principal.name, principal.groups)
+            account = Account(principal.name, limits, self, groups=principal.groups)
             self._accounts[principal.name] = account
+        elif account.groups is not principal.groups and account.groups != principal.groups:
+            # The next token of the same caller: she was put into another group.
+            account.groups = principal.groups
+            account.change_limits(self._limits(principal.name, principal.groups))
         return account
 
-    def _limits(self, name: str) -> QuotaLimits:
+    def _limits(self, name: str, groups: frozenset[str]) -> QuotaLimits:
         given = self._config.default
-        if name != LOCAL.name:
-            return given or QuotaLimits()
         stated = {key: getattr(given, key) for key in given.model_fields_set} if given is not None else {}
-        return QuotaLimits.model_validate({**_LIMITS_OF_LOCAL, **stated})
+        if name == LOCAL.name:
+            return QuotaLimits.model_validate({**_LIMITS_OF_LOCAL, **stated})
+        own = [limits for group, limits in self._config.groups.items() if group in groups]
+        for key in QuotaLimits.model_fields:
+            values = [getattr(limits, key) for limits in own if key in limits.model_fields_set]
+            if values:
+                stated[key] = None if None in values else max(values)
+        return QuotaLimits.model_validate(stated)

@@ -1,74 +1,56 @@
-"""`/admin/*`, `/healthz`, `/readyz` and `/metrics` on Starlette."""
+"""`/admin/*` on Starlette: who is let in, which route answers, and what the record has of it."""
 
 from __future__ import annotations
 
 import hmac
-import logging
 import math
 from collections.abc import Awaitable, Callable, Sequence
-from pathlib import Path
-from typing import Any, Final
+from functools import partial
+from itertools import chain
+from typing import Final
 
-from pydantic import BaseModel, ValidationError
+import anyio.to_thread
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
-from gateway import wire
+from gateway import __version__, wire
+from gateway.access.administrators import Administrator, Administrators
 from gateway.access.failed_logins import FailedLogins
-from gateway.admin import merging, rows
+from gateway.admin.changing import etag_of, who
+from gateway.admin.documents import JsonDocument, Refusal, body_of
 from gateway.admin.openapi import document
-from gateway.admin.routes import AdminRoute, Combined, Merge, route, routes_of
-from gateway.calls.call_stats import CallStats
-from gateway.calls.profile_views import ProfileViews
-from gateway.config.model import NoteRequest
-from gateway.config.upstream_types.registration import AnyServerConfig, read_server
-from gateway.config.wording import refusal
+from gateway.admin.operations.session_routes import SESSION_PATH
+from gateway.admin.probes import NO_SCRAPER, Probes
+from gateway.admin.queries import check_query, chosen_rows
+from gateway.admin.routes import ADMINISTRATOR, JSON, REPEATED, WHOLE, AdminRoute, Merge, route, routes_of
+from gateway.audit.record import Audit
 from gateway.downstream.http.request import RequestHead, RequestRefused
-from gateway.embeddings.tool_vectors import ToolVectors
-from gateway.errors import ConfigError
-from gateway.fleet import Fleet
-from gateway.hooks.active import ActiveHooks
-from gateway.operator_notes import NoteRefused, OperatorNotes
-from gateway.reload import Reloader
-from gateway.secrets import SECRETS
-from gateway.upstream.private_links import PrivateLinks
-from registry.catalog.store import Registry
-from registry.schema.display_text import excerpt
-from registry.views.profile import DEFAULT_PROFILE
-
-log = logging.getLogger(__name__)
+from gateway.upstream.oauth.addresses import CONNECT_PATH
 
 Endpoint = Callable[[Request], Awaitable[Response]]
-# Of a name that is echoed: longer than any that exists.
-_NAME_LENGTH: Final = 200
 # Nobody guesses a token of this length: whoever has it need not wait for what others behind its address do.
 _UNGUESSABLE_CHARS: Final = 20
-_PROBES: Final = frozenset({"/healthz", "/readyz", "/metrics"})
-_LOCAL: Final = (
-    "its {} would start a program or read files of this machine; expected a server on the network, or "
-    "gateway.admin.allowCommands: true in the configuration file, or the server in that file"
-)
 _NO_TOKEN: Final = "the admin token is needed"
-_NO_SCRAPER: Final = "an API key for metrics or the admin token is needed (gateway.metrics.public opens this path)"
+_READS: Final = frozenset({"GET", "HEAD"})
+SAFETY: Final = {
+    # What upstreams say ends up on the page: nothing but the page's own files runs there, and nobody frames it.
+    "content-security-policy": (
+        "default-src 'self'; img-src 'self' data: blob:; media-src 'self' data: blob:; object-src 'none'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-store",
+}
+"""Headers of every answer below `/admin`."""
+# Members of bodies by which the record says what a change was about.
+_NAMING: Final = ("name", "wrapper", "decision")
 _CHALLENGE: Final = (b"www-authenticate", b"Bearer")
-
-
-class JsonDocument(JSONResponse):
-    """JSON that holds whatever upstreams listed, names that are not valid Unicode too."""
-
-    def render(self, content: Any) -> bytes:
-        """Serialise as everywhere here; texts in it may be those of upstreams, so secrets are removed."""
-        text = wire.dumps(content)
-        return wire.dumps(SECRETS.scrub_value(content)) if SECRETS.holds_secret(text) else text
-
-
-class ServerRequest(BaseModel):
-    """The body that adds a server."""
-
-    name: str
-    config: AnyServerConfig
 
 
 class AdminApi:
@@ -82,48 +64,22 @@ class AdminApi:
     """One server's configuration, or one note: far below the largest configuration file."""
 
     def __init__(
-        self,
-        *,
-        token: str,
-        scrapers: Callable[[str], bool],
-        registry: Registry,
-        fleet: Fleet,
-        views: ProfileViews,
-        call_stats: CallStats,
-        hooks: ActiveHooks,
-        notes: OperatorNotes,
-        private_links: PrivateLinks,
-        tool_vectors: ToolVectors,
-        reloader: Reloader,
-        draining: Callable[[], bool],
-        allows_commands: Callable[[], bool],
+        self, *, administrators: Administrators, probes: Probes, audit: Audit, operations: Sequence[object]
     ) -> None:
-        """Answer about these.
+        """Answer with these.
 
         Args:
-            token: What `/admin` takes.
-            scrapers: Whether an Authorization header without the token may read `/metrics`.
-            registry, fleet, views, call_stats, hooks, notes, private_links, tool_vectors: What there is to tell.
-            reloader: Knows the configuration file.
-            draining: Whether the end has begun.
-            allows_commands: Whether servers may be added that start programs or read files of this machine.
+            administrators: Whom `/admin` lets in.
+            probes: What orchestrators, scrapers and browsers of sign-ins ask.
+            audit: The record, into which every change goes.
+            operations: Objects with routes.
         """
-        SECRETS.hide([token])
-        self._token = token.encode()
-        self._may_scrape = scrapers
-        self._registry = registry
-        self._fleet = fleet
-        self._views = views
-        self._call_stats = call_stats
-        self._hooks = hooks
-        self._notes = notes
-        self._private_links = private_links
-        self._tool_vectors = tool_vectors
-        self._reloader = reloader
-        self._draining = draining
-        self._allows_commands = allows_commands
+        self._administrators = administrators
+        self._probes = probes
+        self._audit = audit
         self._failed_logins = FailedLogins()
-        self.routes = routes_of(self)
+        self._description: tuple[bytes, str] | None = None
+        self.routes = tuple(chain.from_iterable(map(routes_of, (self, *operations))))
 
     def app(self) -> Starlette:
         """The ASGI application."""
@@ -132,9 +88,11 @@ class AdminApi:
             by_path.setdefault(each.path, []).append(each)
         return Starlette(
             routes=[
-                Route("/healthz", self._healthz),
-                Route("/readyz", self._readyz),
-                Route("/metrics", self._metrics),
+                *(
+                    # Where callers show who they are a form is posted.
+                    Route(path, answer, methods=["GET", "POST"] if path == CONNECT_PATH else ["GET"])
+                    for path, answer in self._probes.by_path.items()
+                ),
                 *(
                     Route(path, self._guarded(routes), methods=[each.method for each in routes])
                     for path, routes in by_path.items()
@@ -146,23 +104,50 @@ class AdminApi:
         """Refuse, before its body is read, a request that the application would refuse whatever its body says.
 
         Raises:
-            RequestRefused: There is nothing at its path, it has not the token, or its address has failed too often.
+            RequestRefused: There is nothing at its path, it proves nothing, or its address has failed too often.
         """
-        path = head.path.decode("latin-1")
-        if not path.startswith("/admin/"):
+        path, method = head.path.decode("latin-1"), head.method.decode("latin-1")
+        if not path.startswith("/admin/") and path != "/admin":
             self.check_probe(head, peer)
             return
+        found = self.route_of("GET" if method == "HEAD" else method, path)
+        if found is not None and found.public:
+            return
         credentials = head.text(b"authorization")
-        wait_s = self._failed_logins.wait_s(peer)
         if not credentials:
-            raise _unauthorized()
-        if wait_s and (len(self._token) < _UNGUESSABLE_CHARS or not self._authorized(credentials)):
+            self._check_session(head, reads=method in _READS)
+            return
+        wait_s = self._failed_logins.wait_s(peer)
+        known = self._by_authorization(credentials, found) is not None
+        if wait_s and (self._administrators.guessable_chars < _UNGUESSABLE_CHARS or not known):
             # Not even looked at where it could be a guess: a right one would be told from the wrong ones.
             raise _too_many(wait_s)
-        if not self._authorized(credentials):
+        if not known:
             self._failed_logins.failed(peer)
+            self._audit.credentials_refused(path, peer, "no admin token")
             raise _unauthorized()
         self._failed_logins.succeeded(peer)
+
+    def _check_session(self, head: RequestHead, *, reads: bool) -> None:
+        """Judge a request by its cookie, which browsers send with requests of other sites' making, too."""
+        administrator = self._administrators.by_cookie(head.text(b"cookie"))
+        if administrator is None:
+            raise _unauthorized()
+        if reads:
+            return
+        authority = head.text(b"origin").lower().partition("://")[2]
+        if not authority or authority != head.text(b"host").lower():
+            raise _forbidden("a change in a browser's session needs the Origin of this page")
+        sent = head.text(b"x-csrf-token").encode("latin-1")
+        if not hmac.compare_digest(sent, self._administrators.csrf_token(administrator).encode()):
+            raise _forbidden("a change in a browser's session needs its X-CSRF-Token, as GET /admin/session tells it")
+
+    def _by_authorization(self, authorization: str, found: AdminRoute | None) -> Administrator | None:
+        administrator = self._administrators.by_token(authorization)
+        if administrator is None and found is not None and (found.method, found.path) == ("POST", SESSION_PATH):
+            # The one thing that a link is good for.
+            return self._administrators.by_code(authorization, take=False)
+        return administrator
 
     def check_probe(self, head: RequestHead, peer: str) -> None:
         """As `check`, where administrators have an address of their own and this is not it.
@@ -170,10 +155,10 @@ class AdminApi:
         Raises:
             RequestRefused: It is none of the paths of orchestrators, or one of those that take credentials.
         """
-        if head.path.decode("latin-1") not in _PROBES:
+        if head.path.decode("latin-1") not in self._probes.by_path:
             raise RequestRefused(404, "there is nothing here", body=b'{"error":"there is nothing here"}')
-        if head.path == b"/metrics" and not self._reads_metrics(head.text(b"authorization")):
-            raise RequestRefused(401, _NO_SCRAPER, [_CHALLENGE], body=wire.dumps({"error": _NO_SCRAPER}))
+        if head.path == b"/metrics" and not self._probes.reads_metrics(head.text(b"authorization")):
+            raise RequestRefused(401, NO_SCRAPER, [_CHALLENGE], body=wire.dumps({"error": NO_SCRAPER}))
 
     def route_of(self, method: str, path: str) -> AdminRoute | None:
         """The route that answers this; None where there is none."""
@@ -185,304 +170,97 @@ class AdminApi:
         return None
 
     def _guarded(self, routes: Sequence[AdminRoute]) -> Endpoint:
-        handlers: dict[str, Endpoint] = {each.method: each.handler for each in routes}
-        # Starlette answers HEAD wherever GET is, and asks us for it.
-        if "GET" in handlers:
-            handlers["HEAD"] = handlers["GET"]
+        by_method = {each.method: each for each in routes}
 
         async def guarded(request: Request) -> Response:
-            if not self._authorized(request.headers.get("authorization", "")):
-                return JsonDocument({"error": _NO_TOKEN}, 401, headers={"www-authenticate": "Bearer"})
-            return await handlers[request.method](request)
+            # Starlette answers HEAD wherever GET is, and asks us for it.
+            found = by_method["GET" if request.method == "HEAD" else request.method]  # type: ignore[index] # routes have one of their methods
+            response = await self._answer(found, request)
+            for name, value in SAFETY.items():
+                response.headers.setdefault(name, value)
+            return response
 
         return guarded
 
-    def _authorized(self, authorization: str) -> bool:
-        scheme, _, token = authorization.partition(" ")
-        # In constant time: how long a refusal takes must not tell how much of a guess was right.
-        return scheme.lower() == "bearer" and hmac.compare_digest(token.strip().encode(), self._token)
+    async def _answer(self, found: AdminRoute, request: Request) -> Response:
+        try:
+            if not found.public:
+                request.scope[ADMINISTRATOR] = self._administrator(found, request)
+            check_query(found, request.query_params)
+        except Refusal as error:
+            return error.response()
+        try:
+            response = await found.handler(request)
+        except Refusal as error:
+            response = error.response()
+        if found.rows is not None and WHOLE not in request.scope and isinstance(response, JsonDocument):
+            response = response.with_document(partial(chosen_rows, found, request.query_params))
+        if request.method not in _READS and found.recorded and not request.scope.get(REPEATED):
+            await self._record(request, response.status_code)
+        return response
 
-    def _reads_metrics(self, authorization: str) -> bool:
-        return self._may_scrape(authorization) or self._authorized(authorization)
+    def _administrator(self, found: AdminRoute, request: Request) -> Administrator:
+        """Who asks.
 
-    # for orchestrators
-
-    async def _healthz(self, request: Request) -> Response:
-        return PlainTextResponse("ok\n")
-
-    async def _readyz(self, request: Request) -> Response:
-        if self._draining():
-            return PlainTextResponse("draining\n", 503)
-        if not self._fleet.ready:
-            return PlainTextResponse("connecting\n", 503)
-        return PlainTextResponse("ready\n")
-
-    async def _metrics(self, request: Request) -> Response:
-        if not self._reads_metrics(request.headers.get("authorization", "")):
-            return JsonDocument({"error": _NO_SCRAPER}, 401, headers={"www-authenticate": "Bearer"})
-        # Late: the first answers of a start do not wait for this import.
-        from gateway.telemetry.metrics import CONTENT_TYPE, render
-
-        text = render(
-            call_stats=self._call_stats,
-            hooks=self._hooks,
-            fleet=self._fleet,
-            registry=self._registry,
-            private_links=self._private_links,
+        Raises:
+            Refusal: Nobody who may.
+        """
+        authorization = request.headers.get("authorization", "")
+        administrator = (
+            self._by_authorization(authorization, found)
+            if authorization
+            else self._administrators.by_cookie(request.headers.get("cookie", ""))
         )
-        return Response(text, headers={"content-type": CONTENT_TYPE})
+        if administrator is None:
+            raise Refusal(401, _NO_TOKEN, headers={"www-authenticate": "Bearer"})
+        if not administrator.may(found.role):
+            raise Refusal(403, f"this needs the role {found.role}, and {administrator.name} has {administrator.role}")
+        return administrator
 
-    # for operators
+    async def _record(self, request: Request, status: int) -> None:
+        body = await body_of(request)
+        named = [body.get(key) for key in _NAMING] if isinstance(body, dict) else []
+        target = next((name for name in named if isinstance(name, str)), None)
+        peer = ":".join(map(str, request.client)) if request.client is not None else ""
+        self._audit.changed(
+            f"{request.method} {request.url.path}", target, status=status, peer=peer, by=who(request) or None
+        )
 
-    @route("GET", "/admin/wrappers", merge=Merge.SAME)
-    async def wrappers(self, request: Request) -> Response:
-        """Every registered wrapper.
-
-        Returns:
-            `wrappers`: name, server, tool, epoch, digest, status, origin, listed, tokens, reason.
-
-        Query:
-            server: Only those of this server.
-            profile: As this profile shows them.
-
-        Errors:
-            404: There is no such profile.
-        """
-        profile = request.query_params.get("profile", DEFAULT_PROFILE)
-        if profile not in self._views.profiles:
-            return JsonDocument({"error": f"there is no profile {excerpt(profile, _NAME_LENGTH)}"}, 404)
-        found = rows.wrapper_rows(self._views.view(profile))
-        server = request.query_params.get("server")
-        return JsonDocument({"wrappers": [row for row in found if server is None or row["server"] == server]})
-
-    @route("GET", "/admin/servers", merge=Combined(merging.all_servers))
-    async def servers(self, request: Request) -> Response:
-        """Every upstream.
-
-        Returns:
-            `servers`: state, epoch, last error, capabilities and counts of each.
-        """
-        return JsonDocument({"servers": rows.server_rows(self._fleet, self._registry.catalog)})
-
-    @route("POST", "/admin/servers", merge=Merge.CHANGE, status=201, body=ServerRequest)
-    async def add_server(self, request: Request) -> Response:
-        """Add an upstream.
-
-        Returns:
-            Its row.
-
-        Errors:
-            400: The name or the configuration is wrong.
-            403: It names a program or a file, which `gateway.admin.allowCommands` does not allow.
-        """
-        body = await _body(request)
-        if not isinstance(body, dict) or not isinstance(body.get("name"), str):
-            return _wrong('the body must be an object with "name" and the server\'s configuration')
-        name = body.pop("name")
-        try:
-            # Both forms are taken: the entry beside its name, and under a key of its own.
-            config = read_server(body.get("config", body))
-            if config.local_keys and not self._allows_commands():
-                log.warning("a server with a program or a file was not added", extra={"server": name})
-                return JsonDocument({"error": _LOCAL.format(" and ".join(config.local_keys))}, 403)
-            if config.disabled:
-                return _wrong("it is disabled; expected a server to connect to")
-            file = self._reloader.path
-            self._fleet.add(name, config.with_absolute_paths(file.parent if file is not None else Path()))
-        except ValidationError as error:
-            return _wrong(str(refusal(error, "request")))
-        except ConfigError as error:
-            return _wrong(error.message)
-        log.info("server added", extra={"server": name})
-        return JsonDocument(rows.server_row(self._fleet, self._registry.catalog, name), 201)
-
-    @route("GET", "/admin/servers/{name}", merge=Combined(merging.one_server))
-    async def server(self, request: Request) -> Response:
-        """One upstream.
-
-        Returns:
-            Its row.
-
-        Errors:
-            404: There is no such server.
-        """
-        name = request.path_params["name"]
-        if name in self._fleet.left_out and name not in self._fleet.servers:
-            return JsonDocument(rows.left_out_row(name, self._fleet.left_out[name]))
-        if name not in self._fleet.servers:
-            return _no_server(name)
-        return JsonDocument(rows.server_row(self._fleet, self._registry.catalog, name))
-
-    @route("DELETE", "/admin/servers/{name}", merge=Merge.CHANGE, status=204)
-    async def remove_server(self, request: Request) -> Response:
-        """Remove an upstream; its running calls end first.
-
-        Returns:
-            Nothing.
-
-        Errors:
-            404: There is no such server.
-        """
-        name = request.path_params["name"]
-        if name not in self._fleet.servers:
-            return _no_server(name)
-        self._fleet.remove(name)
-        log.info("server removed", extra={"server": name})
-        return Response(status_code=204)
-
-    @route("POST", "/admin/servers/{name}/refresh", merge=Merge.EVERYWHERE, status=202)
-    async def refresh(self, request: Request) -> Response:
-        """List the tools of an upstream again.
-
-        Returns:
-            `refreshing`: its name.
-
-        Errors:
-            404: There is no such server.
-        """
-        name = request.path_params["name"]
-        link = self._fleet.links.get(name)
-        if link is None:
-            return _no_server(name)
-        link.refresh()
-        return JsonDocument({"refreshing": name}, 202)
-
-    @route("GET", "/admin/quarantine", merge=Merge.SAME)
-    async def quarantine(self, request: Request) -> Response:
-        """What is not shown, was repaired, or is configured in vain.
-
-        Returns:
-            `quarantine`: server, kind, tool, status, code and detail of each.
-        """
-        return JsonDocument({"quarantine": rows.quarantine_rows(self._registry.catalog)})
-
-    @route("GET", "/admin/config", merge=Merge.SAME)
-    async def config(self, request: Request) -> Response:
-        """The state of the configuration file.
-
-        Returns:
-            `file`, `loadedAt`, `reloads`, `error`, `warnings` and `search`.
-        """
-        return JsonDocument({**self._reloader.row(), "search": self._tool_vectors.row()})
-
-    @route("GET", "/admin/profiles", merge=Merge.SAME)
-    async def profiles(self, request: Request) -> Response:
-        """Every profile with its warnings.
-
-        Returns:
-            `profiles`: what each shows.
-        """
-        return JsonDocument({"profiles": rows.profile_rows(self._views)})
-
-    @route("GET", "/admin/budget", merge=Merge.SAME)
-    async def budget(self, request: Request) -> Response:
-        """What each profile's list costs, and why each wrapper is in it or not.
-
-        Returns:
-            `profiles`: tools, bytes and tokens of each.
-        """
-        return JsonDocument({"profiles": rows.budget_rows(self._views)})
-
-    @route("GET", "/admin/failures", merge=Combined(merging.all_failures), flushes=True)
-    async def failures(self, request: Request) -> Response:
-        """Failures that come again and again, and repaired calls.
-
-        Returns:
-            `failures` by class, and `repaired` by wrapper.
-        """
-        return JsonDocument({"failures": self._call_stats.failure_rows(), "repaired": self._call_stats.repair_rows()})
-
-    @route("GET", "/admin/hooks", merge=Combined(merging.all_hooks))
-    async def hooks(self, request: Request) -> Response:
-        """What runs on which wrapper, in order.
-
-        Returns:
-            `wrappers` with their hooks, and `hooks`.
-        """
-        return JsonDocument({"wrappers": self._hooks.wrapper_rows(), "hooks": self._hooks.rows()})
-
-    @route("GET", "/admin/notes", merge=Merge.SAME)
-    async def notes(self, request: Request) -> Response:
-        """The operators' notes about tools.
-
-        Returns:
-            `notes`.
-        """
-        return JsonDocument({"notes": self._notes.rows()})
-
-    @route("POST", "/admin/notes", merge=Merge.CHANGE, status=201, body=NoteRequest)
-    async def add_note(self, request: Request) -> Response:
-        """Attach a note to a tool as it is now.
-
-        Returns:
-            `id`.
-
-        Errors:
-            400: The note is wrong.
-            404: There is no such wrapper.
-        """
-        try:
-            wanted = NoteRequest.model_validate(await _body(request))
-        except ValidationError as error:
-            return _wrong(str(refusal(error, "request")))
-        wrapper = self._registry.catalog.get(wanted.wrapper)
-        if wrapper is None:
-            return JsonDocument({"error": f"there is no wrapper {excerpt(wanted.wrapper, _NAME_LENGTH)}"}, 404)
-        try:
-            note_id = self._notes.add(wrapper, wanted.text, of_failure=wanted.failure, lasts_s=wanted.seconds)
-        except NoteRefused as error:
-            return _wrong(str(error))
-        return JsonDocument({"id": note_id}, 201)
-
-    @route("DELETE", "/admin/notes/{id}", merge=Merge.CHANGE)
-    async def remove_note(self, request: Request) -> Response:
-        """Take a note away.
-
-        Returns:
-            `removed`: its id.
-
-        Errors:
-            404: There is no such note.
-        """
-        note_id = request.path_params["id"]
-        if not self._notes.remove(note_id):
-            return JsonDocument({"error": f"there is no note {excerpt(note_id, _NAME_LENGTH)}"}, 404)
-        return JsonDocument({"removed": note_id})
-
-    @route("GET", "/admin/openapi.json", merge=Merge.SAME)
+    @route(
+        "GET", "/admin/openapi.json", merge=Merge.SAME,
+        example={"openapi": "3.1.0", "info": {"title": "typegate administration", "version": __version__}, "paths": {}},
+    )  # fmt: skip
     async def openapi(self, request: Request) -> Response:
         """This description.
 
         Returns:
             An OpenAPI 3.1 document.
         """
-        return JsonDocument(document(self.routes))
+        if self._description is None:
+            # Once, and in a thread: every type of upstream is described for it, which takes a while.
+            content = await anyio.to_thread.run_sync(lambda: wire.dumps(document(self.routes)))
+            self._description = content, etag_of(content.decode())
+        content, tag = self._description
+        # It differs only after an upgrade.
+        headers = {"etag": tag, "cache-control": "no-cache", "content-type": JSON}
+        if request.headers.get("if-none-match") == tag:
+            return Response(status_code=304, headers=headers)
+        return Response(content, headers=headers)
 
 
 def _fits(pattern: str, part: str) -> bool:
     return pattern == part or (pattern.startswith("{") and bool(part))
 
 
-async def _body(request: Request) -> Any:
-    try:
-        return wire.loads(await request.body())
-    except wire.MalformedJson:
-        return None
-
-
 def _unauthorized() -> RequestRefused:
     return RequestRefused(401, _NO_TOKEN, [_CHALLENGE], body=wire.dumps({"error": _NO_TOKEN}))
+
+
+def _forbidden(text: str) -> RequestRefused:
+    return RequestRefused(403, text, body=wire.dumps({"error": text}))
 
 
 def _too_many(wait_s: float) -> RequestRefused:
     text = f"too many failed log-ins from this address; try again in {math.ceil(wait_s)} s"
     fields = [(b"retry-after", str(math.ceil(wait_s)).encode())]
     return RequestRefused(429, text, fields, body=wire.dumps({"error": text}))
-
-
-def _no_server(name: str) -> Response:
-    return JsonDocument({"error": f"there is no server {name!r}"}, 404)
-
-
-def _wrong(message: str) -> Response:
-    return JsonDocument({"error": message}, 400)

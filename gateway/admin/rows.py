@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any, Final
 
 from gateway import wire
 from gateway.calls.profile_views import ProfileViews
 from gateway.config.model import LeftOut
+from gateway.config.server import ServerConfig
+from gateway.config.upstream_types.http_config import UrlConfig
 from gateway.fleet import Fleet
+from gateway.upstream.link_states import SignInNeeded
 from registry.catalog.catalog import Catalog
+from registry.catalog.flagged import flagged_items
 from registry.catalog.names import ServerName
 from registry.catalog.overrides import argument_summaries
+from registry.schema.display_text import excerpt
 from registry.schema.json_paths import format_path
 from registry.schema.schemas import compact_json
 from registry.views.tokens import estimate_tokens
-from registry.views.view import View
+from registry.views.view import View, ViewEntry
 
+_NAME_CHARS: Final = 200
+# The strongest signs of an item; the others say the same.
+_FLAGS_TOLD: Final = 3
 _COUNTS: Final = ("tools", "prompts", "resources", "resourceTemplates", "quarantined", "repaired")
 
 
@@ -43,6 +52,7 @@ def left_out_row(alias: str, left_out: LeftOut) -> dict[str, Any]:
         **dict.fromkeys(("epoch", "inFlight", *_COUNTS), 0),
         **dict.fromkeys(("protocol", "serverInfo", "capabilities", "origin", "stale", "ageSeconds", "supplement")),
         "auth": False,
+        "signIn": None,
         "tags": [],
         "siblings": [],
     }
@@ -53,12 +63,15 @@ def server_row(fleet: Fleet, catalog: Catalog, alias: str) -> dict[str, Any]:
     config, link = fleet.servers[alias], fleet.links[alias]
     listing = catalog.servers.get(ServerName(alias))
     session = link.session
+    sign_in = fleet.sign_ins.of(alias, config)
+    if sign_in is not None and not (sign_in.known or config.authenticated):
+        sign_in = None  # it has never asked for one
     age_s = fleet.listing_age_s(alias)
     return {
         "name": alias,
         "displayName": config.display_name or alias,
         "type": config.type,
-        "state": link.state.name,
+        "state": state_of(fleet, alias),
         "epoch": link.epoch,
         "protocol": session.protocol_version if session is not None else None,
         "serverInfo": session.server_info if session is not None else None,
@@ -74,32 +87,70 @@ def server_row(fleet: Fleet, catalog: Catalog, alias: str) -> dict[str, Any]:
         "stale": listing.stale if listing is not None else None,
         "ageSeconds": round(age_s, 1) if age_s is not None else None,
         "inFlight": link.in_flight,
-        "auth": config.authenticated,
+        "auth": config.authenticated or (sign_in is not None and sign_in.signed_in),
+        "signIn": sign_in.row() if sign_in is not None else None,
         "tags": list(config.tags),
         "siblings": list(config.siblings),
         "supplement": config.supplement,
+        **(_of_users(fleet, alias, config) if link.per_user else {}),
+    }
+
+
+def state_of(fleet: Fleet, alias: str) -> str:
+    """The state of a server, in the word that administrators are shown."""
+    config, link = fleet.servers[alias], fleet.links[alias]
+    if not link.per_user:
+        return link.state.name
+    # As every process would say: which of them somebody is connected to says nothing of the server.
+    usable = config.exchanges_callers or fleet.sign_ins.user_rows(alias, config)
+    return "ready" if usable else SignInNeeded.name
+
+
+def _of_users(fleet: Fleet, alias: str, config: ServerConfig) -> dict[str, Any]:
+    """What differs in the row of a server to which each caller signs in for itself."""
+    users, links = fleet.sign_ins.user_rows(alias, config), list(fleet.users.of_server(alias))
+    sessions = [link.session for link in links if link.session is not None]
+    session = sessions[0] if sessions else None
+    failed = (one.last_error for one in links if one.last_error is not None and not isinstance(one.state, SignInNeeded))
+    asks = not config.exchanges_callers
+    nobody = None if users or not asks else "nobody has signed in yet; each caller does it for itself"
+    return {
+        "protocol": session.protocol_version if session is not None else None,
+        "serverInfo": session.server_info if session is not None else None,
+        "capabilities": session.capabilities if session is not None else None,
+        "lastError": next(failed, nobody),
+        "inFlight": sum(one.in_flight for one in links),
+        "signIn": {
+            "type": config.sign_in.type if isinstance(config, UrlConfig) and config.sign_in is not None else None,
+            "perUser": True,
+            "signedIn": bool(users) or not asks,
+            "users": users,
+        },
     }
 
 
 def wrapper_rows(view: View) -> list[dict[str, Any]]:
     """One row for each wrapper that a profile permits, as `/admin/wrappers` shows it."""
-    return [
-        {
-            "name": entry.wrapper.name,
-            "server": entry.wrapper.server,
-            "tool": entry.wrapper.tool,
-            "epoch": entry.wrapper.epoch,
-            "digest": entry.wrapper.digest,
-            "status": "stale" if entry.wrapper.stale else "ready",
-            "origin": entry.wrapper.origin,
-            "listed": entry.listed,
-            "tokens": tokens_of(entry.definition),
-            "reason": entry.wrapper.name_reason,
-            "disclosure": entry.reason,
-            "arguments": [asdict(row) for row in argument_summaries(entry.definition, entry.wrapper.documented)],
-        }
-        for entry in view.entries
-    ]
+    return [wrapper_row(entry, view) for entry in view.entries]
+
+
+def wrapper_row(entry: ViewEntry, view: View) -> dict[str, Any]:
+    """One wrapper's row."""
+    listing = view.catalog.servers[entry.wrapper.server]
+    return {
+        "name": entry.wrapper.name,
+        "server": entry.wrapper.server,
+        "tool": entry.wrapper.tool,
+        "epoch": listing.epoch,
+        "digest": entry.wrapper.digest,
+        "status": "stale" if listing.stale else "ready",
+        "origin": listing.origin,
+        "listed": entry.listed,
+        "tokens": tokens_of(entry.definition),
+        "reason": entry.wrapper.name_reason,
+        "disclosure": entry.reason,
+        "arguments": [asdict(row) for row in argument_summaries(entry.definition, entry.wrapper.documented)],
+    }
 
 
 def quarantine_rows(catalog: Catalog) -> list[dict[str, Any]]:
@@ -120,6 +171,24 @@ def quarantine_rows(catalog: Catalog) -> list[dict[str, Any]]:
             ("warning", catalog.warnings),
         )
         for server, one in found
+    ]
+
+
+def flagged_rows(catalog: Catalog) -> list[dict[str, Any]]:
+    """One row for each item whose texts seem to instruct a model; it takes a while, so not where calls wait."""
+    return [
+        {
+            "server": one.server,
+            "kind": one.kind,
+            "tool": excerpt(one.name, _NAME_CHARS) or "-",
+            "status": "flagged",
+            "code": one.suspicion.flags[0].code,
+            "detail": "; ".join(
+                f"{flag.code} in {flag.where}: {flag.quoted}" for flag in one.suspicion.flags[:_FLAGS_TOLD]
+            ),
+            "score": one.suspicion.score,
+        }
+        for one in flagged_items(catalog.servers)
     ]
 
 
@@ -152,10 +221,10 @@ def profile_rows(views: ProfileViews) -> list[dict[str, Any]]:
     ]
 
 
-def budget_rows(views: ProfileViews) -> list[dict[str, Any]]:
+def budget_rows(views: Iterable[View]) -> list[dict[str, Any]]:
     """One row for each profile: what its list costs and why each wrapper is in it, as `/admin/budget` shows it."""
     rows: list[dict[str, Any]] = []
-    for view in map(views.view, views.profiles):
+    for view in views:
         listed = [*view.builtin_tools, *(entry.definition for entry in view.entries if entry.listed)]
         rows.append(
             {

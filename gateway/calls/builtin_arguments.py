@@ -19,8 +19,8 @@ from registry.schema.validators import Validator
 _OTHER_NAMES: Final[Mapping[str, str]] = {
     "q": "query", "search": "query", "searchquery": "query", "text": "query", "term": "query", "keywords": "query",
     "description": "query", "task": "query", "n": "limit", "k": "limit", "topk": "limit", "count": "limit",
-    "max": "limit", "maxresults": "limit", "size": "limit", "name": "server", "alias": "server", "servername": "server",
-    "serverid": "server", "id": "server",
+    "max": "limit", "maxresults": "limit", "size": "limit", "queries": "query", "name": "server", "alias": "server",
+    "servername": "server", "servers": "server", "servernames": "server", "serverid": "server", "id": "server",
 }  # fmt: skip
 _SCHEMAS: Final[Mapping[str, dict[str, Any]]] = {
     tool["name"]: tool["inputSchema"] for tool in (*SEARCH_TOOLS, GET_SERVER_DETAILS)

@@ -8,13 +8,14 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections import Counter, defaultdict, deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, Final
 
 from cachetools import LRUCache
+from msgspec import Struct
 
 from gateway.calls.context import Caller
 from gateway.errors import (
@@ -25,6 +26,8 @@ from gateway.errors import (
     UpstreamTimeout,
     UpstreamUnavailable,
 )
+from gateway.instruments.conventions import TOOL_ERROR
+from gateway.instruments.durations import Cell, Durations
 from registry.arguments.diagnosis import ArgumentProblem
 from registry.arguments.repair_report import Repair
 from registry.catalog.catalog import ToolWrapper
@@ -51,6 +54,10 @@ _MAX_ITEMS: Final = 4
 _MAX_CLIENT_CHARS: Final = 64
 # What differs between two errors of one kind: quoted values, and words with a digit, as numbers and identifiers have.
 _PARTICULARS: Final = re.compile(r"'[^'\n]*'|\"[^\"\n]*\"|`[^`\n]*`|[\w.:/-]*\d[\w.:/-]*|\s+")
+# How a call ended, as the conventions for metrics name it.
+# A server, a tool, the route to it, and the outcome.
+_Ending = tuple[str, str, str, str]
+_ERRORS: Final = {"ok": "", "error_result": TOOL_ERROR, "error": "error"}
 _KINDS: Final[tuple[tuple[type[UpstreamError], str], ...]] = (
     (UpstreamUnavailable, "unavailable"),
     (UpstreamTimeout, "timeout"),
@@ -104,17 +111,25 @@ class _FailureCluster:
     flagged_at_s: float | None = None
 
 
+class _Counted(Struct, eq=False):
+    cell: Cell
+    calls: int = 0
+    seconds: float = 0.0
+
+
 class CallStats:
     """Counts calls, failures and repairs; bounded: the least recently used cluster makes room for a new one.
 
     Attributes:
         calls: The number of calls by server, tool, route and outcome.
         seconds: The time that they took together, by server, tool and route.
+        durations: How long each took, in buckets.
 
     Args:
         on_success: Called with the tool of each call that succeeded.
         on_failure: Takes each failure instead, where one process keeps the clusters of several.
         clock: A monotonic clock.
+        durations: Where durations are counted.
     """
 
     def __init__(
@@ -123,21 +138,47 @@ class CallStats:
         on_success: Callable[[ToolWrapper], None] = lambda wrapper: None,
         on_failure: Callable[[str, str, str, Failure, str], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
+        durations: Durations | None = None,
     ) -> None:
+        self.durations = durations or Durations()
         self._on_success = on_success
         self._clock = clock
         self._clusters: LRUCache[tuple[str, Failure], _FailureCluster] = LRUCache(MAX_CLUSTERS)
-        self.calls: Counter[tuple[str, str, str, str]] = Counter()
-        self.seconds: defaultdict[tuple[str, str, str], float] = defaultdict(float)
+        self._counted: dict[_Ending, _Counted] = {}
+        self._routes: set[tuple[str, str, str]] = set()
         self._on_failure = on_failure or self.add_failure
         self._repairs: LRUCache[str, Counter[str]] = LRUCache(MAX_CLUSTERS)
 
     def count_call(self, wrapper: ToolWrapper, via: str, outcome: str, seconds: float) -> None:
         """Count one call that reached a wrapper; beyond `MAX_COUNTED_TOOLS` those of further tools are not counted."""
-        key = (wrapper.server, wrapper.tool, via)
-        if key in self.seconds or len(self.seconds) < MAX_COUNTED_TOOLS:
-            self.calls[(*key, outcome)] += 1
-            self.seconds[key] += seconds
+        ending = (wrapper.server, wrapper.tool, via, outcome)
+        counted = self._counted.get(ending)
+        if counted is None:
+            counted = self._first(ending)
+        counted.calls += 1
+        counted.seconds += seconds
+        counted.cell.record(seconds)
+
+    def _first(self, ending: _Ending) -> _Counted:
+        server, tool, _, outcome = ending
+        counted = _Counted(self.durations.of("server", "tools/call", server, tool, _ERRORS[outcome]))
+        if ending[:3] in self._routes or len(self._routes) < MAX_COUNTED_TOOLS:
+            self._routes.add(ending[:3])
+            self._counted[ending] = counted
+        return counted
+
+    @property
+    def calls(self) -> dict[_Ending, int]:
+        """How many calls there were, by server, tool, route and outcome."""
+        return {ending: counted.calls for ending, counted in self._counted.items()}
+
+    @property
+    def seconds(self) -> dict[tuple[str, str, str], float]:
+        """How long they took together, by server, tool and route."""
+        seconds: dict[tuple[str, str, str], float] = {}
+        for ending, counted in self._counted.items():
+            seconds[ending[:3]] = seconds.get(ending[:3], 0.0) + counted.seconds
+        return seconds
 
     def record_result(self, wrapper: ToolWrapper, result: dict[str, Any], caller: Caller) -> None:
         """Record a result: a success, or an error result."""
@@ -148,7 +189,7 @@ class CallStats:
 
     def record_failure(self, wrapper: ToolWrapper, failure: Failure, caller: Caller) -> None:
         """Record a failure of a call in this process."""
-        self._on_failure(wrapper.name, wrapper.server, wrapper.tool, failure, caller.session_id or _name_of(caller))
+        self._on_failure(wrapper.name, wrapper.server, wrapper.tool, failure, caller.session_id or name_of(caller))
 
     def add_failure(self, wrapper: str, server: str, tool: str, failure: Failure, who: str) -> None:
         """Record a failure of any process; the third of its class from a second session is logged, once a day."""
@@ -208,7 +249,7 @@ class CallStats:
         ]
 
 
-def _name_of(caller: Caller) -> str:
+def name_of(caller: Caller) -> str:
     """Return what tells a caller without a session from others, over however many connections it calls.
 
     That is the principal, the host, and how the client introduces itself; a port is of a single connection.

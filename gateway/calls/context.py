@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from gateway.access.principal import LOCAL, Principal
 from gateway.access.quotas import Account, account_of_its_own
@@ -13,8 +14,7 @@ from gateway.upstream.request_callbacks import Ask, HostSession, OnParams, Reque
 from registry.views.view import View
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Caller:
+class Caller(Struct, frozen=True, kw_only=True, eq=False):
     """The side that calls us.
 
     Attributes:

@@ -3,20 +3,39 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 import anyio
+from msgspec.structs import replace
 
 from gateway.access.signing import BadSignature, Signer
 from gateway.calls.context import Caller
 from gateway.calls.results import whole
+from gateway.calls.sign_in_prompts import SignInPrompts, answer_in
 from gateway.errors import INVALID_PARAMS, MAX_QUOTED_CHARS, RpcError, UpstreamError, UpstreamUnavailable
-from gateway.protocol import META, QUESTIONS, can_be_asked
+from gateway.instruments import conventions
+from gateway.instruments.current import CURRENT
+from gateway.instruments.durations import Durations
+from gateway.instruments.trace_context import with_context
+from gateway.instruments.tracing import Span, Tracing, UnrecordedSpan
+from gateway.protocol import (
+    CAPABILITIES_KEY,
+    CLIENT_INFO_KEY,
+    LOG_LEVEL_KEY,
+    META,
+    QUESTIONS,
+    VERSION_KEY,
+    can_be_asked,
+)
+from gateway.upstream.credentials import SignInRequired
 from gateway.upstream.inbound_messages import ASK_S
 from gateway.upstream.link import UpstreamLink
+from gateway.upstream.oauth.connecting import user_of
 from gateway.upstream.private_links import PrivateLinks
 from gateway.upstream.session import UpstreamCall
+from gateway.upstream.user_links import UserLinks
 from registry.schema.schemas import canonical_json
 
 log = logging.getLogger(__name__)
@@ -29,6 +48,10 @@ MAX_QUESTIONS: Final = 32
 _ANSWERS: Final = frozenset({"inputResponses", "requestState"})
 # What a retry adds to the request that it repeats; all else has to be equal.
 _RETRY_MEMBERS: Final = frozenset({"_meta", *_ANSWERS})
+
+
+_OF_CONNECTION: Final = frozenset({VERSION_KEY, CAPABILITIES_KEY, CLIENT_INFO_KEY, LOG_LEVEL_KEY, "progressToken"})
+"""Members of `_meta` that say something of the connection that they came by."""
 
 
 class InputRefused(UpstreamError):
@@ -45,14 +68,37 @@ class Forwarder:
     Sources: MCP 2026-07-28, "Patterns", "Multi Round-Trip Requests"; MCP 2025-11-25, "Elicitation", "Sampling".
     """
 
-    def __init__(self, links: Mapping[str, UpstreamLink], private: PrivateLinks, signer: Signer) -> None:
+    def __init__(
+        self,
+        links: Mapping[str, UpstreamLink],
+        users: UserLinks,
+        private: PrivateLinks,
+        signer: Signer,
+        *,
+        durations: Durations | None = None,
+        tracing: Tracing | None = None,
+    ) -> None:
+        """Forward to these.
+
+        Args:
+            links: The upstreams.
+            users: Connections that belong to one caller.
+            private: Connections that belong to one session.
+            signer: Signs the state of requests.
+            durations: Where durations are counted.
+            tracing: Makes spans; None where nothing is traced.
+        """
         self._links = links
+        self._users = users
         self._private = private
         self._signer = signer
+        self._durations = durations or Durations()
+        self._tracing = tracing
+        self._sign_in_prompts = SignInPrompts(signer)
 
-    def connected(self, server: str) -> bool:
+    def connected(self, server: str, caller: Caller) -> bool:
         """Whether a request could be sent without waiting for a connection."""
-        link = self._links.get(server)
+        link = self._users.present(server, caller.principal.name)
         return link is not None and link.session is not None
 
     async def send(
@@ -85,33 +131,56 @@ class Forwarder:
             StateRefused: The request state is not this caller's for this request; nothing was sent.
             RpcError: The upstream's own error.
         """
-        link = await self._link_for(server, caller)
+        link = self._links.get(server)
+        if link is None:
+            raise UpstreamUnavailable(server, f"Not called: server '{server}' is no longer configured.")
+        if link.per_user:
+            link = self._users.own(link, caller.principal)
+        if link.config.elicitation:
+            link = await self._link_of_session(link, caller)
         binding: tuple[str, ...] = ()
         if "requestState" in params or "inputResponses" in params:
             if caller.modern:
                 binding = self._binding(server, method, params, original_params, caller)
-                params = self._with_upstream_state(params, binding)
+                if self._sign_in_prompts.is_answer(params, self._binding(server, method, {}, original_params, caller)):
+                    params = {key: value for key, value in params.items() if key not in _ANSWERS}
+                else:
+                    params = self._with_upstream_state(params, binding)
             else:
                 # Its versions do not have them: they are for an upstream that asked us, and nothing proves that.
                 params = {key: value for key, value in params.items() if key not in _ANSWERS}
         params = _with_meta(params)
+        tool = str(params.get("name", "")) if method == "tools/call" else ""
+        above = CURRENT.get() if self._tracing is not None else None
         for _ in range(MAX_ROUNDS):
             # A new one for each round: what was refused in an earlier round says nothing about this one.
             callbacks = caller.request_callbacks()
+            sent, trace = params, caller.trace
+            if above is not None and above.fields and not above.recorded:
+                sent, trace = with_context(above.fields, params, trace)
             call = UpstreamCall(
                 method=method,
-                params=params,
+                params=sent,
                 repeatable=repeatable,
                 header_map=header_map or {},
                 capabilities=_capabilities(caller),
                 log_level=caller.log_level,
-                trace=caller.trace,
+                trace=trace,
                 principal=caller.share,
                 callbacks=callbacks,
                 confirm=confirm,
             )
+            began_s, error_type = time.perf_counter(), "error"
+            needed: SignInRequired | None = None
+            result: Any = None
             try:
-                result = await link.call(call)
+                if isinstance(above, Span) and self._tracing is not None:
+                    result = await self._traced(link, call, self._tracing, above, tool)
+                else:
+                    result = await link.call(call)
+                error_type = conventions.TOOL_ERROR if _is_error(result) else ""
+            except SignInRequired as error:
+                needed = error
             except RpcError as error:
                 # It failed because we refused its question, which its own error cannot know.
                 if callbacks.refused:
@@ -119,6 +188,13 @@ class Forwarder:
                         server, f"{error.message}\n\n{self._why(link, caller, callbacks.refused)}"
                     ) from None
                 raise
+            finally:
+                self._durations.of("client", method, server, tool, error_type).record(time.perf_counter() - began_s)
+            if needed is not None:
+                asked = await self.sign_in(needed, link, method, caller, original_params=original_params)
+                if asked is not None:
+                    return asked
+                continue
             if callbacks.refused and isinstance(result, dict) and result.get("isError") is True:
                 result = whole(result, server)
                 content = result.get("content")
@@ -139,14 +215,62 @@ class Forwarder:
             params = {**params, "inputResponses": answers, **state}
         raise InputRefused(server, f"Server '{server}' asked for input {MAX_ROUNDS} times and never had enough.")
 
-    async def _link_for(self, server: str, caller: Caller) -> UpstreamLink:
-        link = self._links.get(server)
-        if link is None:
-            raise UpstreamUnavailable(server, f"Not called: server '{server}' is no longer configured.")
-        if not link.config.elicitation or caller.session_id is None or caller.host is None:
+    async def _traced(self, link: UpstreamLink, call: UpstreamCall, tracing: Tracing, above: Span, tool: str) -> Any:
+        with self._span_of(above, link, call, tracing, tool) as span:
+            params, trace = with_context(span.fields, call.params, call.trace)
+            result = await link.call(replace(call, params=params, trace=trace))
+            if _is_error(result):
+                span.failed(conventions.TOOL_ERROR)
+            return result
+
+    def _span_of(
+        self, above: Span, link: UpstreamLink, call: UpstreamCall, tracing: Tracing, tool: str
+    ) -> Span | UnrecordedSpan:
+        version = link.session.protocol_version if link.session is not None else None
+        prompt = call.params.get("name") if call.method == "prompts/get" else None
+        return tracing.of_upstream(
+            above,
+            call.method,
+            {
+                conventions.SERVER: link.server,
+                conventions.PROTOCOL_VERSION: version,
+                conventions.TOOL: tool or None,
+                conventions.PROMPT: prompt,
+                conventions.OPERATION: conventions.EXECUTE_TOOL if tool else None,
+                conventions.TRANSPORT: conventions.PIPE if link.config.type == "stdio" else conventions.TCP,
+            },
+        )
+
+    async def sign_in(
+        self,
+        error: SignInRequired,
+        link: UpstreamLink,
+        method: str,
+        caller: Caller,
+        *,
+        original_params: dict[str, Any],
+    ) -> dict[str, Any] | None:
+        """Have the caller sign in; None once somebody is signed in, else what to answer.
+
+        Raises:
+            SignInRequired: Nobody is.
+        """
+        # Not to the tool's own name, which may be unknown before.
+        binding = self._binding(link.server, method, {}, original_params, caller)
+        asked = caller.modern and self._sign_in_prompts.is_answer(original_params, binding)
+        return await self._sign_in_prompts.ask(
+            error, caller, link, binding=binding, answer=answer_in(original_params), asked=asked
+        )
+
+    async def _link_of_session(self, link: UpstreamLink, caller: Caller) -> UpstreamLink:
+        """The link that a call goes over where the server may ask its caller in the middle of it."""
+        if caller.session_id is None or caller.host is None:
             return link
         # Questions arrive on a connection, so a session that can be asked has one of its own.
-        own = await self._private.get(caller.session_id, server, link.config, caller.host, caller.account)
+        user = user_of(caller.principal) if link.owner else ""
+        own = await self._private.get(
+            caller.session_id, link.server, link.config, caller.host, caller.account, user=user
+        )
         return own or link  # None where the upstream speaks a modern version, which asks in its results
 
     def _binding(
@@ -158,7 +282,7 @@ class Forwarder:
         # As the upstream knows the tool: the caller's name for it may have come to mean another one.
         target = str(params.get("name", ""))
         text = repeated.decode("utf-8", "surrogatepass")
-        return caller.principal.name, caller.session_id or "", server, method, target, text
+        return caller.principal.identity, caller.session_id or "", server, method, target, text
 
     def _with_upstream_state(self, params: dict[str, Any], binding: tuple[str, ...]) -> dict[str, Any]:
         signed = params.get("requestState")
@@ -225,6 +349,10 @@ class Forwarder:
         return f"{what}this host cannot be asked."
 
 
+def _is_error(result: Any) -> bool:
+    return type(result) is dict and result.get("isError") is True
+
+
 def _capabilities(caller: Caller) -> Mapping[str, Any]:
     """The caller's capabilities as a modern upstream gets them: only those that we can translate."""
     if caller.modern:
@@ -237,8 +365,10 @@ def _with_meta(params: dict[str, Any]) -> dict[str, Any]:
     meta = params.get("_meta")
     if meta is None:
         return params
-    rest = {key: value for key, value in params.items() if key != "_meta"}
-    if isinstance(meta, dict):
+    rest = params.copy()
+    del rest["_meta"]
+    # Most have nothing else, and then there is nothing to look at one by one.
+    if isinstance(meta, dict) and not _OF_CONNECTION.issuperset(meta):
         kept = {key: value for key, value in meta.items() if key != "progressToken" and not key.startswith(META)}
         if kept:
             rest["_meta"] = kept

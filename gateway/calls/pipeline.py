@@ -4,184 +4,56 @@ from __future__ import annotations
 
 import logging
 import math
+import sys
 import time
-from collections.abc import Awaitable, Mapping
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
+from gateway.audit.record import Audit
 from gateway.calls import error_hints
-from gateway.calls.builtin_arguments import repair_builtin
-from gateway.calls.builtin_tools import GET_SERVER_DETAILS, INVOKE_TOOL, parse_text_arguments
+from gateway.calls.approvals import Approvals, Verdict
 from gateway.calls.call_stats import CallStats, Failure
-from gateway.calls.check_process import CheckJob
+from gateway.calls.call_targets import OWN_NAMES, REPAIRS_KEY, CallTarget, CallTargets
 from gateway.calls.context import Caller
 from gateway.calls.forwarding import Forwarder, StateRefused
-from gateway.calls.prompts_and_resources import TaskIds
+from gateway.calls.permission import Permission
 from gateway.calls.results import adapt, without_unfit_structure
-from gateway.calls.search_tools import SEARCH_TOOL_NAMES, SearchTools
+from gateway.calls.search_tools import SearchTools
+from gateway.calls.task_ids import TaskIds
 from gateway.calls.thorough_checks import ThoroughChecks
+from gateway.calls.tool_call import UNRECORDED, CallParts, ToolCall, held_text
 from gateway.calls.unknown_tool import UnknownToolErrors
-from gateway.errors import INVALID_PARAMS, RpcError, UpstreamError, UpstreamUnavailable, error_result, relay
+from gateway.errors import (
+    INVALID_PARAMS,
+    MAX_QUOTED_CHARS,
+    CallRefused,
+    RpcError,
+    UpstreamError,
+    UpstreamUnavailable,
+    error_result,
+    relay,
+)
 from gateway.hooks.active import ActiveHooks
 from gateway.hooks.hook import CallRoute
-from gateway.hooks.invocation import HookRefusal, Invocation, Rejection
+from gateway.hooks.hooked_request import HookRefusal, Invocation
 from gateway.protocol import with_meta
+from gateway.upstream.credentials import SignInRequired
 from gateway.upstream.link import UpstreamLink
+from gateway.upstream.user_links import UserLinks
 from registry.arguments import problems
-from registry.arguments.diagnosis import ArgumentProblem
-from registry.arguments.former_names import with_current_names
-from registry.arguments.invoke_tool import ResolvedCall, resolve_invoke_tool
-from registry.arguments.prepare import Prepared, prepare, refused
+from registry.arguments.former_names import with_near_names
 from registry.arguments.repair_report import Repair, report_repairs
-from registry.catalog.catalog import ToolWrapper
-from registry.catalog.names import ServerName
-from registry.catalog.shape import RepairLevel
 from registry.catalog.store import Registry
 from registry.dialects.client_profiles import DIALECTS
-from registry.dialects.definitions import LoweredDefinition, map_arguments
+from registry.dialects.definitions import LoweredDefinition
 from registry.errors import NotChecked
-from registry.views.profile import Profile
+from registry.policy.grant import ALLOWED, Decision
 
 log = logging.getLogger(__name__)
 
 # A server that always misses something its schema does not have costs a listing in this time, whoever calls it.
 _LIST_AGAIN_S: Final = 30.0
-
-REPAIRS_KEY: Final = "typegate/repairs"
-"""The member of a result's `_meta` that lists how arguments were repaired."""
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class _ToolCall:
-    """One call on its way; to its invocation it is the request to send.
-
-    Wrapper and prepared arguments are replaced where the upstream has reconnected or a hook has rewritten them.
-
-    Attributes:
-        wrapper: The tool as it is checked against and called.
-        arguments: As the caller sent them.
-        params: The request's params, as they came.
-        via: The route by which the call came.
-        repairs: Of the address, for `invoke_tool`.
-        prepared: The arguments after repair and checks.
-    """
-
-    pipeline: CallPipeline
-    wrapper: ToolWrapper
-    arguments: Any
-    params: dict[str, Any]
-    caller: Caller
-    via: CallRoute
-    repairs: tuple[Repair, ...]
-    prepared: Prepared = field(init=False)
-
-    def prepare(self, wrapper: ToolWrapper) -> tuple[ArgumentProblem, ...]:
-        """Repair and check the arguments for a wrapper; returns what is wrong with them.
-
-        Raises:
-            NotChecked: That could take longer than the loop can wait; see `prepare_thoroughly`.
-        """
-        shape = self.pipeline.registry.shape.of(wrapper.server)
-        view, arguments = self.caller.view, self.arguments
-        lowered, entry = view.lowered(wrapper), view.entry(wrapper.name)
-        if entry is not None and entry.lowered is not lowered:
-            # The tool has changed since this view was built: the arguments have the names that were shown then.
-            arguments = map_arguments(arguments, entry.lowered)
-        level = view.profile.repair or shape.repair_level(wrapper.tool)
-        self.wrapper = wrapper
-        self.prepared = prepare(
-            wrapper, arguments, level=level, defaults=shape.defaults, lowered=lowered, validation=shape.validation
-        )
-        if self.pipeline.drift.knows_parameters and not self.prepared.problems:
-            self._take_current_names(level, lowered)
-        return self.prepared.problems
-
-    def _take_current_names(self, level: RepairLevel, lowered: LoweredDefinition) -> None:
-        changes = self.pipeline.drift.changes(self.wrapper.name)
-        if changes:
-            names = lowered.shown_names
-            self.prepared = with_current_names(self.wrapper, self.prepared, changes, level=level, names=names)
-
-    async def prepare_thoroughly(self, wrapper: ToolWrapper, doubt: NotChecked) -> tuple[ArgumentProblem, ...]:
-        """Do the same where it may take long, with a deadline."""
-        shape = self.pipeline.registry.shape.of(wrapper.server)
-        view, arguments = self.caller.view, self.arguments
-        lowered, entry = view.lowered(wrapper), view.entry(wrapper.name)
-        self.wrapper = wrapper
-        if entry is not None and entry.lowered is not lowered:
-            try:
-                arguments = map_arguments(arguments, entry.lowered)
-            except NotChecked:
-                self.prepared = refused(arguments, doubt)
-                return self.prepared.problems
-        level = view.profile.repair or shape.repair_level(wrapper.tool)
-        job = CheckJob.of(
-            wrapper, arguments, level=level, defaults=shape.defaults, lowered=lowered, validation=shape.validation
-        )
-        self.prepared = await self.pipeline.thorough_checks.prepare(job, self.caller.who, doubt)
-        if self.pipeline.drift.knows_parameters and not self.prepared.problems:
-            try:
-                self._take_current_names(level, lowered)
-            except NotChecked as unclear:
-                self.prepared = refused(arguments, unclear)
-        return self.prepared.problems
-
-    async def revise(self, arguments: dict[str, Any], changed_by: tuple[str, ...]) -> Rejection | None:
-        """Check again what hooks have rewritten, and whatever waited for them while the tool changed."""
-        current = self.pipeline.registry.catalog.get_by_tool(self.wrapper.server, self.wrapper.tool) or self.wrapper
-        is_same = current.digest == self.wrapper.digest
-        if not changed_by and is_same:
-            return None
-        self.wrapper, self.prepared = current, replace(self.prepared, arguments=arguments)
-        validation = self.pipeline.registry.shape.of(current.server).validation
-        try:
-            checked = prepare(current, arguments, level="off", validation=validation)
-        except NotChecked as doubt:
-            job = CheckJob.of(current, arguments, level="off", defaults={}, lowered=None, validation=validation)
-            checked = await self.pipeline.thorough_checks.prepare(job, self.caller.who, doubt)
-        if not checked.problems:
-            self.prepared = replace(self.prepared, unchecked=checked.unchecked)
-            return None
-        if is_same:
-            return Rejection(text=problems.in_short(checked.problems), by_hooks=True)
-        lowered = self.caller.view.lowered(current)
-        text = problems.explain(
-            current, checked.problems, arguments, via=self.via, understood=arguments, lowered=lowered
-        )
-        return Rejection(text=text, by_hooks=False)
-
-    def send(self) -> Awaitable[Any]:
-        """Send the call to its upstream; returns the raw result."""
-        wrapper = self.wrapper
-        # Not a coroutine: it would be one more on the path of every call.
-        return self.pipeline.forwarder.send(
-            wrapper.server,
-            "tools/call",
-            {**self.params, "name": wrapper.tool, "arguments": self.prepared.arguments},
-            self.caller,
-            original_params=self.params,
-            repeatable=_repeatable(wrapper),
-            header_map={path: header for header, path in wrapper.headers.items()} if wrapper.headers else None,
-            confirm=self.confirm,
-        )
-
-    async def confirm(self) -> None:
-        """Check that the call still fits its tool, which may have changed with the connection.
-
-        Raises:
-            UpstreamUnavailable: It does not.
-        """
-        server, tool, before = self.wrapper.server, self.wrapper.tool, self.wrapper
-        current = self.pipeline.registry.catalog.get_by_tool(server, tool)
-        if current is None:
-            raise UpstreamUnavailable(server, f"Not called: server '{server}' no longer has the tool '{tool}'.")
-        rejection = await self.revise(self.prepared.arguments, ())
-        problem = rejection.text if rejection is not None else None
-        if problem is None and current.headers != before.headers:
-            problem = f"Not called: the tool '{tool}' has changed. Nothing was sent; call it again."
-        if problem is not None:
-            raise UpstreamUnavailable(server, problem)
 
 
 class CallPipeline:
@@ -192,6 +64,7 @@ class CallPipeline:
         *,
         registry: Registry,
         links: Mapping[str, UpstreamLink],
+        users: UserLinks,
         forwarder: Forwarder,
         task_ids: TaskIds,
         unknown_tool: UnknownToolErrors,
@@ -199,17 +72,36 @@ class CallPipeline:
         search_tools: SearchTools,
         hooks: ActiveHooks,
         thorough_checks: ThoroughChecks,
+        permission: Permission,
+        audit: Audit,
+        approvals: Approvals,
     ) -> None:
         self.registry = registry
         self._links = links
-        self.forwarder = forwarder
+        self._users = users
         self._task_ids = task_ids
         self._unknown_tool = unknown_tool
-        self.drift = unknown_tool.drift
+        self._permission = permission
         self._stats = call_stats
-        self._search_tools = search_tools
         self._hooks = hooks
-        self.thorough_checks = thorough_checks
+        self._parts = CallParts(
+            registry=registry,
+            forwarder=forwarder,
+            thorough_checks=thorough_checks,
+            drift=unknown_tool.drift,
+            permission=permission,
+        )
+        self._targets = CallTargets(
+            registry=registry,
+            users=users,
+            forwarder=forwarder,
+            unknown_tool=unknown_tool,
+            search_tools=search_tools,
+            permission=permission,
+            audit=audit,
+        )
+        self._audit = audit
+        self._approvals = approvals
         self._listed_again_s: dict[str, float] = {}  # one for each configured server
 
     async def call(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
@@ -230,42 +122,45 @@ class CallPipeline:
         name, arguments = params.get("name"), params.get("arguments")
         if not isinstance(name, str):
             raise RpcError(INVALID_PARAMS, "params.name must be a string")
+        if self._audit.refuses:
+            return error_result(UNRECORDED)
+        if not view.grant.opens("tools"):
+            self._targets.note_unknown(caller, None, name)
+            raise RpcError(INVALID_PARAMS, f"Unknown tool: {name[:MAX_QUOTED_CHARS]}")
         via: CallRoute = "wrapper"
         repairs: tuple[Repair, ...] = ()
-        if name == INVOKE_TOOL["name"]:
-            via = "invoke_tool"
-            arguments = parse_text_arguments(arguments, view.profile.dialect)
-            target = resolve_invoke_tool(
-                arguments, view.catalog, view.servers, repairs_for=partial(self._repairs_for, view.profile)
-            )
-            if not isinstance(target, ResolvedCall):
-                return self._unknown_tool.for_address(view, target, arguments)
-            wrapper, arguments, repairs = target.wrapper, target.arguments, target.repairs
-        elif name in SEARCH_TOOL_NAMES and (view.defers or name == GET_SERVER_DETAILS["name"]):
-            if view.profile.repair != "off":
-                arguments, repairs = repair_builtin(name, arguments)
-            answer = await self._search_tools.call(name, arguments, caller)
-            return with_meta(answer, REPAIRS_KEY, report_repairs(repairs)) if repairs else answer
-        else:
-            found = view.catalog.get(name)
-            if found is None and (found := self._unknown_tool.under_former_name(view, name)) is not None:
-                repairs = (Repair(name="former_name", was=name),)
-            if found is None and (found := await self._unknown_tool.wait_for(view, name)) is None:
-                return self._unknown_tool.for_name(view, name)
-            wrapper = found
-        call = _ToolCall(
-            pipeline=self, wrapper=wrapper, arguments=arguments, params=params, caller=caller, via=via, repairs=repairs
+        wrapper = view.catalog.get(name) if name not in OWN_NAMES else None
+        if wrapper is None:
+            target = await self._targets.find(name, params, caller)
+            if not isinstance(target, CallTarget):
+                return target
+            wrapper, arguments, via, repairs = target.wrapper, target.arguments, target.via, target.repairs
+        call = ToolCall(
+            parts=self._parts,
+            wrapper=wrapper,
+            arguments=arguments,
+            params=params,
+            caller=caller,
+            via=via,
+            repairs=repairs,
         )
+        result: dict[str, Any] | None = None
         outcome = "error"  # unless a result is returned: a call that raises or is cancelled counts, too
         try:
             # Entered before anything is awaited: a reload must not close hooks that this call still needs.
             with self._hooks.tool_call(wrapper, via, caller) as invocation:
+                call.invocation = invocation
                 result = await self._run(call, invocation)
             outcome = "error_result" if result.get("isError") else "ok"
             return result
         finally:
             took_s = time.perf_counter() - started_s
             self._stats.count_call(wrapper, via, outcome, took_s)
+            if result is None:
+                call.outcome.ended(sys.exception())
+            self._audit.call(
+                caller, call.wrapper, via, call.outcome, took_s, arguments, result, hook=call.invocation.blocked_by
+            )
             # Asked first: building the fields costs more than the test, and most gateways log no single calls.
             if log.isEnabledFor(logging.INFO):
                 log.info(
@@ -277,10 +172,21 @@ class CallPipeline:
                     },
                 )  # fmt: skip
 
-    async def _run(self, call: _ToolCall, invocation: Invocation) -> dict[str, Any]:
+    async def _run(self, call: ToolCall, invocation: Invocation) -> dict[str, Any]:
+        caller = call.caller
+        view = caller.view
         link = self._links.get(call.wrapper.server)
         if link is None:
+            call.outcome.reason = "server_gone"
             return error_result(f"Not called: server '{call.wrapper.server}' is no longer configured.")
+        if link.per_user:
+            try:
+                link = self._users.own(link, caller.principal)
+            except UpstreamUnavailable as error:
+                return error_result(str(error))
+        if call.wrapper.held is not None:
+            call.outcome.reason = "held"
+            return error_result(held_text(call.wrapper))
         # Before anything is waited for: wrong arguments are refused even while the upstream is away.
         try:
             wrong = call.prepare(call.wrapper)
@@ -288,35 +194,57 @@ class CallPipeline:
             wrong = await call.prepare_thoroughly(call.wrapper, doubt)
         if wrong:
             return self._refused(call)
+        # Before hooks see it; what they make of the arguments is looked at again.
+        decision = call.decide() if view.call_rules else ALLOWED
+        if decision.effect == "deny":
+            call.outcome.refused(decision.rule)
+            return error_result(self._permission.refusal(caller, call.wrapper, decision))
         try:
-            if link.session is None or link.epoch != call.wrapper.epoch:
+            if link.session is None or link.epoch != call.epoch:
                 refusal = await self._resolve_again(call, link)
                 if refusal is not None:
                     return refusal
+                if view.call_rules:
+                    decision = call.decide()
+            verdict: Verdict | None = None
+            if decision.effect == "ask":
+                verdict = await self._allowed(call, decision)
+                if verdict.answer is not None:
+                    return verdict.answer
             result = await invocation.send(call.prepared.arguments, call)
+            if invocation.answer is None:
+                call.outcome.answered(result)
             if call.prepared.unchecked is not None:
-                self._stats.record_failure(call.wrapper, Failure.of_unchecked(call.prepared.unchecked), call.caller)
-            result = adapt(result, server=call.wrapper.server, version=call.caller.version)
-            if DIALECTS[call.caller.view.profile.dialect].checks_results:
+                self._stats.record_failure(call.wrapper, Failure.of_unchecked(call.prepared.unchecked), caller)
+            if verdict is not None and isinstance(result, dict) and result.get("resultType") == "input_required":
+                await self._approvals.goes_on(verdict)
+            result = adapt(result, server=call.wrapper.server, version=caller.version)
+            if DIALECTS[view.profile.dialect].checks_results:
                 result = await without_unfit_structure(result, call.wrapper)
             if result.get("resultType") == "task":
-                result = self._task_ids.started(result, call.wrapper, call.caller.principal.name)
+                result = self._task_ids.started(result, call.wrapper, caller.principal.identity)
         except (StateRefused, HookRefusal):
             raise  # neither is a failure of the upstream, so neither is counted as one
+        except CallRefused as refusal:
+            shown: dict[str, Any] = await invocation.after(error_result(str(refusal)))
+            return shown
         except UpstreamError as error:
-            self._stats.record_failure(call.wrapper, Failure.of(error), call.caller)
+            failure = Failure.of(error)
+            call.outcome.transport = failure.kind
+            self._stats.record_failure(call.wrapper, failure, caller)
             failed: dict[str, Any] = await invocation.after(error_result(str(error)))
             return failed
         except RpcError as error:
-            self._stats.record_failure(call.wrapper, Failure.of_protocol_error(error), call.caller)
+            call.outcome.transport, call.outcome.jsonrpc = "ok", error.code
+            self._stats.record_failure(call.wrapper, Failure.of_protocol_error(error), caller)
             shape = self.registry.shape.of(call.wrapper.server)
             result = await invocation.after_error(error)
             if result is None:
                 result = relay(error, server=call.wrapper.server, verbatim=not shape.prefixed)
         else:
             if invocation.answer is None:  # a hook's answer says nothing about the upstream
-                self._stats.record_result(call.wrapper, result, call.caller)
-        lowered = call.caller.view.lowered(call.wrapper)
+                self._stats.record_result(call.wrapper, result, caller)
+        lowered = view.lowered(call.wrapper)
         hinted = error_hints.with_hint(
             result,
             call.wrapper,
@@ -330,18 +258,52 @@ class CallPipeline:
             hinted = error_hints.with_changes_by_hooks(result, invocation.changed_by)
         return self._with_repairs(hinted, call, lowered)
 
-    async def _resolve_again(self, call: _ToolCall, link: UpstreamLink) -> dict[str, Any] | None:
+    async def _allowed(self, call: ToolCall, decision: Decision) -> Verdict:
+        """Have a person allow the call."""
+        wrapper, outcome, rule = call.wrapper, call.outcome, decision.rule or ""
+        outcome.rule = rule
+        self._permission.asked(call.caller, wrapper, decision)
+        verdict = await self._approvals.ask(
+            call.caller, wrapper, call.prepared.arguments, rule=rule, params=call.params
+        )
+        if verdict.answer is not None:
+            outcome.reason = "asked" if verdict.decision is None else verdict.decision.kind
+            return verdict
+        current = call.current(wrapper.server, wrapper.tool)
+        if current is None or current.digest != wrapper.digest or current.held is not None:
+            # What was allowed is not what would be called.
+            outcome.reason = "tool_changed"
+            text = (
+                f"Not called: the tool '{wrapper.tool}' has changed while the call waited for a person. Call it again."
+            )
+            return replace(verdict, answer=error_result(text))
+        call.params, call.allowed_by = verdict.params, rule
+        return verdict
+
+    async def _resolve_again(self, call: ToolCall, link: UpstreamLink) -> dict[str, Any] | None:
         """Wait for the connection, and resolve the call on it, once; returns a result if it cannot be sent.
 
         Raises:
             UpstreamUnavailable: The upstream is not connected in time.
         """
         wrapper = call.wrapper
-        await link.wait_ready(link.patience_s)
+        try:
+            await link.wait_ready(link.patience_s)
+        except SignInRequired as error:
+            sign_in = call.parts.forwarder.sign_in
+            asked = await sign_in(error, link, "tools/call", call.caller, original_params=call.params)
+            if asked is not None:
+                return asked
         # Here a call leaves the catalog that it has pinned: what it knew of this tool ended with the connection.
-        current = self.registry.catalog.get_by_tool(wrapper.server, wrapper.tool)
+        current = call.current(wrapper.server, wrapper.tool)
         if current is None:
-            return error_result(f"Not called: server '{wrapper.server}' no longer has the tool '{wrapper.tool}'.")
+            if link.owner and not call.epoch:
+                return self._unknown_tool.signed_in(call.caller.view, wrapper.server, link.owner)
+            call.outcome.reason = "tool_gone"
+            return self._unknown_tool.no_longer(call.caller.view, wrapper)
+        if (gone := call.not_permitted(current)) is not None:
+            call.outcome.reason = "held" if current.held is not None else None
+            return error_result(gone)
         if current.digest != wrapper.digest:
             try:
                 wrong = call.prepare(current)
@@ -352,37 +314,33 @@ class CallPipeline:
         call.wrapper = current
         return None
 
-    def _refused(self, call: _ToolCall) -> dict[str, Any]:
+    def _refused(self, call: ToolCall) -> dict[str, Any]:
+        call.outcome.reason = "arguments"
         view, wrapper, prepared = call.caller.view, call.wrapper, call.prepared
         lowered, entry = view.lowered(wrapper), view.entry(wrapper.name)
+        names = {**(entry.lowered.shown_names if entry is not None else {}), **lowered.shown_names}
+        found = with_near_names(prepared.problems, self._unknown_tool.drift.changes(wrapper.name), names)
         text = problems.explain(
-            wrapper, prepared.problems, call.arguments, via=call.via, understood=prepared.understood, lowered=lowered
-        )
+            wrapper, found, call.arguments, via=call.via, understood=prepared.understood, filled=prepared.filled,
+            lowered=lowered,
+        )  # fmt: skip
         for problem in prepared.problems:
             self._stats.record_failure(wrapper, Failure.of_problem(problem), call.caller)
-        names = {**(entry.lowered.shown_names if entry is not None else {}), **lowered.shown_names}
-        return error_result(text + self._unknown_tool.changed_parameters(wrapper, prepared.understood, names))
+        return error_result(text + self._unknown_tool.changed_parameters(wrapper, prepared, names))
 
     def _list_again(self, server: str) -> None:
         """Have a server listed again that misses what its listing does not have; not at every such complaint."""
         now_s, link = time.monotonic(), self._links.get(server)
-        if link is not None and now_s - self._listed_again_s.get(server, -math.inf) >= _LIST_AGAIN_S:
+        if link is None or link.per_user:
+            return
+        if now_s - self._listed_again_s.get(server, -math.inf) >= _LIST_AGAIN_S:
             self._listed_again_s[server] = now_s
             link.refresh()
 
-    def _with_repairs(self, result: dict[str, Any], call: _ToolCall, lowered: LoweredDefinition) -> dict[str, Any]:
+    def _with_repairs(self, result: dict[str, Any], call: ToolCall, lowered: LoweredDefinition) -> dict[str, Any]:
         """Add to a result how its call was repaired."""
-        repairs = (*call.repairs, *call.prepared.repairs)
-        if repairs:
+        if call.repairs or call.prepared.repairs:
+            repairs = (*call.repairs, *call.prepared.repairs)
             self._stats.record_repairs(call.wrapper, repairs)
             result = with_meta(result, REPAIRS_KEY, report_repairs(repairs, lowered.shown_names))
         return result
-
-    def _repairs_for(self, profile: Profile, server: str) -> bool:
-        level = profile.repair or self.registry.shape.of(ServerName(server)).repair
-        return level != "off"
-
-
-def _repeatable(wrapper: ToolWrapper) -> bool:
-    hints = wrapper.definition.get("annotations")
-    return isinstance(hints, dict) and (hints.get("readOnlyHint") is True or hints.get("idempotentHint") is True)

@@ -6,11 +6,11 @@ from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from gateway.access.signing import Signer
 from gateway.calls.builtin_tools import GATEWAY_TOOLS, complete_server, tool_manual
 from gateway.calls.context import Caller
 from gateway.calls.forwarding import Forwarder
 from gateway.calls.results import adapt_other, whole, without_own_uris
+from gateway.calls.task_ids import TaskIds
 from gateway.errors import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
@@ -23,9 +23,9 @@ from gateway.errors import (
     protocol_error,
 )
 from gateway.hooks.active import ActiveHooks
-from gateway.hooks.invocation import PASS_THROUGH, HookRefusal, Invocation, Rejection
-from registry.catalog.catalog import ToolWrapper
-from registry.catalog.names import ServerName
+from gateway.hooks.hooked_request import PASS_THROUGH, HookRefusal, Invocation, Rejection
+from registry.catalog.names import NAME_SEPARATOR, ServerName
+from registry.catalog.prompts_and_resources import ListedItem
 from registry.catalog.store import Registry
 
 # An unlisted URI may match templates of many servers, which are asked one after the other: eight round trips
@@ -36,7 +36,6 @@ _NOT_FOUND: Final = frozenset({RESOURCE_NOT_FOUND, INVALID_PARAMS})
 # What of a completion is its arguments; the rest says whose.
 _COMPLETED: Final = ("argument", "context")
 TASKS: Final = "io.modelcontextprotocol/tasks"
-_RELATED_TASK: Final = "io.modelcontextprotocol/related-task"
 
 
 class PromptsAndResources:
@@ -57,11 +56,13 @@ class PromptsAndResources:
             RpcError: There is no such prompt, or its server did not render it.
         """
         name = _required_text(params, "name")
-        if name == GATEWAY_TOOLS["name"]:
+        if name == GATEWAY_TOOLS["name"] and caller.view.grant.opens("prompts"):
             return tool_manual(caller.view, params.get("arguments"))
         prompt = caller.view.catalog.prompts_and_resources.prompt(name)
         if prompt is None:
-            raise RpcError(INVALID_PARAMS, f"Unknown prompt: {name[:MAX_QUOTED_CHARS]}")
+            raise RpcError(INVALID_PARAMS, f"Unknown prompt: {name[:MAX_QUOTED_CHARS]}{_held_hint(caller, name)}")
+        if prompt.held is not None:
+            raise _held("prompt", prompt.server, prompt.held)
         sent = {**params, "name": prompt.original}
         with self._hooks.prompt_or_resource("prompt", prompt.server, name, prompt.original, caller) as invocation:
             return await self._ask(
@@ -80,8 +81,11 @@ class PromptsAndResources:
         owners = caller.view.catalog.prompts_and_resources.owners(uri)
         if len(owners) > 1:
             # A server that is away may not even know the URI, so it is not waited for.
-            owners = tuple(owner for owner in owners if self._forwarder.connected(owner[0]))[:_MAX_OWNERS]
+            owners = tuple(owner for owner in owners if self._forwarder.connected(owner[0], caller))[:_MAX_OWNERS]
         for server, original in owners:
+            if (reason := caller.view.catalog.held_uri(server, original)) is not None:
+                refused = refused or _held("resource", server, reason)
+                continue
             try:
                 with self._hooks.prompt_or_resource("resource", server, uri, original, caller) as invocation:
                     result = await self._ask(
@@ -109,19 +113,24 @@ class PromptsAndResources:
         kind = ref.get("type") if isinstance(ref, dict) else None
         prompts_and_resources = caller.view.catalog.prompts_and_resources
         if isinstance(ref, dict) and kind == "ref/prompt" and isinstance(ref.get("name"), str):
-            if ref["name"] == GATEWAY_TOOLS["name"]:
+            if ref["name"] == GATEWAY_TOOLS["name"] and caller.view.grant.opens("prompts"):
                 return complete_server(caller.view.catalog, params.get("argument"))
             prompt = prompts_and_resources.prompt(ref["name"])
-            if prompt is None:
+            if prompt is None or not self._completes_prompt(prompt, caller):
                 raise RpcError(INVALID_PARAMS, f"Unknown prompt: {ref['name'][:MAX_QUOTED_CHARS]}")
+            if prompt.held is not None:
+                raise _held("prompt", prompt.server, prompt.held)
             shown, server, original = ref["name"], prompt.server, prompt.original
             ref = {**ref, "name": original}
         elif isinstance(ref, dict) and kind == "ref/resource" and isinstance(ref.get("uri"), str):
             template = prompts_and_resources.template(ref["uri"])
             owners = ((template.server, template.original),) if template else prompts_and_resources.owners(ref["uri"])
-            if not owners:
+            if not owners or not self._completes_uri(owners[0], caller):
                 raise RpcError(INVALID_PARAMS, "Unknown resource", {"uri": ref["uri"]})
             shown, (server, original) = ref["uri"], owners[0]
+            reason = template.held if template else caller.view.catalog.held_uri(server, original)
+            if reason is not None:
+                raise _held("resource", server, reason)
             ref = {**ref, "uri": original}
         else:
             raise RpcError(INVALID_PARAMS, "params.ref must be a ref/prompt with a name or a ref/resource with a uri")
@@ -131,6 +140,16 @@ class PromptsAndResources:
                 server, "completion/complete", {**params, "ref": ref}, caller,
                 invocation=invocation, arguments=arguments,
             )  # fmt: skip
+
+    def _completes_prompt(self, prompt: ListedItem, caller: Caller) -> bool:
+        grant = caller.view.grant
+        if grant.is_open:
+            return True
+        return grant.prompt(prompt, self._registry.shape.of(prompt.server), "completions").effect != "deny"
+
+    def _completes_uri(self, owner: tuple[ServerName, str], caller: Caller) -> bool:
+        grant = caller.view.grant
+        return grant.is_open or grant.uri(*owner, self._registry.shape.of(owner[0]), "completions").effect != "deny"
 
     async def task(self, method: str, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
         """Answer `tasks/get`, `tasks/update` and `tasks/cancel` through the server that has the task.
@@ -146,13 +165,14 @@ class PromptsAndResources:
             needed: dict[str, Any] = {"requiredCapabilities": {"extensions": {TASKS: {}}}}
             raise RpcError(MISSING_CLIENT_CAPABILITY, f"{method} is for clients that declare {TASKS}", needed)
         exposed = _required_text(params, "taskId")
-        server, original = self._task_ids.owner(exposed, caller.principal.name)
-        result = await self._ask(server, method, {**params, "taskId": original}, caller)
+        identity = caller.principal.identity
+        task = self._task_ids.owner(exposed, identity, caller.view)
+        result = await self._ask(task.server, method, {**params, "taskId": task.original}, caller)
         if "result" in result:
             # The call ended when the task was created: what its hooks want to see comes only now.
-            with self._hooks.task_result(server, original, caller) as invocation:
+            with self._hooks.task_result(task.server, task.wrapper, caller) as invocation:
                 result = {**result, "result": await invocation.after_earlier_call(result["result"])}
-        return self._task_ids.expose(result, server, caller.principal.name)
+        return self._task_ids.expose(result, task, identity)
 
     async def _ask(
         self, server: str, method: str, params: dict[str, Any], caller: Caller,
@@ -230,59 +250,15 @@ class _Request:
         )
 
 
-class TaskIds:
-    """The ids of tasks as callers see them: each names its server and is valid for its caller only.
+def _held(what: str, server: str, reason: str) -> RpcError:
+    return RpcError(INVALID_PARAMS, f"The {what} of server '{server}' is {reason}.", {"server": server})
 
-    Source: MCP extension io.modelcontextprotocol/tasks, 2026-07-28, "Security": an id is all it takes to
-    read a task, and an upstream knows every caller of ours by the same credential.
-    """
 
-    def __init__(self, signer: Signer, hooks: ActiveHooks) -> None:
-        self._signer = signer
-        self._hooks = hooks
-
-    def started(self, result: dict[str, Any], wrapper: ToolWrapper, principal: str) -> dict[str, Any]:
-        """Give a task that a call has started its id for this caller; its result will pass the tool's hooks."""
-        if isinstance(result.get("taskId"), str):
-            self._hooks.remember_task(result["taskId"], wrapper)
-        return self.expose(result, wrapper.server, principal)
-
-    def announced(self, params: dict[str, Any], server: str, principal: str) -> dict[str, Any]:
-        """Give a task in a notification its id.
-
-        Where there are hooks its result is left out: it has to be requested, and then passes them.
-        """
-        if self._hooks.runners and "result" in params:
-            params = {key: value for key, value in params.items() if key != "result"}
-        return self.expose(params, server, principal)
-
-    def name(self, original: str, server: str, principal: str) -> str:
-        """The id for this caller."""
-        return f"{server}.{self._signer.mark(original, 'task', server, principal)}.{original}"
-
-    def owner(self, exposed: str, principal: str) -> tuple[str, str]:
-        """The server, and the id as it knows it.
-
-        Raises:
-            RpcError: The id was not given to this caller.
-        """
-        server, _, rest = exposed.partition(".")
-        _, found, original = rest.partition(".")
-        if not found or self.name(original, server, principal) != exposed:
-            raise RpcError(INVALID_PARAMS, "Unknown task")
-        return server, original
-
-    def expose(self, result: dict[str, Any], server: str, principal: str) -> dict[str, Any]:
-        """Give a task in a result or a notification its id for this caller."""
-        task_id = result.get("taskId")
-        if isinstance(task_id, str):
-            result = {**result, "taskId": self.name(task_id, server, principal)}
-        meta = result.get("_meta")
-        related = meta.get(_RELATED_TASK) if isinstance(meta, dict) else None
-        if isinstance(meta, dict) and isinstance(related, dict) and isinstance(related.get("taskId"), str):
-            named = {**related, "taskId": self.name(related["taskId"], server, principal)}
-            result = {**result, "_meta": {**meta, _RELATED_TASK: named}}
-        return result
+def _held_hint(caller: Caller, name: str) -> str:
+    """What is to be said of a prompt that is not there because nobody has approved it."""
+    server, found, own = name.partition(NAME_SEPARATOR)
+    reason = caller.view.catalog.held("prompts", server, own) if found and server in caller.view.servers else None
+    return "" if reason is None else f"; it is {reason}"
 
 
 def _knows_tasks(capabilities: Mapping[str, Any]) -> bool:

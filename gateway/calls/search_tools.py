@@ -7,16 +7,19 @@ from functools import partial
 from typing import Any, Final
 
 import anyio.to_thread
+from cachetools import LRUCache
 
 from gateway import wire
 from gateway.calls.builtin_tools import FIND_TOOLS, GET_SERVER_DETAILS, LIST_SERVERS
 from gateway.calls.context import Caller
+from gateway.calls.near_names import named_servers, no_such_server
 from gateway.embeddings.tool_vectors import ToolVectors
-from gateway.errors import MAX_QUOTED_CHARS, error_result
-from gateway.upstream.link import UpstreamLink
-from registry.catalog.names import ServerName
+from gateway.errors import error_result
+from gateway.upstream.user_links import UserLinks
+from registry.arguments.diagnosis import describe_type
+from registry.catalog.names import ServerName, normalized_name
 from registry.catalog.store import Registry
-from registry.schema.display_text import clean, excerpt
+from registry.schema.display_text import excerpt
 from registry.search.fusion import fuse_scores
 from registry.search.index import SearchHit, SearchIndex
 from registry.views.view import View, ViewEntry
@@ -32,6 +35,10 @@ MAX_ANSWER_BYTES: Final = 40_000
 _MAX_LINE_CHARS: Final = 160
 # Indexing so many takes some milliseconds, which other requests can wait.
 _MAX_INDEXED_INLINE: Final = 50
+# Servers that one answer names; at a start all of them may be missing.
+_MAX_MISSING: Final = 20
+# One for each profile, and for callers with limited rights; each takes about a MiB for a thousand tools.
+_MAX_INDEXES: Final = 32
 
 
 class SearchTools:
@@ -41,15 +48,15 @@ class SearchTools:
         self,
         *,
         registry: Registry,
-        links: Mapping[str, UpstreamLink],
+        users: UserLinks,
         synonyms: Mapping[str, Sequence[str]],
         tool_vectors: ToolVectors,
     ) -> None:
         self._registry = registry
-        self._links = links
+        self._users = users
         self._synonyms = synonyms
         self._tool_vectors = tool_vectors
-        self._indexes: dict[str, tuple[View, SearchIndex]] = {}
+        self._indexes: LRUCache[object, tuple[View, SearchIndex]] = LRUCache(_MAX_INDEXES)
 
     def replace(self, synonyms: Mapping[str, Sequence[str]]) -> None:
         """Use other synonyms."""
@@ -60,9 +67,7 @@ class SearchTools:
         """Answer a call of one of these tools; tools that are found are added to the list of the caller's session."""
         given = arguments if isinstance(arguments, dict) else {}
         if name == LIST_SERVERS["name"]:
-            return _result(
-                {"servers": [self._server_line(server, caller.view) for server in sorted(caller.view.servers)]}
-            )
+            return _result({"servers": [self._server_line(server, caller) for server in sorted(caller.view.servers)]})
         if name == GET_SERVER_DETAILS["name"]:
             return self._details(given, caller)
         query = given.get("query")
@@ -75,7 +80,10 @@ class SearchTools:
         hits = [caller.view.entry(hit.name) for hit in await self._hits(query, limit, caller.view)]
         found = _fitting([entry for entry in hits if entry is not None])
         _activate(found, caller)
-        return _result({"tools": [_tool(entry) for entry in found]}, nothing="No tool fits; try other words.")
+        nothing = "No tool fits; try other words."
+        if not found and (missing := self._not_listed(caller.view)):
+            nothing = f"No tool fits. Not connected yet: {', '.join(missing[:_MAX_MISSING])}; try again in a moment."
+        return _result({"tools": [_tool(entry) for entry in found]}, nothing=nothing)
 
     async def _hits(self, query: str, limit: int, view: View) -> list[SearchHit]:
         index = await self._index(view)
@@ -87,7 +95,7 @@ class SearchTools:
 
     async def _index(self, view: View) -> SearchIndex:
         # Views are replaced whole, so a view that is the same object has the same tools.
-        known = self._indexes.get(view.profile.name)
+        known = self._indexes.get(view.key)
         if known is not None and known[0] is view:
             return known[1]
         names = {server: self._registry.shape.of(ServerName(server)).display_name for server in view.servers}
@@ -95,39 +103,52 @@ class SearchTools:
         build = partial(SearchIndex, view.entries, synonyms=self._synonyms, aliases=aliases)
         # Indexing a thousand definitions takes a tenth of a second, in which the event loop has to serve others.
         index = build() if len(view.entries) <= _MAX_INDEXED_INLINE else await anyio.to_thread.run_sync(build)
-        self._indexes[view.profile.name] = (view, index)
+        self._indexes[view.key] = (view, index)
         return index
 
-    def _server_line(self, server: str, view: View) -> dict[str, Any]:
+    def _not_listed(self, view: View) -> list[str]:
+        """The servers whose tools are not known: they have not been connected so far."""
+        listed = self._registry.catalog.servers
+        return [server for server in sorted(view.servers) if server not in listed]
+
+    def _server_line(self, server: str, caller: Caller) -> dict[str, Any]:
         shape = self._registry.shape.of(ServerName(server))
-        link = self._links.get(server)
+        link = self._users.present(server, caller.principal.name)
         return {
             "server": server,
             "displayName": shape.display_name or server,
-            "tools": len(view.catalog.wrappers_of(server)),
+            "tools": len(caller.view.catalog.wrappers_of(server)),
             "reachable": link is not None and link.session is not None,
         }
 
+    def _problem(self, server: str, caller: Caller) -> str | None:
+        """Why a server is not reachable, as a refused call of its tools is told, too."""
+        link = self._users.present(server, caller.principal.name)
+        return link.last_error if link is not None and link.session is None else None
+
     def _details(self, given: Mapping[str, Any], caller: Caller) -> dict[str, Any]:
         server, view = given.get("server"), caller.view
+        if isinstance(server, str) and server not in view.servers and view.profile.repair != "off":
+            # A model may write an alias as it would a name.
+            alike = [alias for alias in view.servers if normalized_name(alias) == normalized_name(server)]
+            server = alike[0] if len(alike) == 1 else server
         if not isinstance(server, str) or server not in view.servers:
-            named = (
-                f"there is no server '{server[:MAX_QUOTED_CHARS]}'"
-                if isinstance(server, str)
-                else "`server` is missing"
-            )
-            return error_result(f"Not found: {named}. Servers: {', '.join(sorted(view.servers)) or 'none'}.")
+            if isinstance(server, str):
+                return error_result(f"Not found: {no_such_server(view, server)}")
+            wrong = "`server` is missing" if server is None else f"`server` is a text, you sent {describe_type(server)}"
+            return error_result(f"Not found: {wrong}. {named_servers(view)}")
         with_schemas = given.get("schemas")
         if with_schemas is not None and not isinstance(with_schemas, bool):
             return error_result("Not looked up: `schemas` is true or false.")
         shape = self._registry.shape.of(ServerName(server))
-        link = self._links.get(server)
+        listing = self._registry.catalog_of(view.owner).servers.get(ServerName(server))
         entries = [entry for entry in view.entries if entry.server == server]
         defined = _fitting(entries) if with_schemas else []
         _activate(defined if with_schemas else entries, caller)
         details = {
-            **self._server_line(server, view),
-            "about": clean(link.session.instructions or "") if link is not None and link.session is not None else None,
+            **self._server_line(server, caller),
+            "about": listing.instructions if listing is not None else None,
+            "problem": self._problem(server, caller),
             "supplement": shape.supplement,
             "siblings": list(view.siblings(server)),
             "toolNames": {

@@ -8,7 +8,6 @@ import pickle
 import sys
 from collections import Counter
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -17,10 +16,12 @@ from anyio.abc import Process
 from anyio.streams.buffered import BufferedByteReceiveStream
 
 import gateway
-from gateway.calls.check_process import LENGTH, CheckJob, Unsent
+from gateway.calls.check_process import LENGTH, LENGTHS, CheckJob
+from gateway.wire import MalformedJson
 from registry.arguments.prepare import Prepared, fill_defaults, refused
 from registry.arguments.problems import unchecked_problem
 from registry.errors import NotChecked
+from registry.schema.check_cost import too_many_values
 
 log = logging.getLogger(__name__)
 
@@ -92,33 +93,33 @@ class ThoroughChecks:
                 del self._waiting[who], self._turns[who]
 
     async def _prepare(self, job: CheckJob, doubt: NotChecked) -> Prepared:
-        outcome = await self._outcome(pickle.dumps(job))
+        try:
+            parts = job.packed()
+        except MalformedJson:
+            return _unchecked(job, NotChecked(doubt.path, "the arguments are nested too deeply"))
+        outcome = await self._outcome(parts)
         if outcome is None:
             return _unchecked(job, doubt, within_s=CHECK_S)
-        if isinstance(outcome, NotChecked):
-            return _unchecked(job, outcome)
-        if outcome.arguments is Unsent.SAME:
-            outcome = replace(outcome, arguments=job.arguments)
-        return replace(outcome, understood=job.arguments) if outcome.understood is Unsent.SAME else outcome
+        return _unchecked(job, outcome) if isinstance(outcome, NotChecked) else job.received(outcome)
 
-    async def _outcome(self, body: bytes) -> Prepared | NotChecked | None:
+    async def _outcome(self, parts: tuple[bytes, bytes]) -> Prepared | NotChecked | None:
         """Return the outcome of a job; None if there is none in time."""
         while self._idle:
             try:
-                return await self._run_in(self._idle.pop(), body)
+                return await self._run_in(self._idle.pop(), parts)
             except _ProcessEnded:
                 continue  # it had been idle for too long
         try:
-            return await self._run_in(await _CheckProcess.start(), body)
+            return await self._run_in(await _CheckProcess.start(), parts)
         except _ProcessEnded:
             log.warning("a process that checks arguments ended without an answer; memory may be short")
             return None
 
-    async def _run_in(self, process: _CheckProcess, body: bytes) -> Prepared | NotChecked | None:
+    async def _run_in(self, process: _CheckProcess, parts: tuple[bytes, bytes]) -> Prepared | NotChecked | None:
         done = False
         try:
             with anyio.move_on_after(CHECK_S):
-                outcome = await process.run(body)
+                outcome = await process.run(parts)
                 done = True
                 return outcome
             return None
@@ -171,14 +172,15 @@ class _CheckProcess:
             raise _ProcessEnded
         return started
 
-    async def run(self, body: bytes) -> Prepared | NotChecked:
+    async def run(self, parts: tuple[bytes, bytes]) -> Prepared | NotChecked:
         """Run one job.
 
         Raises:
             _ProcessEnded: There is no outcome.
         """
         try:
-            await self._jobs.send(LENGTH.pack(len(body)) + body)
+            await self._jobs.send(LENGTHS.pack(*map(len, parts)) + parts[0])
+            await self._jobs.send(parts[1])
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
             raise _ProcessEnded from None
         outcome: Prepared | NotChecked = pickle.loads(await self._receive())
@@ -203,6 +205,8 @@ class _CheckProcess:
 
 def _unchecked(job: CheckJob, doubt: NotChecked, *, within_s: float | None = None) -> Prepared:
     arguments = {} if job.arguments is None else job.arguments
+    if doubt.unlocated:
+        doubt = too_many_values(arguments)
     # What is known to be invalid is refused whatever the configuration says, and so is what would have to be translated
     # first, which is as much work as the check.
     if job.validation == "strict" or doubt.invalid or job.names is not None or not isinstance(arguments, dict):

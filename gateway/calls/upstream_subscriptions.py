@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Final
 
 import anyio
@@ -23,8 +23,13 @@ _Key = tuple[str, WatchedKind, str]
 class UpstreamSubscriptions:
     """Shares upstream subscriptions among callers; an `OnUpdate` is synchronous and quick."""
 
-    def __init__(self, links: Mapping[str, UpstreamLink]) -> None:
-        self._links = links
+    def __init__(self, link_of: Callable[[str], UpstreamLink | None]) -> None:
+        """Subscribe on these links.
+
+        Args:
+            link_of: The link of a server by its alias, or by what `UserLinks.key_of` says for a caller of its own.
+        """
+        self._link_of = link_of
         self._listeners: dict[_Key, dict[object, OnUpdate]] = {}
 
     def add(self, server: str, kind: WatchedKind, key: str, on_update: OnUpdate) -> Callable[[], None]:
@@ -32,7 +37,7 @@ class UpstreamSubscriptions:
         listeners = self._listeners.setdefault((server, kind, key), {})
         token = object()  # one function may subscribe twice, so it cannot be the key itself
         listeners[token] = on_update
-        link = self._links.get(server)
+        link = self._link_of(server)
         # The first subscriber subscribes upstream, the last one to leave unsubscribes.
         if len(listeners) == 1 and link is not None:
             link.watch_list.add(kind, key)
@@ -43,7 +48,7 @@ class UpstreamSubscriptions:
             if known.pop(token, None) is None or known:
                 return
             del self._listeners[server, kind, key]
-            link = self._links.get(server)
+            link = self._link_of(server)
             if link is not None:
                 link.watch_list.remove(kind, key)
 
@@ -51,7 +56,7 @@ class UpstreamSubscriptions:
 
     async def settled(self, server: str) -> None:
         """Wait, bounded, until a connected upstream has acknowledged all subscriptions."""
-        link = self._links.get(server)
+        link = self._link_of(server)
         if link is not None and link.session is not None:
             with anyio.move_on_after(SETTLE_S):
                 await link.watch_list.settled()

@@ -12,10 +12,12 @@ from urllib.parse import quote
 
 import anyio
 import anyio.to_thread
+from starlette.datastructures import QueryParams
 
 from gateway import wire
-from gateway.admin.api import AdminApi
-from gateway.admin.routes import Combined, Merge
+from gateway.admin.api import SAFETY, AdminApi
+from gateway.admin.queries import chosen_rows
+from gateway.admin.routes import WHOLE, AdminRoute, Combined, Merge
 from gateway.cluster import metrics_ledger
 from gateway.cluster.assignment import FIRST
 from gateway.cluster.peers import ASK_S, PeerLost, Peers, Reply
@@ -25,7 +27,13 @@ OWN: Final = "/own"
 FLUSH: Final = "/shared/flush"
 # Tells the process of a reply, so that counters of a worker that was started again are told from those before.
 PROCESS: Final = "x-typegate-process"
-PASSED_ON: Final = ("content-type", "www-authenticate", "retry-after", "allow")
+PEER: Final = "x-typegate-peer"
+"""The address of the caller whom a worker asks for."""
+PASSED_ON: Final = ("content-type", "www-authenticate", "retry-after", "allow", "etag", "set-cookie", *SAFETY)
+# What the application judges a request by, beside its path and its body.
+_TAKEN_ALONG: Final = frozenset(
+    {b"authorization", b"content-type", b"cookie", b"origin", b"if-match", b"if-none-match"}
+)
 # A change is answered once all workers have it, and each of them may take its time.
 _CHANGE_S: Final = 3 * ASK_S
 _READS: Final = frozenset({"GET", "HEAD"})
@@ -60,6 +68,10 @@ class Administration:
         if not path.startswith(("/admin", "/metrics")) or method == "HEAD":
             await self._own(scope, receive, send)
             return
+        route = self._api.route_of(method, path)
+        if route is not None and route.merge is Merge.HERE:
+            await self._own(scope, receive, send)
+            return
         body = (await receive()).get("body", b"")
         if self._index != FIRST:
             try:
@@ -71,7 +83,7 @@ class Administration:
                     text = b'{"error":"the first worker is starting again: try again in a moment"}'
                     await send_json(send, 503, text, [(b"retry-after", b"1")])
                     return
-        await send_reply(send, await self._answer(scope, body))
+        await send_reply(send, await self._answer(scope, body, route))
 
     async def alone(self, scope: Scope, body: bytes) -> Reply:
         """What this worker answers for itself."""
@@ -100,19 +112,21 @@ class Administration:
         except ValueError:
             return Reply(status=400, headers={}, body=b'{"error":"the request cannot be read"}')
 
-    async def _answer(self, scope: Scope, body: bytes) -> Reply:
+    async def _answer(self, scope: Scope, body: bytes, route: AdminRoute | None) -> Reply:
         if scope["path"] == "/metrics":
             return await self._metrics(scope)
-        route = self._api.route_of(scope["method"], scope["path"])
         if route is not None and route.flushes:
             await self._flush_all()
-        reply = await self.alone(scope, body)
+        combined = route is not None and isinstance(route.merge, Combined)
+        # Of rows that are put together a page is cut afterwards.
+        reply = await self.alone({**scope, WHOLE: True} if combined else scope, body)
         if route is None or reply.status >= 300:
             return reply
         match route.merge:
             case Combined(combine):
                 replies = [reply, *(one for one in (await self._all(scope)).values() if one.status == 200)]
-                return _json(combine([wire.loads(each.body) for each in replies]), reply)
+                document = combine([wire.loads(each.body) for each in replies])
+                return _json(chosen_rows(route, QueryParams(scope.get("query_string", b"")), document), reply)
             case Merge.EVERYWHERE:
                 await self._all(scope)
             case Merge.CHANGE:
@@ -181,8 +195,10 @@ def _target(scope: Scope) -> str:
 
 
 def _headers(scope: Scope) -> dict[str, str]:
-    wanted = (b"authorization", b"content-type")
-    return {name.decode(): value.decode("latin-1") for name, value in scope["headers"] if name in wanted}
+    headers = {name.decode(): value.decode("latin-1") for name, value in scope["headers"] if name in _TAKEN_ALONG}
+    if client := scope.get("client"):
+        headers[PEER] = f"{client[0]}:{client[1]}"
+    return headers
 
 
 async def send_reply(send: Send, reply: Reply, *, names: tuple[str, ...] = PASSED_ON) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Literal
 
 from gateway import wire
 
@@ -30,6 +31,7 @@ class Assignment:
         secret: What every request on those must present.
         signing_key: The key that all workers sign with, in hexadecimal digits.
         text: The configuration, as it was read from `path`.
+        drain_delay: Seconds for which a worker that is to end goes on serving first.
     """
 
     index: int
@@ -49,6 +51,8 @@ class Assignment:
     verbose: bool
     admin_listener: int = -1
     strict: bool = False
+    drain_delay: float = 0.0
+    log_format: Literal["text", "json"] = "text"
 
     def line(self) -> bytes:
         """The assignment as it is handed over."""

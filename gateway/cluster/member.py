@@ -14,15 +14,19 @@ import anyio
 import anyio.to_thread
 
 from gateway import wire
+from gateway.admin.event_feed import EventFeed
+from gateway.admin.routes import REPEATED, WHOLE
+from gateway.calls.approval_book import ApprovalBook
 from gateway.calls.call_stats import CallStats
-from gateway.cluster import call_stats_relay, shared_state
-from gateway.cluster.administration import FLUSH, OWN, PASSED_ON, PROCESS, Administration, send_reply
+from gateway.cluster import approvals_relay, call_stats_relay, events_relay, shared_state
+from gateway.cluster.administration import FLUSH, OWN, PASSED_ON, PEER, PROCESS, Administration, send_reply
 from gateway.cluster.peers import Reply
 from gateway.cluster.shared_state import SharedState
 from gateway.cluster.team import Team
 from gateway.config.source import read
 from gateway.downstream.http.asgi import AsgiHandler, Receive, Scope, Send, send_json
-from gateway.downstream.http.protocol import Handler, HttpProtocol
+from gateway.downstream.http.handler import Handler
+from gateway.downstream.http.protocol import HttpProtocol
 from gateway.downstream.http.request import RequestHead, RequestRefused
 from gateway.errors import ConfigError
 from gateway.operator_notes import OperatorNotes
@@ -53,6 +57,8 @@ class Member:
         state: SharedState,
         call_stats: CallStats,
         notes: OperatorNotes,
+        approvals: ApprovalBook,
+        feed: EventFeed,
     ) -> None:
         """Take part.
 
@@ -64,6 +70,8 @@ class Member:
             state: What all workers hold alike.
             call_stats: Counts what other workers relay.
             notes: The notes of administrators.
+            approvals: The calls of all workers that wait for a person.
+            feed: What happens here.
         """
         self._team = team
         self._reloader = reloader
@@ -71,6 +79,8 @@ class Member:
         self._state = state
         self._call_stats = call_stats
         self._notes = notes
+        self._approvals = approvals
+        self._feed = feed
         self._shared = AsgiHandler(self._answer, max_body_bytes=_MAX_SHARED_BYTES)
         self.administration = administration
 
@@ -125,12 +135,14 @@ class Member:
         path = scope["path"]
         if path.startswith(OWN):
             body = (await receive())["body"]
-            reply = await self.administration.alone({**scope, "path": path[len(OWN) :]}, body)
+            reply = await self.administration.alone(
+                {**scope, "path": path[len(OWN) :], REPEATED: True, WHOLE: True}, body
+            )
             await send_reply(send, reply, names=(*PASSED_ON, PROCESS))
         elif path.startswith("/shared/"):
             await self._share(scope["method"], path, (await receive())["body"], send)
         else:
-            await self.administration(scope, receive, send)
+            await self.administration(_as_asked(scope), receive, send)
 
     async def _share(self, method: str, path: str, body: bytes, send: Send) -> None:
         status = 204
@@ -140,6 +152,12 @@ class Member:
         elif path == call_stats_relay.TARGET:
             if call_stats_relay.take(wire.loads(body), self._call_stats, self._notes):
                 self._team.notes_changed.set()
+        elif path == approvals_relay.TARGET:
+            await send_reply(send, await approvals_relay.take(wire.loads(body), self._approvals))
+            return
+        elif path == events_relay.TARGET:
+            await send_reply(send, events_relay.take(wire.loads(body), self._feed))
+            return
         elif path == shared_state.TARGET and method == "PUT":
             await self._state.take(wire.loads(body))
         elif path == shared_state.TARGET and self._state.joined:
@@ -148,6 +166,13 @@ class Member:
         else:
             status = 503
         await send_reply(send, Reply(status=status, headers={}, body=b""))
+
+
+def _as_asked(scope: Scope) -> Scope:
+    """The request of another worker's caller, with the address of that caller."""
+    peer = next((value.decode("latin-1") for name, value in scope["headers"] if name == PEER.encode()), "")
+    host, _, port = peer.rpartition(":")
+    return {**scope, "client": (host, int(port))} if port.isdigit() else scope
 
 
 def _text_of(path: Path) -> str | None:

@@ -17,7 +17,12 @@ _OF_GAUGES: Final = {
     "typegate_upstream_up": min,
     "typegate_upstream_epoch": max,
     "typegate_upstream_tools": max,
+    "typegate_upstream_sign_in_needed": max,
+    "typegate_held_changes": max,
 }
+# What only grows; the samples of a family of these are named with one of the suffixes.
+_COUNTED: Final = frozenset({"counter", "histogram"})
+_SUFFIXES: Final = ("_total", "_bucket", "_sum", "_count")
 Key = tuple[str, tuple[tuple[str, str], ...]]
 
 
@@ -45,16 +50,17 @@ class Ledger:
                 for sample in family.samples:
                     key = (sample.name, tuple(sample.labels.items()))
                     merged[key] = rule(merged[key], sample.value) if key in merged else sample.value
-                    if family.type == "counter":
+                    if family.type in _COUNTED:
                         counted[key] = sample.value
             self._note(index, process, counted)
         # A worker that does not answer just now has still counted what it had.
         kept = [self._gone, *(counted for index, (_, counted) in self._last.items() if index not in texts)]
         for family in families.values():
             merged = samples[family.name]
-            if family.type == "counter":
+            if family.type in _COUNTED:
+                names = {family.name, *(family.name + suffix for suffix in _SUFFIXES)}
                 for key, value in ((key, value) for counted in kept for key, value in counted.items()):
-                    if key[0] in (family.name, f"{family.name}_total"):
+                    if key[0] in names:
                         merged[key] = merged.get(key, 0.0) + value
             family.samples = [Sample(name, dict(labels), value) for (name, labels), value in merged.items()]
         registry = CollectorRegistry()

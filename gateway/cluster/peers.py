@@ -8,15 +8,12 @@ from typing import Final
 
 import anyio
 
-from gateway import wire
 from gateway.cluster.assignment import Assignment, owner_of
-from gateway.downstream.http import sse
-from gateway.downstream.http.request import Fields, RequestHead
+from gateway.cluster.carrying import carry
+from gateway.downstream.http.request import RequestHead
 from gateway.downstream.http.responder import Responder
-from gateway.downstream.server import error_response
-from gateway.errors import INTERNAL_ERROR, INVALID_REQUEST, ConnectionLost, GatewayError, RpcError
-from gateway.jsonrpc import InvalidMessage, RequestId, RpcRequest, classify
-from gateway.upstream.transport.http_client import HttpClient, Response
+from gateway.errors import GatewayError
+from gateway.upstream.transport.http_client import HttpClient
 
 log = logging.getLogger(__name__)
 
@@ -24,16 +21,8 @@ ASK_S: Final = 5.0
 """How long another worker may take for an answer: an administrator waits for it, and a hung worker must not matter."""
 _MAX_ANSWER_BYTES: Final = 256 * 1024 * 1024
 """Rows of 100,000 wrappers and more; both ends are ours."""
-# They belong to one connection, or are said anew by whoever sends the message on.
-_OF_A_HOP: Final = frozenset(
-    {
-        b"host", b"origin", b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"transfer-encoding",
-        b"upgrade", b"expect", b"accept-encoding", b"content-length", b"date", b"server",
-    }
-)  # fmt: skip
 # On a socket of this machine: a worker that takes longer is not there.
 _CONNECT_S: Final = 2.0
-_ENDED: Final = "the process that had this session has ended; whether the request was carried out is not known"
 
 
 class PeerLost(GatewayError):
@@ -103,61 +92,6 @@ class Peers:
 
     async def carry(self, owner: int, head: RequestHead, body: bytes, responder: Responder) -> None:
         """Have another worker answer a caller's request, and pass its response on as it comes."""
-        lines = b"".join(b"%b: %b\r\n" % field for field in head.fields if field[0] not in _OF_A_HOP)
-        # The owner keeps its stream alive, and what it sends arrives here.
-        responder.pings = False
-        target = self._base + head.path.decode("latin-1")
-        client = self._clients[owner]
-        began = events = False
-        try:
-            response = await client.exchange(head.method.decode("latin-1"), target, lines, body)
-            try:
-                events = response.content_type == "text/event-stream"
-                began = True
-                responder.start(response.status, _passed_on(response))
-                async for chunk in response.chunks():
-                    responder.write(chunk)
-                    await responder.drain()
-                responder.end()
-            finally:
-                client.release(response)
-        except ConnectionLost as lost:
+        lost = await carry(self._clients[owner], self._base, head, body, responder)
+        if lost is not None:
             log.debug("a request could not be carried to worker %d: %s", owner, lost)
-            _answer_lost(body, responder, began=began, events=events, sent=lost.sent)
-
-
-def _passed_on(response: Response) -> Fields:
-    fields = [
-        (name.encode("latin-1"), value.encode("latin-1"))
-        for name, value in response.headers.items()
-        if name.encode("latin-1") not in _OF_A_HOP
-    ]
-    length = response.headers.get("content-length")
-    if length is not None:
-        fields.append((b"content-length", length.encode("latin-1")))
-    return fields
-
-
-def _answer_lost(body: bytes, responder: Responder, *, began: bool, events: bool, sent: bool) -> None:
-    """Tell the caller that a session's worker has ended, in the way that is still open."""
-    request_id = _request_id(body)
-    if began and not events:
-        responder.fail()  # a body that ends too early says it all
-    elif began:
-        if request_id is not None:
-            lost = error_response(request_id, RpcError(INTERNAL_ERROR, _ENDED))
-            responder.write(sse.event(lost.pieces))
-        responder.end()
-    elif sent and request_id is not None:
-        # Not 404: that invites the caller to send it again, and it may have been carried out.
-        responder.respond(200, error_response(request_id, RpcError(INTERNAL_ERROR, _ENDED)).pieces)
-    else:
-        responder.respond(404, error_response(None, RpcError(INVALID_REQUEST, "Session not found")).pieces)
-
-
-def _request_id(body: bytes) -> RequestId | None:
-    try:
-        message = classify(wire.loads(body))
-    except (wire.MalformedJson, InvalidMessage):
-        return None
-    return message.id if isinstance(message, RpcRequest) else None

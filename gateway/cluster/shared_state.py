@@ -1,26 +1,30 @@
 """The state that all workers share beside the file, as one document: the first worker writes it, all others take it.
 
-It has the text of the configuration in use, the servers that administrators have added, changed or
-removed since, and their notes. A worker that takes a document becomes what it says, from whatever
-it was before; so one that missed a change, or starts anew, needs the latest document and nothing else.
+It has the text of the configuration in use, what administrators have changed over it, their notes, and the lock file. A
+worker that takes a document becomes what it says, from whatever it was before; so one that missed a change, or starts
+anew, needs the latest document and nothing else.
 """
 
 from __future__ import annotations
 
 import logging
 import time
+from dataclasses import asdict
+from functools import partial
 from typing import Any, Final
 
 import anyio
 
 from gateway import wire
 from gateway.cluster.peers import PeerLost, Peers
-from gateway.config.plan import Steps
-from gateway.config.upstream_types.registration import read_server
+from gateway.config.overlay import Change, Edit
 from gateway.errors import ConfigError
 from gateway.fleet import Fleet
 from gateway.operator_notes import OperatorNotes
 from gateway.reload import Reloadable, Reloader
+from gateway.worker_thread import run_in_thread
+from registry.errors import LockfileRejected
+from registry.lock.lockfile import parse_lockfile
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +48,7 @@ class SharedState:
 
         Args:
             running: Its gateway.
-            fleet: Its upstreams.
+            fleet: Its upstreams, with the lock file.
             notes: Its notes.
             reloader: Reads its configuration.
             peers: The other workers.
@@ -61,18 +65,13 @@ class SharedState:
 
     def document(self) -> dict[str, Any]:
         """The document as this worker holds it."""
-        configured, running = self._running.config.servers, self._fleet.servers
         return {
             "version": self._version,
             "text": self._reloader.text,
             "stamp": self._reloader.stamp,
-            "servers": {
-                alias: one.model_dump(mode="json", by_alias=True, exclude_unset=True)
-                for alias, one in running.items()
-                if configured.get(alias) != one
-            },
-            "removed": [alias for alias in configured if alias not in running],
+            "changes": [asdict(change) for change in self._reloader.overlay.changes],
             "notes": self._notes.entries(),
+            "lock": self._fleet.lock.text,
         }
 
     async def push(self) -> None:
@@ -121,27 +120,29 @@ class SharedState:
                 return
             self._version = document["version"]
             text, path = document["text"], self._running.config.path
-            if (text, document["stamp"]) != (self._reloader.text, self._reloader.stamp):
-                try:
-                    await self._reloader.take(text, path, quiet=True)
-                except ConfigError as error:
-                    log.error("the configuration of the other workers is not used here: %s", error)
-            self._converge(document)
+            changes = tuple(Change(**each) for each in document["changes"])
+            try:
+                if (text, document["stamp"]) != (self._reloader.text, self._reloader.stamp):
+                    await self._reloader.take(text, path, quiet=True, changes=changes)
+                elif changes != self._reloader.overlay.changes:
+                    await self._reloader.change(Edit.between(self._reloader.overlay.changes, changes))
+            except ConfigError as error:
+                log.error("the configuration of the other workers is not used here: %s", error)
             self._notes.replace_all(document["notes"])
+            await take_lock(self._fleet, document["lock"])
 
-    def _converge(self, document: dict[str, Any]) -> None:
-        """Serve the servers that the document names, and no others."""
-        names, running = self._running.config.gateway.names, self._fleet.servers
-        configured = self._running.config.servers
-        wanted = {alias: config for alias, config in configured.items() if alias not in document["removed"]}
-        wanted |= {alias: read_server(config) for alias, config in document["servers"].items()}
-        changed = [alias for alias, config in running.items() if wanted.get(alias) != config]
-        steps = Steps(
-            add=tuple(alias for alias in wanted if alias not in running),
-            remove=tuple(alias for alias in changed if alias not in wanted),
-            replace=tuple(alias for alias in changed if alias in wanted),
-            adjust=(),
-            later=(),
-        )
-        if steps.add or changed:
-            self._fleet.apply(wanted, steps, prefix=names.prefix, max_length=names.max_length)
+
+async def take_lock(fleet: Fleet, text: str | None) -> None:
+    """Have a lock file of this text, or none."""
+    if text == fleet.lock.text:
+        return
+    lockfile = None
+    if text is not None:
+        try:
+            lockfile = await run_in_thread(partial(parse_lockfile, text))
+        except LockfileRejected as rejected:
+            log.error("the lock file of the others is not used here: %s", rejected)
+            return
+        await run_in_thread(partial(fleet.lock.expect, lockfile))
+    fleet.lock.lockfile = lockfile
+    await fleet.relock()

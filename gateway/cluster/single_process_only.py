@@ -33,7 +33,13 @@ _OF_ONE_PROCESS: Final = {
     "audit_log": "writes and rotates one file, which several processes would take from each other",
 }
 
-RULES: tuple[Rule, ...] = (_private_processes, _private_hooks)
+
+def _clusters(config: Config) -> Iterable[str]:
+    if config.gateway.cluster is not None:
+        yield "--workers: gateway.cluster makes one gateway of many processes already. Start more of them instead"
+
+
+RULES: tuple[Rule, ...] = (_private_processes, _private_hooks, _clusters)
 """All of them."""
 
 

@@ -8,14 +8,18 @@ from typing import Final
 import anyio
 
 from gateway.cluster import single_process_only
+from gateway.cluster.approvals_relay import RelayedBook
 from gateway.cluster.assignment import FIRST, Assignment
 from gateway.cluster.call_stats_relay import CallStatsRelay
 from gateway.cluster.peers import Peers
-from gateway.cluster.role import WorkerRole
+from gateway.cluster.role import Role
 from gateway.downstream.http.connections import Connections
+from gateway.downstream.sessions import random_session_id
 
 # Only workers of ours connect to the private socket, and each opens as many connections as it has callers to carry.
 _MOST: Final = 100_000
+# The first worker knows how long a call may wait for a person; this only ends what it never answers, after a day.
+_APPROVAL_S: Final = 86_400.0
 
 
 class Team:
@@ -35,14 +39,16 @@ class Team:
         self.connections = Connections(most=_MOST)
         self.relay = None if assignment.index == FIRST else CallStatsRelay(self.peers)
         self.notes_changed = anyio.Event()
-        self.role = WorkerRole(
+        self.role = Role(
             # A digest: the secret itself is for the workers alone.
             instance=hashlib.sha256(assignment.secret.encode()).hexdigest()[:16],
-            session_prefix=assignment.prefix,
+            name=assignment.prefix,
+            new_session_id=lambda: assignment.prefix + random_session_id(),
             signing_key=bytes.fromhex(assignment.signing_key),
             writes=assignment.index == FIRST,
             admits=single_process_only.check_server,
             on_failure=None if self.relay is None else self.relay.failed,
+            book=None if self.relay is None else lambda own: RelayedBook(self.peers, _APPROVAL_S),
             on_cleared=self._note_cleared if self.relay is None else self.relay.cleared,
         )
 

@@ -1,10 +1,23 @@
 """The commands: each is a function from parsed arguments to an exit code, imported only when it is chosen.
 
+arguments           the arguments of all of them
 serve               `serve`, `stdio` and `demo`
 inspect             `check`, `servers`, `tools` and `hooks`
 tool                `tool set` and `tool unset`
+add                 `add`
+hosts               `import`, `install` and `uninstall`
+lock                `lock`, `diff` and `approve`
+key                 `key new`, `key list` and `key revoke`
+policy              `policy explain` and `policy test`
+approvals           `approvals list`, `allow` and `deny`
+audit               `audit` and `audit verify`
 call                `call`
-admin_client        the HTTP client of the last three
+login               `login` and `logout`
+admin               `admin`
+scorecard           `scorecard`
+completion          `completion`
+first_contact       waits for every server once, and tells how it goes
+admin_client        the HTTP client of those that ask a running gateway
 locations           the state directory, the admin token
 output              tables, lines and JSON
 """

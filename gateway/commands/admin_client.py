@@ -8,7 +8,7 @@ from __future__ import annotations
 import http.client
 import json
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any, Final
 from urllib.parse import SplitResult, urlencode, urlsplit
@@ -30,6 +30,10 @@ _META: Final = envelope({"name": "typegate-cli", "version": __version__})
 Notice = Callable[[dict[str, Any]], None]
 
 
+class Refused(NotReached):
+    """The gateway has said why it does not do what was asked."""
+
+
 def admin_rows(url: str, path: str, token: str, query: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
     """The rows that `GET path` of the admin API answers with.
 
@@ -45,22 +49,37 @@ def admin_rows(url: str, path: str, token: str, query: Mapping[str, str] | None 
     return found
 
 
-def admin_document(url: str, path: str, token: str, query: Mapping[str, str] | None = None) -> Any:
-    """What `GET path` of the admin API answers with.
+def admin_document(
+    url: str,
+    path: str,
+    token: str,
+    query: Mapping[str, str] | Sequence[tuple[str, str]] | None = None,
+    *,
+    method: str = "GET",
+) -> Any:
+    """What the admin API answers a request without a body with.
 
     Raises:
+        Refused: The gateway says why it does not do that.
         NotReached: The gateway does not answer, or refuses.
+        UsageError: What is to be changed is not there, or cannot be changed.
     """
     target = _target(url)
     wanted = path + (f"?{urlencode(query)}" if query else "")
     headers = {"Authorization": f"Bearer {token}", "Accept": "application/json"}
     with closing(_connection(target, timeout_s=REQUEST_S)) as connection:
-        answer = _send(connection, target, "GET", wanted, None, headers)
+        answer = _send(connection, target, method, wanted, None, headers)
         body = _read(answer, target)
+    reason = _reason(body) if answer.status in (404, 409) else None
+    # "There is nothing here" is of a port without an admin API.
+    if reason is not None and (answer.status == 409 or reason.startswith("there is no ")):
+        raise Refused(reason)
     if answer.status == 401:
         raise NotReached(f"{_origin(target)} refuses the admin token; expected the one it was started with")
     if answer.status == 429:
         raise NotReached(f"{_origin(target)} refuses log-ins for a while: too many have failed from this address")
+    if method != "GET" and 400 <= answer.status < 500 and body[:1] == b"{":
+        raise UsageError(str(_json(body, target).get("error")))
     if answer.status == 404:
         raise NotReached(
             f"{_origin(target)}{path} is not there; where gateway.admin.listen is set, give that address with --url "
@@ -69,6 +88,26 @@ def admin_document(url: str, path: str, token: str, query: Mapping[str, str] | N
     if answer.status != 200:
         raise NotReached(f"{_origin(target)}{path} answered HTTP {answer.status}; is that a typegate gateway?")
     return _json(body, target)
+
+
+def admin_change(url: str, path: str, token: str, body: Mapping[str, Any]) -> Any:
+    """What `POST path` of the admin API answers with.
+
+    Raises:
+        NotReached: The gateway does not answer, or refuses; the text is its own.
+    """
+    target = _target(url)
+    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+    with closing(_connection(target, timeout_s=REQUEST_S)) as connection:
+        answer = _send(connection, target, "POST", path, json.dumps(body).encode(), headers)
+        content = _read(answer, target)
+    found = _json(content, target) if content else {}
+    if answer.status == 401:
+        raise NotReached(f"{_origin(target)} refuses the admin token; expected the one it was started with")
+    if answer.status >= 300:
+        said = found.get("error") if isinstance(found, dict) else None
+        raise NotReached(str(said) if said else f"{_origin(target)}{path} answered HTTP {answer.status}")
+    return found
 
 
 def request(
@@ -134,6 +173,27 @@ def request(
             raise NotReached(f"{url} refuses the key; expected --api-key or TYPEGATE_API_KEY")
         raise NotReached(f"{url} answered HTTP {answer.status} without an MCP response; is that a gateway?")
     return response
+
+
+def page_at(url: str, path: str) -> tuple[int, str, str]:
+    """Request a page of the gateway, as a browser would; returns its status, where it redirects to, and its text.
+
+    Raises:
+        NotReached: There is no answer.
+    """
+    target = _target(url)
+    with closing(_connection(target, timeout_s=REQUEST_S)) as connection:
+        answer = _send(connection, target, "GET", path, None, {"Accept": "text/html"})
+        text = _read(answer, target).decode("utf-8", "replace")
+        return answer.status, answer.getheader("Location", ""), text
+
+
+def _reason(body: bytes) -> str | None:
+    try:
+        reason = json.loads(body).get("error")
+    except (ValueError, AttributeError):
+        return None
+    return reason if isinstance(reason, str) else None
 
 
 def _target(url: str) -> SplitResult:

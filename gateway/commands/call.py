@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from argparse import Namespace
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -61,7 +62,7 @@ def _arguments(text: str | None, pairs: list[str], schema: Callable[[], dict[str
     arguments: Any = {}
     if text is not None:
         try:
-            arguments = json.loads(sys.stdin.read() if text == "-" else text)
+            arguments = json.loads(sys.stdin.read() if text == "-" else text, object_pairs_hook=_distinct)
         except (ValueError, RecursionError) as error:
             expected = 'expected a JSON object, as \'{"to": ["a@example.test"]}\', or -a key=value'
             raise UsageError(f"the arguments are not JSON ({error}); {expected}") from None
@@ -72,6 +73,9 @@ def _arguments(text: str | None, pairs: list[str], schema: Callable[[], dict[str
         key, equals, value = pair.partition("=")
         if not key or not equals:
             raise UsageError(f"-a {pair!r} has no key; expected key=value")
+        if key in given:
+            expected = f'one value, which may be a list: {key}=\'["a", "b"]\''
+            raise UsageError(f"-a {key} is there twice; expected {expected}")
         given[key] = value
     read = {key: _json_of(value) for key, value in given.items()}
     # Only then it matters what the schema wants: a text that is no JSON is a text, and quoted JSON is one too.
@@ -82,9 +86,17 @@ def _arguments(text: str | None, pairs: list[str], schema: Callable[[], dict[str
     return arguments
 
 
+def _distinct(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(members)
+    if len(found) < len(members):
+        twice = next(name for name, count in Counter(name for name, _ in members).items() if count > 1)
+        raise ValueError(f"{json.dumps(twice)} is there twice in one object")
+    return found
+
+
 def _json_of(text: str) -> Any:
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=_distinct)
     except (ValueError, RecursionError):
         # Text need not be quoted twice, once for the shell and once for JSON.
         return text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import anyio
@@ -27,7 +28,7 @@ def patient(config: Config) -> Config:
         alias: server.model_copy(update={"connect_timeout": _PATIENT_S}) if _may_be_slow(server) else server
         for alias, server in config.servers.items()
     }
-    return config.model_copy(update={"servers": servers})
+    return replace(config, servers=servers)
 
 
 def _may_be_slow(server: ServerConfig) -> bool:

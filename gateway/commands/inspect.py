@@ -7,13 +7,16 @@ import logging
 import os
 import sys
 from argparse import Namespace
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
 from gateway.commands import output
 from gateway.commands.admin_client import DEFAULT_URL, REQUEST_S, admin_document, admin_rows, request
-from gateway.commands.locations import NotReached, UsageError
+from gateway.commands.locations import NotReached, UsageError, added_over, default_state_dir
+from gateway.commands.lock import changes_of, drift
 from gateway.commands.running import from_running
 from registry.catalog.overrides import usage_text
 from registry.catalog.unmatched import HIDES_NOTHING
@@ -39,6 +42,9 @@ _ARGUMENTS_NARROW = ("wrapper", "argument", "type", "required")
 _ARGUMENT_COLUMNS = ("wrapper", "argument", "type", "required", "source", "description")
 _HOOKED_COLUMNS = ("name", "kind", "before", "after")
 _HOOK_COLUMNS = ("name", "mode", "phases", "priority", "onError", "breaker", "runs", "blocked", "failed", "ignored")
+_CHANGE_COLUMNS = ("wrapper", "kind", "classes", "state")
+# Exit code of `check --frozen`.
+_DRIFTED: Final = 3
 # These findings make `check` exit with 1: a tool that cannot be shown, or an entry of the file without effect.
 _FAULTS: Final = ("quarantined", "overlay_rejected", HIDES_NOTHING)
 
@@ -54,11 +60,12 @@ class Inspection:
     warnings: list[str] = field(default_factory=list)
     hooked: list[dict[str, Any]] = field(default_factory=list)
     hooks: list[dict[str, Any]] = field(default_factory=list)
+    changes: dict[str, Any] = field(default_factory=dict)
 
 
 def check(args: Namespace) -> int:
     """Connect to every upstream once and show the result; 0 if all is well, 1 if something failed, 2 for a fault in
-    the file.
+    the file, 3 if something has changed since it was approved and nothing may have.
 
     Raises:
         ConfigError: The configuration cannot be used at all.
@@ -72,6 +79,9 @@ def check(args: Namespace) -> int:
     if args.config is None:
         raise UsageError("check needs a file; expected --config FILE (or --schema)")
     inspection = _inspect_config(args, progress=not args.json)
+    locked = inspection.changes["file"] is not None
+    if args.frozen and not locked:
+        raise UsageError("--frozen needs a lock file; `typegate lock --config FILE` writes one")
     failed = [row for row in inspection.servers if row.get("lastError") and row["state"] not in ("disabled", "faulty")]
     if args.json:
         output.as_json(
@@ -80,13 +90,18 @@ def check(args: Namespace) -> int:
                 "wrappers": inspection.wrappers,
                 "quarantine": inspection.quarantine,
                 "warnings": inspection.warnings,
+                "changes": inspection.changes["changes"],
             }
         )
     else:
         output.table("servers", _SERVER_COLUMNS, inspection.servers, narrow=_SERVERS_NARROW)
         output.table("wrappers", _WRAPPER_COLUMNS, inspection.wrappers, narrow=_WRAPPERS_NARROW)
         if inspection.quarantine:
-            output.table("quarantined, repaired or configured in vain", _QUARANTINE_COLUMNS, inspection.quarantine)
+            output.table(
+                "quarantined, repaired, flagged or configured in vain", _QUARANTINE_COLUMNS, inspection.quarantine
+            )
+        if inspection.changes["changes"]:
+            output.table("changed since they were approved", _CHANGE_COLUMNS, _change_rows(inspection))
         output.warn(inspection.warnings)
     # Repaired tools work: they are shown, and are no fault.
     faults = [row for row in inspection.quarantine if row["status"] in _FAULTS or row["code"] in _FAULTS]
@@ -98,7 +113,15 @@ def check(args: Namespace) -> int:
         output.say(f"{row['name']}: {row['lastError']}")
     if any(row["state"] == "faulty" for row in left_out):
         return 2
+    if args.frozen and (drifted := drift(inspection.changes)):
+        for text in drifted:
+            output.say(text)
+        return _DRIFTED
     return int(bool(failed or faults))
+
+
+def _change_rows(inspection: Inspection) -> list[dict[str, Any]]:
+    return [{**row, "classes": ", ".join(row["classes"])} for row in inspection.changes["changes"]]
 
 
 def servers(args: Namespace) -> int:
@@ -113,8 +136,28 @@ def servers(args: Namespace) -> int:
     if args.json:
         output.as_json(rows)
     else:
-        output.table("servers", _SERVER_COLUMNS, rows, narrow=_SERVERS_NARROW, header=args.header)
+        rows = [{**row, "signedIn": _signed_in(row)} for row in rows]
+        # A column of its own where it says anything: scripts count on the others.
+        columns = (*_SERVER_COLUMNS, "signedIn") if any(row["signedIn"] for row in rows) else _SERVER_COLUMNS
+        output.table("servers", columns, rows, narrow=_SERVERS_NARROW, header=args.header)
     return 0
+
+
+def _signed_in(row: Mapping[str, Any]) -> str | None:
+    """Since when somebody is signed in to a server, and until when its token is good; None where nobody has to be."""
+    found = row.get("signIn")
+    if not isinstance(found, dict):
+        return None
+    if found.get("perUser"):
+        return f"{len(found['users'])} callers" if found.get("users") else "by each caller"
+    if not found.get("signedIn"):
+        return "needed"
+    moments = [
+        f"{word} {datetime.fromtimestamp(at_s).astimezone().isoformat(' ', 'minutes')[:16]}"
+        for word, at_s in (("since", found.get("since")), ("token until", found.get("expires")))
+        if isinstance(at_s, int | float)
+    ]
+    return ", ".join(moments) or "yes"
 
 
 def tools(args: Namespace) -> int:
@@ -167,6 +210,7 @@ def hooks(args: Namespace) -> int:
         found = from_running(args, lambda url, token: admin_document(url, "/admin/hooks", token))
         if not isinstance(found, dict) or not all(isinstance(found.get(key), list) for key in ("wrappers", "hooks")):
             raise NotReached("the gateway answered with no hooks; is that a typegate gateway?")
+        output.warn(found.get("warnings", []))
     if args.json:
         output.as_json(found)
         return 0
@@ -186,18 +230,22 @@ def _inspect_config(args: Namespace, *, progress: bool = False) -> Inspection:
     from gateway.config.load import load
     from gateway.telemetry import logs
 
-    config = load(args.config, strict=getattr(args, "strict", False))
+    config = load(args.config, strict=getattr(args, "strict", False), added=added_over(args.config))
     # What becomes of each server is told by us, once; a fault of ours must be seen all the same.
     logs.start(logging.ERROR)
     logging.getLogger("gateway.fleet").setLevel(logging.CRITICAL)
+    if progress:  # and of each tool
+        logging.getLogger("gateway.discovery").setLevel(logging.CRITICAL)
 
     async def connected() -> Inspection:
         from gateway.admin import rows
+        from gateway.admin.policy_explained import vain_rules
         from gateway.app import open_gateway
         from gateway.commands.first_contact import patient, until_settled
 
         # No state: a check must not show a saved listing instead of the upstream, nor replace it.
-        async with open_gateway(patient(config), state_dir=None) as gateway:
+        # But who is signed in to an upstream is signed in to it here, too.
+        async with open_gateway(patient(config), state_dir=None, sign_in_dir=default_state_dir()) as gateway:
             slow = await until_settled(gateway, config, say=output.say if progress else lambda text: None)
             profile = getattr(args, "profile", None) or DEFAULT_PROFILE
             if profile not in gateway.views.profiles:
@@ -205,15 +253,25 @@ def _inspect_config(args: Namespace, *, progress: bool = False) -> Inspection:
                 raise UsageError(f"--profile {profile}: there is no such profile; expected one of: {known}")
             view = gateway.views.view(profile)
             views = ((name, gateway.views.view(name)) for name in gateway.views.profiles)
-            vain = [f"profile {name}: {text}" for name, each in views for text in each.warnings]
+            vain = [
+                *vain_rules(gateway.views, gateway.registry),
+                *(f"profile {name}: {text}" for name, each in views for text in each.warnings),
+                *gateway.hooks.warnings(),
+            ]
             return Inspection(
                 servers=rows.server_rows(gateway.fleet, gateway.registry.catalog),
                 wrappers=rows.wrapper_rows(view),
-                quarantine=rows.quarantine_rows(gateway.registry.catalog),
+                quarantine=[
+                    *rows.quarantine_rows(gateway.registry.catalog),
+                    *rows.flagged_rows(gateway.registry.catalog),
+                ],
                 definitions=[entry.definition for entry in view.entries],
                 warnings=[*config.warnings, *slow, *vain],
                 hooked=gateway.hooks.wrapper_rows(),
                 hooks=gateway.hooks.rows(),
+                changes=changes_of(
+                    gateway, [alias for alias in gateway.fleet.servers if gateway.lock.listing_of(alias) is None]
+                ),
             )
 
     return anyio.run(connected, backend="asyncio", backend_options={"use_uvloop": sys.platform != "win32"})

@@ -8,9 +8,13 @@ import shutil
 import sys
 from argparse import Namespace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gateway.access.admin_token import FILE_NAME, UntrustedFile, kept_token
 from gateway.errors import GatewayError
+
+if TYPE_CHECKING:
+    from gateway.config.unmatched_rules import AddedNames
 
 
 class UsageError(GatewayError):
@@ -34,6 +38,18 @@ def state_dir(args: Namespace) -> Path:
     """The state directory that these arguments choose."""
     chosen: Path | None = args.state_dir
     return chosen.expanduser() if chosen is not None else default_state_dir()
+
+
+def added_over(path: Path, folder: Path | None = None) -> AddedNames:
+    """What administrators of the gateway that serves a configuration have added to it.
+
+    Args:
+        path: The file.
+        folder: The state directory; None for the usual one.
+    """
+    from gateway.config.overlay import Overlay, added_names  # late: what needs no configuration starts sooner
+
+    return added_names(Overlay(folder if folder is not None else default_state_dir(), path, writes=False).changes)
 
 
 def admin_token(args: Namespace) -> str:

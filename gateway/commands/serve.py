@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import socket
 import sys
 from argparse import Namespace
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.commands import output
-from gateway.commands.locations import UsageError, program_command, state_dir
+from gateway.commands.locations import UsageError, added_over, program_command, state_dir
 from gateway.secrets import SECRETS, secrets_in
 from gateway.telemetry import logs
 from registry.views.profile import DEFAULT_PROFILE
@@ -36,15 +37,18 @@ def serve(args: Namespace) -> int:
     from gateway.config.leads_back import check_ancestors
     from gateway.config.load import loaded
     from gateway.config.source import read
+    from gateway.lock.lock_file import lock_path, read_lockfile
 
     text = read(args.config)
     check_ancestors(args.config)
-    config = loaded(text, path=args.config, strict=args.strict)
+    config = loaded(text, path=args.config, strict=args.strict, added=added_over(args.config, state_dir(args)))
     output.warn_of(config)
     host = args.host or config.gateway.listen.host
     port = config.gateway.listen.port if args.port is None else args.port
     # Before any process or connection is started: the usual mistake is a second gateway on the same port.
     _check_free(host, port)
+    # Each worker would find it for itself.
+    read_lockfile(lock_path(config))
     if args.workers > 1:
         return _serve_workers(args, config, text, host, port)
 
@@ -64,7 +68,7 @@ def serve(args: Namespace) -> int:
             strict=args.strict,
         )
 
-    logs.start(calls=args.verbose)
+    logs.start(calls=args.verbose, form=args.log_format)
     return _run(run)
 
 
@@ -86,11 +90,12 @@ def _serve_workers(args: Namespace, config: Config, text: str, host: str, port: 
             state_dir=state_dir(args),
             insecure=args.insecure,
             verbose=args.verbose,
+            log_format=args.log_format,
             on_ready=announce,
             strict=args.strict,
         )
 
-    logs.start(calls=args.verbose)
+    logs.start(calls=args.verbose, form=args.log_format)
     return anyio.run(run)
 
 
@@ -105,6 +110,9 @@ def stdio(args: Namespace) -> int:
         if args.profile is not None:
             raise UsageError("--profile goes with --config; expected --url .../mcp/PROFILE instead")
         url, headers = args.url, dict(_header(text) for text in args.header)
+        key = _key_of_host()
+        if key is not None and not any(name.lower() == "authorization" for name in headers):
+            headers["authorization"] = f"Bearer {key}"
         SECRETS.hide(secrets_in({"url": url, "headers": headers}))
 
         async def run_bridge() -> int:
@@ -112,7 +120,7 @@ def stdio(args: Namespace) -> int:
 
             return await bridge(url, headers)
 
-        logs.start(calls=args.verbose)
+        logs.start(calls=args.verbose, form=args.log_format)
         return _run(run_bridge)
     if args.header:
         raise UsageError("--header goes with --url; expected headers of upstreams in the configuration")
@@ -120,20 +128,22 @@ def stdio(args: Namespace) -> int:
     from gateway.config.load import load
 
     check_ancestors(args.config)
-    config = load(args.config, strict=args.strict)
+    config = load(args.config, strict=args.strict, added=added_over(args.config, state_dir(args)))
     output.warn_of(config)
     if args.profile is not None and args.profile != DEFAULT_PROFILE and args.profile not in config.gateway.profiles:
         known = ", ".join([DEFAULT_PROFILE, *config.gateway.profiles])
         raise UsageError(f"--profile {args.profile}: there is no such profile; expected one of: {known}")
+
+    key = _key_of_host()
 
     # Imported inside: a host waits for its first answer, and a bridge needs nothing of a gateway.
     async def run_stdio() -> int:
         from gateway.serving.over_stdio import serve_stdio
 
         profile = args.profile or DEFAULT_PROFILE
-        return await serve_stdio(config, state_dir=state_dir(args), profile=profile, strict=args.strict)
+        return await serve_stdio(config, state_dir=state_dir(args), profile=profile, key=key, strict=args.strict)
 
-    logs.start(calls=args.verbose)
+    logs.start(calls=args.verbose, form=args.log_format)
     return _run(run_stdio)
 
 
@@ -216,6 +226,15 @@ def _header(text: str) -> tuple[str, str]:
         # The text itself may be a credential, so it is not repeated.
         raise UsageError("a --header has a wrong form; expected 'Name: value'")
     return name, value
+
+
+def _key_of_host() -> str | None:
+    """Who the host of `stdio` is, as its environment says."""
+    key = os.environ.get("TYPEGATE_API_KEY", "").strip()
+    if not key.isascii() or not key.isprintable() or " " in key:
+        raise UsageError("TYPEGATE_API_KEY has a wrong form; expected one key, without spaces and line breaks")
+    SECRETS.hide([key] if key else [])
+    return key or None
 
 
 def _is_free(host: str, port: int) -> bool:

@@ -10,13 +10,19 @@ from typing import Annotated, Any, Final
 
 from pydantic import BeforeValidator, Field, SecretStr, WithJsonSchema, field_validator, model_validator
 
+from gateway.config.issuers import OAuthConfig
 from gateway.config.section import Section, fault, suggestion
 
 SCOPES: Final = ("tools", "tools:read", "prompts", "prompts:read", "resources", "resources:read", "metrics")
-"""What a key may be restricted to; `:read` is what is marked as changing nothing."""
+"""What a key may be restricted to; `tools:read` is what is marked as changing nothing."""
 STRONG_BITS: Final = 128
 """Keys below this can be found by trying: what NIST SP 800-131A asks of a symmetric key."""
+KEY_PREFIX: Final = "tg_"
+"""What our keys begin with, so that scanners of repositories and logs find one that was left behind."""
+RESERVED_NAMES: Final = ("local", "stdio")
+"""What callers without a key are called in rules and records, and how those came that did not come over the network."""
 _HASH: Final = re.compile(r"sha256:[0-9a-f]{64}")
+_WILDCARDS: Final = frozenset("*?[]")
 
 
 def _moment(value: object) -> object:
@@ -35,7 +41,7 @@ def _moment(value: object) -> object:
 class ApiKey(Section):
     """A key that callers may present."""
 
-    name: str = Field(min_length=1)
+    name: str = Field(min_length=1, max_length=256)
     """Name of the caller: the principal in logs, quotas and conditions of hooks. Two keys may have one name while one
     takes the place of the other."""
     key: SecretStr | None = Field(default=None, min_length=1)
@@ -47,8 +53,8 @@ class ApiKey(Section):
     """Names of the profiles that it opens, `default` for /mcp; absent means all. Others answer as if they were not
     there."""
     scopes: list[str] = Field(default_factory=list)
-    """What the key may be used for; empty means everything. So far only `metrics`, for /metrics, is told from the rest:
-    a key with any scopes may call what its profiles show."""
+    """What the key may be used for; empty means everything. `tools:read` is the tools that are marked as read-only;
+    prompts and resources are only ever read."""
     groups: list[str] = Field(default_factory=list)
     """Groups that its caller belongs to."""
     expires: Annotated[
@@ -57,6 +63,20 @@ class ApiKey(Section):
         WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "null"}]}),
     ] = None
     """Until when it is good: a date, to its end in UTC, or a time."""
+
+    @field_validator("name")
+    @classmethod
+    def _is_a_name(cls, name: str) -> str:
+        # It stands in logs, one line each, and a line break tells the names of tokens from those of keys.
+        if not name.isprintable():
+            raise fault("holds a character that cannot be shown", "a name in letters, digits and signs")
+        if name.strip().casefold() in RESERVED_NAMES:
+            what = f"is reserved ({name}) for callers without a key"
+            raise fault(what, f"another name than {' and '.join(RESERVED_NAMES)}")
+        if not name.strip() or not _WILDCARDS.isdisjoint(name):
+            # A rule about this name would be a pattern for others.
+            raise fault("is no name of a caller", "a name without *, ?, [ and ], which are patterns in rules")
+        return name
 
     @field_validator("key_hash")
     @classmethod
@@ -93,10 +113,17 @@ class ApiKey(Section):
 
 
 class AuthConfig(Section):
-    """Who may call. Without keys, everyone who can reach the port."""
+    """Who may call. Without keys and issuers, everyone who can reach the port."""
 
     api_keys: list[ApiKey] = Field(default_factory=list)
-    """Keys of callers. Without any, everyone who can reach the port may call."""
+    """Keys of callers. Without any, and without oauth, everyone who can reach the port may call."""
+    oauth: OAuthConfig | None = None
+    """Access tokens that callers may present, of authorization servers (OAuth 2.1)."""
+
+    @property
+    def required(self) -> bool:
+        """Whether callers have to say who they are."""
+        return bool(self.api_keys) or self.oauth is not None
 
     @field_validator("api_keys")
     @classmethod
@@ -115,3 +142,13 @@ class AuthConfig(Section):
         ):
             raise fault("gives one key twice", "each key once")
         return keys
+
+    @model_validator(mode="after")
+    def _names_are_told_apart(self) -> AuthConfig:
+        for issuer in self.oauth.issuers if self.oauth is not None else ():
+            for place, key in enumerate(self.api_keys):
+                if key.name.casefold().endswith(f"@{issuer.name}".casefold()):
+                    # A person of that issuer would be taken for the key, or the key for her.
+                    what = f"is named as callers of {issuer.issuer} are"
+                    raise fault(what, f"a name without @{issuer.name}", key=f"apiKeys[{place}].name")
+        return self

@@ -6,12 +6,16 @@ from collections.abc import Mapping
 from typing import Literal
 
 from gateway.config.model import Config, GroupConfig, ProfileConfig
+from gateway.config.policy import ArgumentConditionConfig, AskConfig, RuleConfig, WhenConfig
 from gateway.config.server import Documentation, Prefix, ServerConfig, ToolConfig
 from registry.catalog.filters import NameFilter
 from registry.catalog.names import ToolName
 from registry.catalog.notes import Note
 from registry.catalog.overrides import OverrideRejected, ToolOverride, parse_arguments
 from registry.catalog.shape import ServerShape, ToolHints
+from registry.policy.conditions import ArgumentCondition, Conditions
+from registry.policy.policy import Policy
+from registry.policy.rules import KINDS, Kind, Rule, What, Who
 from registry.views.profile import Profile, Selection
 
 
@@ -77,6 +81,68 @@ def profile_of(name: str, config: ProfileConfig, whole: Config) -> Profile:
         guidance=config.guidance,
         instructions=config.instructions,
         repair=config.repair,
+    )
+
+
+def policy_of(config: Config) -> Policy:
+    """The rules of the file."""
+    policy = config.gateway.policy
+    return Policy(
+        map(_rule, policy.rules), default=policy.default, max_length=config.gateway.names.max_length
+    )  # fmt: skip
+
+
+def _rule(config: RuleConfig) -> Rule:
+    ask = config.ask or AskConfig()
+    conditions = _conditions(config.when)
+    only_tools = config.effect == "ask" or bool(conditions.arguments) or config.wrappers is not None
+    kinds: list[Kind] = ["tools"] if only_tools else [*(config.kinds or KINDS)]
+    return Rule(
+        name=config.name,
+        effect=config.effect,
+        who=Who(
+            principals=_patterns(config.principals),
+            groups=_patterns(config.groups),
+            scopes=_patterns(config.scopes),
+            claims={name: tuple(patterns) for name, patterns in config.claims.items()},
+        ),
+        what=What(
+            kinds=frozenset(kinds),
+            servers=_patterns(config.servers),
+            tags=_patterns(config.tags),
+            patterns=_patterns(config.patterns),
+            wrappers=_patterns(config.wrappers),
+        ),
+        conditions=conditions,
+        asked=_conditions(ask.when),
+    )
+
+
+def _conditions(when: WhenConfig | None) -> Conditions:
+    if when is None:
+        return Conditions()
+    hints = {
+        "readOnlyHint": when.read_only,
+        "destructiveHint": when.destructive,
+        "idempotentHint": when.idempotent,
+        "openWorldHint": when.open_world,
+    }
+    return Conditions(
+        hints={name: wanted for name, wanted in hints.items() if wanted is not None},
+        arguments=tuple(_argument_condition(path, one) for path, one in when.arguments.items()),
+    )
+
+
+def _argument_condition(path: str, config: ArgumentConditionConfig) -> ArgumentCondition:
+    equals = config.one_of if "equals" not in config.model_fields_set else [config.equals, *(config.one_of or ())]
+    return ArgumentCondition(
+        path=path,
+        equals=None if equals is None else tuple(equals),
+        excludes=None if config.none_of is None else tuple(config.none_of),
+        pattern=config.pattern,
+        present=config.present,
+        above=config.above,
+        below=config.below,
     )
 
 

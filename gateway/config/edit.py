@@ -31,9 +31,9 @@ def edit_tool(path: Path, server: str, tool: str, change: Callable[[Entry], None
     """
     text, file = read(path), str(path)
     root = values(text, file=file)
-    is_json = text.lstrip("\ufeff \t\r\n")[:1] in ("{", "/") and path.suffix not in (".yaml", ".yml")
+    is_json = holds_json(text, path)
     # The values are compared with what they were: what is changed is a copy.
-    document, dump = (deepcopy(root), None) if is_json else _in_yaml(text)
+    document, dump = (deepcopy(root), None) if is_json else round_trip(text)
     block = next((key for key in ("mcpServers", "servers") if document.get(key) is not None), None)
     servers = document.get(block) if block is not None else None
     if not isinstance(servers, MutableMapping) or not isinstance(servers.get(server), MutableMapping):
@@ -45,15 +45,25 @@ def edit_tool(path: Path, server: str, tool: str, change: Callable[[Entry], None
     result = None
     if in_flow:
         result = _in_text(text, in_json if is_json else in_yaml, (str(block), server), tool, root, wanted, file)
-    if dump is not None and (result is None or not _stands_for(result, wanted, file)):
+    if dump is not None and (result is None or not stands_for(result, wanted, file)):
         result = dump(document)
     assert result is not None
-    assert _stands_for(result, wanted, file)
+    assert stands_for(result, wanted, file)
     if values(result, file=file) == root:
         return False
-    target = path.resolve()
-    write_whole(target, result.encode("utf-8"), mode=target.stat().st_mode & 0o7777)
+    write(path, result)
     return True
+
+
+def holds_json(text: str, path: Path) -> bool:
+    """Whether a configuration file is JSON, and not YAML."""
+    return text.lstrip("\ufeff \t\r\n")[:1] in ("{", "/") and path.suffix not in (".yaml", ".yml")
+
+
+def write(path: Path, text: str) -> None:
+    """Replace a configuration file atomically; who may read it stays."""
+    target = path.resolve()
+    write_whole(target, text.encode("utf-8"), mode=target.stat().st_mode & 0o7777)
 
 
 def literal(text: str) -> str:
@@ -88,7 +98,8 @@ def _is_flow(server: Any, tool: str) -> bool:
     return any(style.flow_style() for style in styles if style is not None)
 
 
-def _stands_for(text: str, wanted: Any, file: str) -> bool:
+def stands_for(text: str, wanted: Any, file: str) -> bool:
+    """Whether a text is read as these values."""
     try:
         return bool(values(text, file=file) == wanted)
     except ConfigError:
@@ -124,7 +135,8 @@ def _in_text(
     return text
 
 
-def _in_yaml(text: str) -> tuple[Any, Callable[[Any], str]]:
+def round_trip(text: str) -> tuple[Any, Callable[[Any], str]]:
+    """The values of a YAML text, and what writes them once they are changed, with its comments and style."""
     from ruamel.yaml import YAML
 
     yaml = YAML(typ="rt", pure=True)

@@ -18,7 +18,7 @@ from gateway.config.server import ServerConfig
 from gateway.config.source import join
 from gateway.config.upstream_types.registration import all_keys, read_server, unknown_keys
 from gateway.config.wording import refusal
-from gateway.errors import ConfigError
+from gateway.errors import ConfigError, together
 from registry.catalog.names import check_aliases
 from registry.errors import AliasError
 from registry.schema.display_text import strip_accents
@@ -87,7 +87,7 @@ def _leave_out(found: Entries, alias: str, error: ConfigError) -> None:
 
 def _aliases(block: str, entries: Mapping[str, Any], found: Entries, file: str) -> dict[str, str]:
     """The alias of each entry: as it is written, or the nearest one that can be part of a name."""
-    sound = {written: _sound(written) for written in entries}
+    sound = {written: sound_alias(written) for written in entries}
     aliases: dict[str, str] = {}
     # Those that need no change come first: they keep their names, whatever looks like them.
     for written in sorted(entries, key=lambda one: sound[one] != one):
@@ -104,7 +104,8 @@ def _aliases(block: str, entries: Mapping[str, Any], found: Entries, file: str) 
     return {written: aliases[written] for written in entries if written in aliases}
 
 
-def _sound(written: str) -> str:
+def sound_alias(written: str) -> str:
+    """The nearest text that can be an alias; the same one where nothing of it can."""
     plain = re.sub(r"__+", "_", strip_accents(written))
     plain = re.sub(r"[^A-Za-z0-9_-]+|[-_]{2,}", "-", plain)
     plain = re.sub(r"[-_]{2,}", "-", plain).strip("-_")
@@ -123,9 +124,21 @@ def _read_entry(where: str, entry: Any, file: str, expand: Expand) -> tuple[Serv
     if _switched_off(common, expand):
         # Nothing else of it matters: people switch off what does not work.
         return None, []
-    warnings = list(_unknown_keys(where, common, file))
-    [expanded] = expand({where: common}).values()
-    return _checked(where, expanded, file), warnings
+    problems: list[ConfigError] = []
+    warnings: list[str] = []
+    config = None
+    try:
+        warnings += _unknown_keys(where, common, file)
+    except ConfigError as error:
+        problems.append(error)
+    try:
+        [expanded] = expand({where: common}).values()
+        config = _checked(where, expanded, file)
+    except ConfigError as error:
+        problems.append(error)
+    if problems:
+        raise together(problems)
+    return config, warnings
 
 
 def _checked(where: str, entry: Any, file: str) -> ServerConfig:
@@ -148,9 +161,10 @@ def _unknown_keys(where: str, entry: dict[str, Any], file: str) -> Iterator[str]
     """Warnings about keys that mean nothing.
 
     Raises:
-        ConfigError: One may be meant to hide something.
+        ConfigError: Some may be meant to hide something.
     """
     known = all_keys()
+    hiding: list[ConfigError] = []
     for key in unknown_keys(entry):
         if key in known:
             yield f"{file}: {join(where, key)}: unknown key, ignored"
@@ -159,7 +173,10 @@ def _unknown_keys(where: str, entry: dict[str, Any], file: str) -> Iterator[str]
         if meant or _HIDES.match(key):
             expected = f"{meant[0]} (did you mean it?)" if meant else "allow, deny, or tools.NAME.hidden"
             what = f"unknown key, by which something may be meant to be hidden; expected {expected}"
-            raise ConfigError(what, file=file, key=join(where, key))
+            hiding.append(ConfigError(what, file=file, key=join(where, key)))
+            continue
         guess = suggestion(key, known).split(", or")[0]
         hint = f"; expected {guess}" if "did you mean" in guess else ""
         yield f"{file}: {join(where, key)}: unknown key, ignored{hint}"
+    if hiding:
+        raise together(hiding)

@@ -21,11 +21,13 @@ class Value:
     Attributes:
         start, end: Its first character, and that after its last.
         members: Of an object, by key: where the key begins, and the value.
+        items: Of a list, in their order.
     """
 
     start: int
     end: int = 0
     members: dict[str, tuple[int, Value]] = field(default_factory=dict)
+    items: list[Value] = field(default_factory=list)
 
 
 def in_json(text: str) -> Value:
@@ -64,7 +66,16 @@ def with_member(text: str, holder: Value, key: str, value: Any) -> str:
 def without_member(text: str, holder: Value, key: str) -> str:
     """The text without this member of an object."""
     start, value = holder.members[key]
-    head, tail = text[:start].rstrip(), text[value.end :]
+    return _cut(text, start, value.end)
+
+
+def without_item(text: str, item: Value) -> str:
+    """The text without this item of a list."""
+    return _cut(text, item.start, item.end)
+
+
+def _cut(text: str, start: int, end: int) -> str:
+    head, tail = text[:start].rstrip(), text[end:]
     if tail.lstrip().startswith(","):
         return head + tail.lstrip()[1:]
     # The last one: the comma before it goes with it, where nothing but spaces stands between.
@@ -77,11 +88,13 @@ def has_comments(text: str, value: Value) -> bool:
 
 
 def _of_node(node: Any) -> Value:
-    from ruamel.yaml.nodes import MappingNode
+    from ruamel.yaml.nodes import MappingNode, SequenceNode
 
     found = Value(node.start_mark.index, node.end_mark.index)
     if isinstance(node, MappingNode):
         found.members = {str(key.value): (key.start_mark.index, _of_node(value)) for key, value in node.value}
+    elif isinstance(node, SequenceNode):
+        found.items = [_of_node(item) for item in node.value]
     return found
 
 
@@ -103,6 +116,8 @@ def _value(text: str, at: int) -> Value:
         member = _value(text, at)
         if key is not None:
             found.members[key] = (key_start, member)
+        else:
+            found.items.append(member)
         at = _gap(text, member.end)
         if text[at] == ",":
             at = _gap(text, at + 1)

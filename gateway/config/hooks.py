@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from gateway.config.section import Count, Seconds, Section, fault, is_http_url
+from gateway.config.section import Count, Seconds, Section, absent, fault, is_http_url
 
 HookPhase = Literal[
     "beforeCall", "afterCall", "beforePrompt", "afterPrompt", "beforeResource", "afterResource", "beforeCompletion",
@@ -53,7 +53,7 @@ class HookConfig(Section):
     """When the hook runs; by default in every phase that it implements."""
     priority: Count = Field(default=100, ge=-1_000_000, le=1_000_000)
     """Hooks with a lower priority run earlier before a call, and later after it."""
-    conditions: HookConditions = HookConditions()
+    conditions: HookConditions = absent(HookConditions)
     """Which calls the hook runs for; by default all."""
     # A caller waits for every hook in turn, and most hosts give up after 60 s.
     timeout: Seconds = 5.0

@@ -10,13 +10,16 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
+from gateway.config.cluster import EXTRA as CLUSTER_EXTRA
 from gateway.config.entries import LEFT_OUT, Entries, read_entries
 from gateway.config.include import KEY as INCLUDE
 from gateway.config.include import Included, join_included
-from gateway.config.model import Config, ConfigFile, LeftOut
+from gateway.config.model import Config, GatewayConfig, LeftOut, OwnPart
+from gateway.config.per_user import check_exchanges
 from gateway.config.section import suggestion
 from gateway.config.source import join, kind, read, values
 from gateway.config.unmatched import unmatched_names
+from gateway.config.unmatched_rules import NOTHING_ADDED, AddedNames, unmatched_in_rules
 from gateway.config.variables import expand
 from gateway.config.wording import refusal
 from gateway.embeddings.model import EXTRA, missing_packages
@@ -27,32 +30,53 @@ _CIRCULAR: Final = LeftOut(
 )
 
 
-def load(path: Path, environ: Mapping[str, str] | None = None, *, strict: bool = False) -> Config:
+def load(
+    path: Path,
+    environ: Mapping[str, str] | None = None,
+    *,
+    strict: bool = False,
+    added: AddedNames = NOTHING_ADDED,
+) -> Config:
     """The configuration in the file at `path`.
 
     Args:
         path: A JSON or YAML file.
         environ: What `${NAME}` stands for; the process's environment by default.
         strict: Whether a fault in the entry of one server is one of the whole file.
+        added: What administrators have added to it.
 
     Raises:
         ConfigError: The file cannot be used.
     """
-    return loaded(read(path), path=path, environ=environ, strict=strict)
+    return loaded(read(path), path=path, environ=environ, strict=strict, added=added)
 
 
-def loaded(text: str, *, path: Path | None, environ: Mapping[str, str] | None = None, strict: bool = False) -> Config:
+def loaded(
+    text: str,
+    *,
+    path: Path | None,
+    environ: Mapping[str, str] | None = None,
+    strict: bool = False,
+    added: AddedNames = NOTHING_ADDED,
+) -> Config:
     """As `parse`, and check that the packages that the configuration needs are installed.
 
     Raises:
         ConfigError: The text cannot be used, or lacks a package.
     """
-    config = parse(text, path=path, environ=environ, strict=strict)
+    config = parse(text, path=path, environ=environ, strict=strict, added=added)
     if config.gateway.search.embeddings and (missing := missing_packages()):
         raise ConfigError(
             f"needs packages that are not installed ({', '.join(missing)}); expected pip install '{EXTRA}'",
             file=str(path or "configuration"),
             key="gateway.search.embeddings",
+        )
+    cluster = config.gateway.cluster
+    if cluster is not None and (package := cluster.missing_package()):
+        raise ConfigError(
+            f"needs a package that is not installed ({package}); expected pip install '{CLUSTER_EXTRA}'",
+            file=str(path or "configuration"),
+            key="gateway.cluster.store",
         )
     return config
 
@@ -63,6 +87,7 @@ def parse(
     path: Path | None = None,
     environ: Mapping[str, str] | None = None,
     strict: bool = False,
+    added: AddedNames = NOTHING_ADDED,
 ) -> Config:
     """The configuration in `text`; relative paths in it start at the folder of `path`.
 
@@ -79,15 +104,22 @@ def parse(
     block = _block(raw, file)
     warnings = [f"{file}: {text}" for text in (*included.warnings, *_unknown_root_keys(raw, file))]
     secrets: set[str] = set()
+    files: set[Path] = set()
     # Only in our blocks: keys of other programs may hold `${…}` with another meaning.
     put_in = partial(
-        expand, environ=os.environ if environ is None else environ, file=file, folder=folder, secrets=secrets
+        expand,
+        environ=os.environ if environ is None else environ,
+        file=file,
+        folder=folder,
+        secrets=secrets,
+        files=files,
     )
     problems: list[ConfigError] = []
-    checked = ConfigFile()
+    # Not of the whole file: entries are read one by one, and most files have nothing of ours.
+    gateway = GatewayConfig.model_construct()
     try:
-        ours = {"gateway": raw["gateway"]} if raw.get("gateway") is not None else {}
-        checked = ConfigFile.model_validate(put_in(ours))
+        if raw.get("gateway") is not None:
+            gateway = OwnPart.model_validate(put_in({"gateway": raw["gateway"]})).gateway
     except ValidationError as error:
         problems.append(refusal(error, file))
     except ConfigError as error:
@@ -101,18 +133,30 @@ def parse(
     # there is nothing to go on with.
     if problems or (found.problems and (strict or not found.servers)):
         raise together([included.located(problem, file) for problem in (*problems, *found.problems)])
+    check_exchanges(found.servers, has_issuers=gateway.auth.oauth is not None, file=file, block=str(block))
     _name_files(found, included, file)
     # The working directory of a server is not that of whoever wrote the file.
     servers = {alias: server.with_absolute_paths(folder) for alias, server in found.servers.items()}
-    unmatched = unmatched_names(servers, found.left_out, checked.gateway, str(block))
+    unmatched = unmatched_names(servers, found.left_out, gateway, str(block))
+    rules = list(unmatched_in_rules(servers, found.left_out, gateway, added))
+    if opening := [name for name in rules if name.opens]:
+        expected = "names that there are, since it would close nothing"
+        raise together([ConfigError(f"{name.text}; expected {expected}", file=file, key=name.key) for name in opening])
     circular = [alias for alias, server in servers.items() if path is not None and server.leads_back(path)]
     return Config(
         servers={alias: server for alias, server in servers.items() if alias not in circular},
         left_out={**found.left_out, **dict.fromkeys(circular, _CIRCULAR)},
-        gateway=checked.gateway,
-        warnings=[*warnings, *found.warnings, *(f"{file}: {text}" for text in unmatched)],
+        gateway=gateway,
+        warnings=[
+            *warnings,
+            *found.warnings,
+            *(f"{file}: {text}" for text in (gateway.cluster.warnings if gateway.cluster else ())),
+            *(f"{file}: {text}" for text in unmatched),
+            *(f"{file}: {name.key}: {name.text}" for name in rules),
+        ],
         path=path,
         secrets=frozenset(secrets),
+        files=frozenset(files),
     )
 
 

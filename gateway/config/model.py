@@ -3,31 +3,35 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import (
-    BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
-    SecretStr,
     field_validator,
     model_validator,
 )
 
+from gateway.config.admin import AdminConfig
+from gateway.config.approvals import ApprovalsConfig
+from gateway.config.audit import AuditConfig
 from gateway.config.auth import AuthConfig
+from gateway.config.cluster import ClusterConfig
 from gateway.config.hooks import HookConfig
+from gateway.config.issuers import profile_of_audience
+from gateway.config.lock import LockConfig
+from gateway.config.policy import PolicyConfig
 from gateway.config.quotas import QuotasConfig
-from gateway.config.section import Count, Section, fault, not_boolean, suggestion
+from gateway.config.section import Count, Section, absent, add_descriptions, fault, is_http_url, not_boolean, suggestion
 from gateway.config.server import Prefix, Repair, ServerConfig
+from gateway.config.telemetry import TelemetryConfig
 from gateway.config.upstream_types.registration import AnyServerConfig
 from registry.dialects.client_profiles import DIALECTS
 from registry.views.profile import DEFAULT_PROFILE
 
-# The kernel's bound is 108, or 104 on macOS, with the byte that ends it.
-_MAX_SOCKET_PATH_BYTES = 100
-_MAX_PORT = 65_535
 _PROFILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
 
@@ -56,30 +60,6 @@ class ListenConfig(Section):
     """Values of the Origin header to accept; browsers send it, other clients do not."""
 
 
-def _admin_address(value: object) -> object:
-    """Check where the admin API is to listen; a port alone is one of loopback."""
-    expected = "a port, HOST:PORT, or unix:/path/of/a/socket"
-    not_boolean(value)
-    text = str(value) if isinstance(value, int) else value
-    if not isinstance(text, str):
-        return value
-    if text.startswith("unix:"):
-        path = text.removeprefix("unix:")
-        if not path.startswith("/") or "\0" in path or len(path.encode()) > _MAX_SOCKET_PATH_BYTES:
-            raise fault("is no path of a socket", f"an absolute path of at most {_MAX_SOCKET_PATH_BYTES} bytes")
-        return text
-    host, colon, port = text.rpartition(":")
-    if not colon:
-        host = "127.0.0.1"
-    bare = host.removeprefix("[").removesuffix("]") if host.startswith("[") else host
-    sound = bare and not any(character.isspace() or character in "/@?#" for character in bare)
-    if not sound or (":" in bare and bare == host) or not port.isascii() or not port.isdecimal():
-        raise fault("is no address", expected)
-    if len(port) > len(str(_MAX_PORT)) or int(port) > _MAX_PORT:
-        raise fault("is no port", f"one of 0 to {_MAX_PORT}")
-    return f"{host}:{int(port)}"
-
-
 class MetricsConfig(Section):
     """Access to /metrics."""
 
@@ -87,26 +67,6 @@ class MetricsConfig(Section):
     public: bool = False
     """Whether /metrics is open to everyone. By default, where there are API keys or `gateway.admin.token`, it takes
     the admin token, or a key without scopes or with the scope `metrics`."""
-
-
-class AdminConfig(Section):
-    """Access to the admin API."""
-
-    token: SecretStr | None = Field(default=None, min_length=1)
-    """Bearer token of the admin API; the environment variable TYPEGATE_ADMIN_TOKEN takes precedence."""
-    # Off, on loopback too: with it, whoever has the token runs programs as the user of the gateway.
-    allow_commands: bool = False
-    """Whether the admin API may add servers that are programs, or are described by files of this machine."""
-    listen: Annotated[str, BeforeValidator(_admin_address)] | None = Field(
-        default=None, json_schema_extra={"anyOf": [{"type": "string"}, {"type": "integer"}, {"type": "null"}]}
-    )
-    """Where the admin API listens, instead of on the port of the callers: a port of this machine, HOST:PORT, or
-    unix:/path/of/a/socket."""
-
-    @property
-    def at_start(self) -> tuple[object, ...]:
-        """What takes effect at the start only; the rest at once."""
-        return self.token, self.listen
 
 
 class GroupConfig(Section):
@@ -166,26 +126,50 @@ class SearchConfig(Section):
 class GatewayConfig(Section):
     """Settings of the gateway itself."""
 
-    names: NamesConfig = NamesConfig()
+    names: NamesConfig = absent(NamesConfig)
     """Length and prefix of wrapper names."""
-    listen: ListenConfig = ListenConfig()
+    listen: ListenConfig = absent(ListenConfig)
     """Where to listen, and which hosts and origins to accept."""
-    auth: AuthConfig = AuthConfig()
+    auth: AuthConfig = absent(AuthConfig)
     """Who may call."""
-    admin: AdminConfig = AdminConfig()
+    public_url: str | None = None
+    """Where browsers reach this gateway, as https://gateway.example.test, if that is not the address that it listens
+    on: they come back there after a sign-in to a server."""
+    admin: AdminConfig = absent(AdminConfig)
     """Who may use the admin API."""
-    quotas: QuotasConfig = QuotasConfig()
+    policy: PolicyConfig = absent(PolicyConfig)
+    """Who may do what."""
+    quotas: QuotasConfig = absent(QuotasConfig)
     """What one caller may use at a time."""
-    metrics: MetricsConfig = MetricsConfig()
+    approvals: ApprovalsConfig = absent(ApprovalsConfig)
+    """How calls wait for a person, where a rule asks for one."""
+    audit: AuditConfig = absent(AuditConfig)
+    """The record of calls, refusals and changes; false for none."""
+    lock: LockConfig = absent(LockConfig)
+    """The lock file, in which reviewed definitions of tools stand, and what is done about others."""
+    metrics: MetricsConfig = absent(MetricsConfig)
     """Who may read /metrics."""
+    telemetry: TelemetryConfig | None = None
+    """Where traces and metrics are sent; absent means nowhere."""
+    cluster: ClusterConfig | None = None
+    """Several gateways that serve as one; absent means a single one."""
+    drain_delay: Annotated[float, BeforeValidator(not_boolean), Field(ge=0, le=3_600)] = 0.0
+    """Seconds after SIGTERM in which new calls are still answered, while /readyz says 503 and balancers learn that."""
     profiles: dict[str, ProfileConfig] = Field(default_factory=dict)
     """Views of the catalog by name, each served at /mcp/NAME; `default` is served at /mcp."""
     groups: dict[str, GroupConfig] = Field(default_factory=dict)
     """Selections of servers and tools by name, for use in profiles."""
-    search: SearchConfig = SearchConfig()
+    search: SearchConfig = absent(SearchConfig)
     """Settings of find_tools, the search for tools that are not listed."""
     hooks: list[HookConfig] = Field(default_factory=list)
     """Code that sees calls before and after they are made, and may change or block them."""
+
+    @field_validator("public_url")
+    @classmethod
+    def _is_an_origin(cls, url: str | None) -> str | None:
+        if url is not None and (not is_http_url(url) or any(mark in url for mark in "?#@")):
+            raise fault("is no address of a gateway", "an absolute URL, as https://gateway.example.test")
+        return url
 
     @field_validator("hooks")
     @classmethod
@@ -217,21 +201,35 @@ class GatewayConfig(Section):
                 if opened not in known_profiles:
                     where = f"auth.apiKeys[{place}].profiles"
                     raise fault(f"names no profile ({opened})", suggestion(opened, known_profiles), key=where)
+        oauth = self.auth.oauth
+        for place, issuer in enumerate(oauth.issuers if oauth is not None else ()):
+            for audience in issuer.audiences:
+                named = profile_of_audience(audience, oauth.resource if oauth is not None else None)
+                if named is not None and named not in known_profiles:
+                    where = f"auth.oauth.issuers[{place}].audiences"
+                    raise fault(f"names no profile ({named})", suggestion(named, known_profiles), key=where)
         return self
 
 
 class NoteRequest(Section):
     """The body of `POST /admin/notes`: a note about a tool."""
 
-    wrapper: str = Field(min_length=1)
+    wrapper: str = Field(min_length=1, examples=["calendar__list_events"])
     """The tool, by its wrapper name."""
-    text: str = Field(min_length=1)
+    text: str = Field(min_length=1, examples=["Events of before 2020 are missing."])
     """Appended to the description of the tool."""
     failure: bool = False
     """Whether the note reports a failure; it is then removed after the next successful call."""
     # At most a year: a note that is to stay longer belongs into the configuration.
     seconds: Annotated[float, BeforeValidator(not_boolean), Field(gt=0, le=31_536_000)] | None = None
     """Remove the note after this many seconds."""
+
+
+class OwnPart(Section):
+    """What of a file is ours alone."""
+
+    gateway: GatewayConfig = absent(GatewayConfig)
+    """What is about the gateway and not about one server."""
 
 
 class ConfigFile(Section):
@@ -243,39 +241,52 @@ class ConfigFile(Section):
     """Upstream servers by alias, as Claude Desktop, Claude Code and Cursor write them."""
     servers: dict[str, AnyServerConfig] = Field(default_factory=dict)
     """The same block under the name that VS Code uses; only one of the two may be given."""
-    gateway: GatewayConfig = GatewayConfig()
+    gateway: GatewayConfig = absent(GatewayConfig)
     """What is about the gateway and not about one server."""
     include: list[str] = Field(default_factory=list)
     """Files of the same form that are joined with this one, relative to it, as supplements/*.yaml; a key that is no
     object stands in one of them only."""
 
 
-class LeftOut(BaseModel):
-    """Why a server that the file names is not served."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftOut:
+    """Why a server that the file names is not served.
 
-    model_config = ConfigDict(frozen=True)
+    Attributes:
+        reason: In words.
+        faulty: Whether something has to be mended; not so for one that is switched off, or would only lead back here.
+    """
 
     reason: str
-    # Not so for one that is switched off, or would only lead back here.
     faulty: bool
 
 
-class Config(BaseModel):
-    """A checked configuration: servers by alias, in the order of the file."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """A checked configuration.
 
-    model_config = ConfigDict(frozen=True)
+    Attributes:
+        servers: By alias, in the order of the file.
+        left_out: Those that are not served.
+        gateway: Settings of the gateway itself.
+        warnings: What is odd about it.
+        path: The file; None where it is from none.
+        secrets: What placeholders stand for, which the model alone does not show.
+        files: Where placeholders read them.
+    """
 
-    servers: dict[str, ServerConfig] = Field(default_factory=dict)
-    left_out: dict[str, LeftOut] = Field(default_factory=dict)
-    gateway: GatewayConfig = GatewayConfig()
-    warnings: list[str] = Field(default_factory=list)
+    servers: dict[str, ServerConfig] = field(default_factory=dict)
+    left_out: dict[str, LeftOut] = field(default_factory=dict)
+    gateway: GatewayConfig = field(default_factory=GatewayConfig.model_construct)
+    warnings: list[str] = field(default_factory=list)
     path: Path | None = None
-    # What placeholders stand for, which the model alone does not show.
-    secrets: frozenset[str] = Field(default=frozenset(), repr=False)
+    secrets: frozenset[str] = field(default=frozenset(), repr=False)
+    files: frozenset[Path] = frozenset()
 
 
 def json_schema() -> dict[str, Any]:
     """The JSON Schema of the configuration file, for editors."""
     schema = ConfigFile.model_json_schema(by_alias=True)
+    add_descriptions(schema, ConfigFile)
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     return schema

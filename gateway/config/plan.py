@@ -39,6 +39,9 @@ def plan(before: Config, after: Config) -> Steps:
         for key, was, now in (
             ("gateway.listen", before.gateway.listen, after.gateway.listen),
             ("gateway.admin", before.gateway.admin.at_start, after.gateway.admin.at_start),
+            ("gateway.drainDelay", before.gateway.drain_delay, after.gateway.drain_delay),
+            ("gateway.cluster", before.gateway.cluster, after.gateway.cluster),
+            ("gateway.telemetry", before.gateway.telemetry, after.gateway.telemetry),
         )
         if was != now
     ]

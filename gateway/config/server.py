@@ -16,7 +16,9 @@ from pydantic import (
     model_validator,
 )
 
-from gateway.config.section import Count, Seconds, Section, fault
+from gateway.config.launch_identity import of_url
+from gateway.config.lock import LockPolicyConfig
+from gateway.config.section import Count, Seconds, Section, absent, fault
 from gateway.secrets import secrets_in
 
 Prefix = Literal["always", "none"]
@@ -81,7 +83,7 @@ class ToolConfig(Section):
     always_load: bool | None = None
     """Whether hosts that load tools on demand load this one at once (anthropic/alwaysLoad); by default as for its
     server."""
-    annotations: AnnotationsConfig = AnnotationsConfig()
+    annotations: AnnotationsConfig = absent(AnnotationsConfig)
     """Annotations to add where the upstream gives none; they have precedence over those of the server."""
     repair: Repair | None = None
     """How far wrong arguments of this tool are repaired; by default as for its server."""
@@ -151,7 +153,7 @@ class ServerConfig(Section):
     in_place: ClassVar[tuple[str, ...]] = (
         *("call_timeout", "max_concurrency", "tags", "prefix", "allow", "deny", "defaults", "supplement", "siblings"),
         *("display_name", "priority", "copies", "repair", "validation", "documentation", "tools", "disabled"),
-        *("annotations", "search_hint", "always_load"),
+        *("annotations", "search_hint", "always_load", "lock"),
     )
 
     # Values that may hold credentials are kept out of every repr, here and in each type.
@@ -172,10 +174,10 @@ class ServerConfig(Section):
     """Labels for selection by profiles, groups and hooks."""
     prefix: Prefix | None = None
     """none: tools, prompts and resources keep their own names, without the alias."""
-    allow: Allowed = KindPatterns()
+    allow: Allowed = absent(KindPatterns)
     """Patterns of tool names to expose; or an object with `tools`, `prompts` and `resources`, each a list of patterns
     of names or URIs."""
-    deny: Denied = KindPatterns()
+    deny: Denied = absent(KindPatterns)
     """Patterns of tools, prompts and resources (their URIs) to leave out, even where `allow` matches; or an object with
     lists for `tools`, `prompts` and `resources`, which leaves the kinds out of account that it does not name."""
     defaults: dict[str, Any] = Field(default_factory=dict)
@@ -186,7 +188,7 @@ class ServerConfig(Section):
     """Aliases of related servers; while both are served, the descriptions of each name the other."""
     display_name: str | None = None
     """Name of the server in texts for models and people."""
-    annotations: AnnotationsConfig = AnnotationsConfig()
+    annotations: AnnotationsConfig = absent(AnnotationsConfig)
     """Annotations to add to every tool where the upstream gives none."""
     search_hint: str | None = None
     """Words by which hosts find every tool of the server (anthropic/searchHint)."""
@@ -211,6 +213,9 @@ class ServerConfig(Section):
     enforced, and the upstream judges."""
     tools: dict[str, ToolConfig] = Field(default_factory=dict)
     """Overrides and documentation of single tools, by the upstream's names of them."""
+    lock: LockPolicyConfig = absent(LockPolicyConfig)
+    """What is done when the server lists something else than what was approved: accept, warn or hold, for each class of
+    changes; by default as in `gateway.lock.policy`."""
 
     @property
     def address(self) -> str | None:
@@ -225,6 +230,16 @@ class ServerConfig(Section):
     @property
     def authenticated(self) -> bool:
         """Whether credentials are sent to it."""
+        return False
+
+    @property
+    def per_user(self) -> bool:
+        """Whether each caller has credentials of its own there."""
+        return False
+
+    @property
+    def exchanges_callers(self) -> bool:
+        """Whether these are made of the token that a caller comes with."""
         return False
 
     @property
@@ -248,6 +263,10 @@ class ServerConfig(Section):
     def reach_key(self) -> tuple[object, ...]:
         """Equal for entries between which a connection can be kept."""
         return self.type, *self.identity_key(), *(getattr(self, field) for field in self.connection)
+
+    def launch_identity(self, folder: Path | None) -> str:
+        """What is started or connected to, for the lock file; paths below this folder are relative to it."""
+        return of_url(self.address or "")
 
     def with_absolute_paths(self, folder: Path) -> ServerConfig:
         """The same with its paths made absolute; relative ones start at this folder."""

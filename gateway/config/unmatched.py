@@ -33,6 +33,10 @@ def unmatched_names(
         yield from _unmatched(f"{where}.tags", group.tags, tags, "tag")
         if not any(name in (profile.groups or ()) for profile in gateway.profiles.values()):
             yield f"{where}: no profile uses this group"
+    if gateway.auth.oauth is None:
+        # Groups of tokens are known to their issuer alone.
+        known = {group for key in gateway.auth.api_keys for group in key.groups}
+        yield from _unmatched("gateway.quotas.groups", gateway.quotas.groups, known, "group of a key")
     for at, hook in enumerate(gateway.hooks):
         where = f"gateway.hooks[{at}].conditions"
         yield from _unmatched(f"{where}.servers", hook.conditions.servers, aliases, "server")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,7 +24,13 @@ _VARIABLE: Final = re.compile(r"(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?", r
 
 
 def expand(
-    root: dict[str, Any], *, environ: Mapping[str, str], file: str, folder: Path, secrets: set[str]
+    root: dict[str, Any],
+    *,
+    environ: Mapping[str, str],
+    file: str,
+    folder: Path,
+    secrets: set[str],
+    files: set[Path] | None = None,
 ) -> dict[str, Any]:
     """A copy of `root` in which every placeholder is replaced.
 
@@ -33,6 +40,7 @@ def expand(
         file: How messages name the configuration file.
         folder: Where relative paths of `${file:…}` start.
         secrets: Takes what was put in and is a secret, by its name or form; of a file, whatever it holds.
+        files: Takes the files that were read, or could not be.
 
     Raises:
         ConfigError: A variable is not set, a secret file cannot be read, or a form is unknown; it tells all of them.
@@ -61,7 +69,11 @@ def expand(
             return found[0][1:]
         inside = found[2]
         if inside.startswith("file:"):
-            content = _secret(inside.removeprefix("file:"), folder, file, path)
+            named = inside.removeprefix("file:")
+            if files is not None:
+                with suppress(RuntimeError, ValueError):
+                    files.add(folder / Path(named).expanduser())
+            content = _secret(named, folder, file, path)
             secrets.add(content)
             return content
         if (known := _of_an_editor(inside, folder)) is not None:

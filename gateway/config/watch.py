@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -72,6 +72,7 @@ async def follow(
     *,
     hangups: bool,
     others: Callable[[], Awaitable[OtherFiles]],
+    seen: Mapping[Path, bytes | None] | None = None,
 ) -> None:
     """Call `changed` whenever the content of a file differs from the last one, until cancelled.
 
@@ -80,11 +81,13 @@ async def follow(
         changed: One call ends before the next begins.
         hangups: Whether SIGHUP calls it too, whatever the files hold.
         others: The other files that count at present.
+        seen: The digests of some of them when they were read, which was before this: a change since then counts.
     """
     # Those that wait while a reload runs are one: it reads the files when it starts, so it covers every change before.
     requests = ReloadRequests()
     now = await others()
     known = digests_of((path, *now.files))
+    known |= {file: digest for file, digest in (seen or {}).items() if file in known}
     stopped = anyio.Event()
     watched = _folders(path, now)
     ended = False
@@ -143,7 +146,13 @@ async def follow(
                 # perhaps not read: then it is read once more.
                 now = await others()
                 new = digests_of(file for file in now.files if file not in known and file.parent not in now.folders)
-                known = {file: digest for file, digest in known.items() if file in (path, *now.files)} | new
+                # Nor does one count any more that is as it was read; one that is gone since then has to be taken out.
+                kept = {
+                    file: digest
+                    for file, digest in known.items()
+                    if file in (path, *now.files) or digest_of(file) != digest
+                }
+                known = kept | new
             if _folders(path, now) != watched:
                 stopped.set()
 

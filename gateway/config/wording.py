@@ -70,6 +70,7 @@ def _worded(code: str, message: str, value: object) -> str:
     if code == "missing":
         return "is missing; expected text that is not empty"
     if expected is None:
-        return f"has a wrong value; expected {message.removeprefix('Input should be ')}"
+        bound = message.removeprefix("Input should be ")
+        return f"has a wrong value; expected {'a number ' if bound.startswith(('greater', 'less')) else ''}{bound}"
     what = f"is {kind(value)}" if code.endswith("_type") else "has a wrong value"
     return f"{what}; expected {expected}"

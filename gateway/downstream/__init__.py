@@ -1,7 +1,11 @@
 """What callers connect to.
 
-`server` answers requests in both eras and knows no transport; `capabilities` says what we can do;
-`views` holds lists as bytes; `changes` announces, `listening` is what callers listen to; `sessions` is
-the handshake era's memory; `http`, `arrival` and `streams` carry Streamable HTTP, and `fastpath` what is usual
-of it; `stdio` and `pipes` carry lines.
+server              answers requests of both eras, whatever carries them
+messages            a request and its response; `request_caller` is who sends one, `request_spans` what a span tells
+sessions            the memory of the handshake era; `found_tools` is what a session has searched for
+capabilities        what we say that we can do; `instructions` what a profile tells models
+lists               results of the list methods, as bytes
+changes             announces what has changed; `subscriptions` is what callers listen to
+http/               Streamable HTTP
+stdio_server        lines over `standard_streams`
 """

@@ -9,9 +9,11 @@ from typing import Final
 
 import anyio
 
+from gateway.access.principal import Principal
 from gateway.calls.profile_views import ProfileViews
 from registry.catalog.catalog import ListKind
 from registry.catalog.store import Registry
+from registry.policy.grant import Grant
 from registry.views.profile import DEFAULT_PROFILE
 
 log = logging.getLogger(__name__)
@@ -22,11 +24,16 @@ _COALESCE_S: Final = 0.03
 Listener = Callable[[list[ListKind]], None]
 
 
+def _operator() -> None:
+    """Who sees everything."""
+
+
 @dataclass(slots=True)
 class _Subscriber:
     """One listener, and the state of the lists that it was last told of."""
 
     profile: str
+    principal: Callable[[], Principal | None]
     listener: Listener
     lists: Mapping[ListKind, object]
 
@@ -40,12 +47,25 @@ class ChangeAnnouncer:
         self._subscribers: dict[int, _Subscriber] = {}
         self._next = 0
         self._unsubscribe = registry.subscribe(lambda change: self.notice_change(), always=True)
+        registry.subscribe_own(self.notice_change)
 
-    def subscribe(self, listener: Listener, profile: str = DEFAULT_PROFILE) -> Callable[[], None]:
-        """Call `listener`, which must not block, at each change from now on; returns what ends that."""
+    def subscribe(
+        self, listener: Listener, profile: str = DEFAULT_PROFILE, principal: Callable[[], Principal | None] = _operator
+    ) -> Callable[[], None]:
+        """Call `listener`, which must not block, at each change from now on of what this caller is shown.
+
+        Args:
+            listener: Takes the lists that have changed.
+            profile: The profile that it looks at.
+            principal: Who looks at that moment: with its next token a caller may see something else. None for an
+                operator, who sees everything.
+
+        Returns:
+            What ends that.
+        """
         self._next += 1
         key = self._next
-        self._subscribers[key] = _Subscriber(profile, listener, _states(self._views, profile))
+        self._subscribers[key] = _Subscriber(profile, principal, listener, _states(self._views, profile, principal()))
 
         def end() -> None:
             self._subscribers.pop(key, None)
@@ -63,10 +83,16 @@ class ChangeAnnouncer:
                 await self._changed.wait()
                 await anyio.sleep(_COALESCE_S)
                 self._changed = anyio.Event()
-                profiles = {subscriber.profile for subscriber in self._subscribers.values()}
-                states = {profile: _states(self._views, profile) for profile in profiles}
+                states: dict[tuple[str, Grant, str], Mapping[ListKind, object]] = {}
                 for subscriber in list(self._subscribers.values()):
-                    self._tell(subscriber, states[subscriber.profile])
+                    profile, principal = subscriber.profile, subscriber.principal()
+                    key = (profile, self._views.grant(principal), self._views.owner(principal))
+                    if key not in states:
+                        if profile in self._views.profiles:
+                            # A large one is made aside.
+                            await self._views.prepared(profile, principal)
+                        states[key] = _states(self._views, profile, principal)
+                    self._tell(subscriber, states[key])
         finally:
             self._unsubscribe()
 
@@ -80,14 +106,14 @@ class ChangeAnnouncer:
                 log.exception("a listener of changes failed")
 
 
-def _states(views: ProfileViews, profile: str) -> Mapping[ListKind, object]:
+def _states(views: ProfileViews, profile: str, principal: Principal | None) -> Mapping[ListKind, object]:
     """For each list a value that changes when the list does; nothing for a profile that is gone."""
     if profile not in views.profiles:
         return {}
-    view = views.view(profile)
+    view = views.view(profile, principal)
     digests = view.catalog.prompts_and_resources.digests
     return {
         "tools": view.digest,
-        "prompts": digests.get("prompts"),
+        "prompts": (digests.get("prompts"), view.grant.opens("prompts")),
         "resources": (digests.get("resources"), digests.get("resourceTemplates")),
     }

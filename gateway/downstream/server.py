@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+import time
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any, Final
 
@@ -12,8 +12,9 @@ import anyio
 
 from gateway import wire
 from gateway.access.principal import Principal
-from gateway.access.quotas import Account
+from gateway.audit.record import Audit
 from gateway.calls.context import Caller
+from gateway.calls.permission import Permission
 from gateway.calls.pipeline import CallPipeline
 from gateway.calls.profile_views import ProfileViews
 from gateway.calls.prompts_and_resources import PromptsAndResources
@@ -21,7 +22,10 @@ from gateway.downstream.capabilities import merged
 from gateway.downstream.changes import ChangeAnnouncer
 from gateway.downstream.instructions import instructions
 from gateway.downstream.lists import LIST_METHODS, SERVER_INFO, ListResults
-from gateway.downstream.sessions import Emit, Session
+from gateway.downstream.messages import McpRequest, McpResponse, error_response, response_of, serialised
+from gateway.downstream.request_caller import caller_of
+from gateway.downstream.request_spans import span_of
+from gateway.downstream.sessions import Session
 from gateway.downstream.subscriptions import Subscriptions
 from gateway.errors import (
     INTERNAL_ERROR,
@@ -32,20 +36,17 @@ from gateway.errors import (
     RpcError,
     error_result,
 )
-from gateway.jsonrpc import RequestId
+from gateway.instruments import conventions
+from gateway.instruments.current import CURRENT
+from gateway.instruments.durations import Durations
+from gateway.instruments.tracing import Span, Tracing, UnrecordedSpan, content_of
 from gateway.protocol import (
-    CAPABILITIES_KEY,
-    CLIENT_INFO_KEY,
-    HANDSHAKE_VERSIONS,
-    LOG_LEVEL_KEY,
     LOG_LEVELS,
     MODERN_VERSIONS,
     SERVER_INFO_KEY,
-    VERSION_KEY,
     negotiate,
 )
 from gateway.upstream.private_links import PrivateLinks
-from registry.views.profile import DEFAULT_PROFILE
 from registry.views.view import View
 
 log = logging.getLogger(__name__)
@@ -54,56 +55,14 @@ log = logging.getLogger(__name__)
 _DISCOVERY_TTL_MS: Final = 3_600_000
 # Of an unknown method that is echoed: longer than any that exists.
 _METHOD_LENGTH: Final = 200
+# What takes time of its own; a method that a caller has made up would be a series of its own.
+_MEASURED: Final = frozenset({
+    "initialize", "server/discover", "tools/list", "prompts/list", "prompts/get", "resources/list",
+    "resources/templates/list", "resources/read", "completion/complete", "tasks/get", "tasks/update", "tasks/cancel",
+})  # fmt: skip
+# The codes of the protocol; what an upstream makes up is `error`.
+_MEASURED_ERRORS: Final = frozenset(map(str, (INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND)))
 _TASK_METHODS: Final = frozenset({"tasks/get", "tasks/update", "tasks/cancel"})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class McpRequest:
-    """One request of a caller, whatever transport carried it.
-
-    Attributes:
-        id: The JSON-RPC id, echoed as it came.
-        modern: It carries the `_meta` envelope of 2026-07-28.
-        session: Of the handshake era; None in the modern one, and for `initialize`.
-        emit: Sends a message to the caller before the response.
-        pause: Has the caller come back for the response after some milliseconds; None where it cannot.
-        trace: The caller's trace context, as HTTP headers.
-        peer: The address of the caller.
-        profile: The profile that it addresses.
-        account: What its caller uses at present.
-    """
-
-    id: RequestId
-    method: str
-    params: dict[str, Any]
-    modern: bool
-    principal: Principal
-    account: Account
-    emit: Emit
-    pause: Callable[[int], None] | None = None
-    session: Session | None = None
-    trace: Mapping[str, str] = field(default_factory=dict)
-    peer: str = ""
-    profile: str = DEFAULT_PROFILE
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class McpResponse:
-    """The response as JSON, its error code if it is an error, and the session that `initialize` has opened.
-
-    Attributes:
-        refused: Nothing was run, since a quota would be exceeded.
-    """
-
-    pieces: wire.Pieces
-    error_code: int | None = None
-    session: Session | None = None
-    refused: QuotaExceeded | None = None
-
-    @property
-    def body(self) -> bytes:
-        """The response in one piece."""
-        return b"".join(self.pieces)
 
 
 class McpServer:
@@ -118,11 +77,15 @@ class McpServer:
         subscriptions: Subscriptions,
         announcer: ChangeAnnouncer,
         shared: bool,
-        first_listings: Callable[[], Awaitable[None]],
+        first_listings: Callable[[Principal], Awaitable[None]],
         pending: Callable[[], bool],
         private_links: PrivateLinks,
+        audit: Audit,
+        permission: Permission,
+        durations: Durations,
+        tracing: Tracing | None,
         instance: str = "",
-        session_prefix: str = "",
+        new_session_id: Callable[[], str] | None = None,
     ) -> None:
         """Answer with these.
 
@@ -136,8 +99,12 @@ class McpServer:
             first_listings: Waits, bounded, until a first list has something to show.
             pending: Whether some upstream has not listed anything yet.
             private_links: The connections that belong to one session.
+            audit: The record of what is asked for.
+            permission: Knows what is there, and not for everybody.
+            durations: Where durations are counted.
+            tracing: Makes spans; None where nothing is traced.
             instance: The id of this gateway, by which one that leads back to itself is known.
-            session_prefix: What the ids of sessions begin with.
+            new_session_id: Makes ids of sessions; by default such that say nothing.
         """
         self._views = views
         self._pipeline = pipeline
@@ -146,8 +113,12 @@ class McpServer:
         self._first_listings = first_listings
         self._pending = pending
         self._private_links = private_links
+        self._audit = audit
+        self._permission = permission
+        self._durations = durations
+        self._tracing = tracing
         self._instance = instance
-        self._session_prefix = session_prefix
+        self._new_session_id = new_session_id
         self._lists = ListResults()
         self.announcer = announcer
         self.shared = shared
@@ -161,26 +132,55 @@ class McpServer:
         """Set once long-lived streams have to end."""
         return self._subscriptions.closing
 
-    async def answer(self, request: McpRequest) -> McpResponse:
+    def answer(self, request: McpRequest) -> Coroutine[Any, Any, McpResponse]:
         """Answer any request; every failure becomes an error object."""
+        # Not a coroutine itself: it would be one more on the path of every call.
+        if self._tracing is None:
+            return self._answer(request)
+        span = span_of(request, self._tracing)
+        return self._recorded_in(span, request) if isinstance(span, Span) else self._answer(request, span)
+
+    async def _recorded_in(self, span: Span, request: McpRequest) -> McpResponse:
+        with span:
+            response = await self._answer(request)
+            if response.error_code is not None:
+                span.failed(str(response.error_code))
+            return response
+
+    async def _answer(self, request: McpRequest, unrecorded: UnrecordedSpan | None = None) -> McpResponse:
         account, method = request.account, request.method
+        began_s, error_type = time.perf_counter(), ""
         try:
             account.begin(method)
         except QuotaExceeded as error:
             return error_response(request.id, error)
+        entered = CURRENT.set(unrecorded) if unrecorded is not None else None
         try:
+            # A large view is made aside, before anything below looks at it.
+            if request.view is None and method != "ping" and self._current_view(request) is None:
+                await self._prepared_view(request)
             if request.method == "initialize" and not request.modern:
                 return self._initialize(request)
-            return _response(request.id, await self._result(request))
+            pieces = await (self._call(request) if method == "tools/call" else self._result(request))
+            return response_of(request.id, pieces)
         except RpcError as error:
+            error_type = str(error.code)
             return error_response(request.id, error)
         except wire.MalformedJson:
+            error_type = str(INTERNAL_ERROR)
             return error_response(request.id, RpcError(INTERNAL_ERROR, "the result cannot be expressed as JSON"))
         except Exception:  # boundary: no caller sees our internals
             log.exception("a request failed unexpectedly")
+            error_type = str(INTERNAL_ERROR)
             return error_response(request.id, RpcError(INTERNAL_ERROR, "Internal error"))
         finally:
+            if entered is not None:
+                CURRENT.reset(entered)
             account.end(method)
+            # A call is counted with its tool, where that is known; a stream lasts as long as its caller wants.
+            if method in _MEASURED:
+                error_type = error_type if error_type in _MEASURED_ERRORS or not error_type else "error"
+                self._durations.of("server", method, error=error_type).record(time.perf_counter() - began_s)
 
     def abandoned(self, request: McpRequest) -> McpResponse:
         """The response to a request that the end of the process interrupts."""
@@ -188,7 +188,7 @@ class McpServer:
         if request.method != "tools/call":
             return error_response(request.id, RpcError(INTERNAL_ERROR, text))
         result = error_result(text)
-        return _response(request.id, _serialised(result, request))
+        return response_of(request.id, serialised(result, request))
 
     async def notified(self, session: Session, method: str) -> None:
         """Take a notification of a handshake-era host."""
@@ -197,20 +197,18 @@ class McpServer:
 
     async def _result(self, request: McpRequest) -> wire.Pieces:
         method, params = request.method, request.params
-        if method == "tools/call":
-            return await self._call(request)
         if method in LIST_METHODS:
             return (await self._list(request),)
         owners = self._prompts_and_resources
         if method == "prompts/get":
-            return _serialised(await owners.get_prompt(params, self._caller(request)), request)
+            return serialised(await self._recorded(owners.get_prompt, request, "name"), request)
         if method == "resources/read":
-            return self._read(await owners.read_resource(params, self._caller(request)), request)
+            return self._read(await self._recorded(owners.read_resource, request, "uri"), request)
         if method == "completion/complete":
-            return _serialised(await owners.complete(params, self._caller(request)), request)
+            return serialised(await owners.complete(params, self._caller(request)), request)
         if request.modern:
             if method in _TASK_METHODS:
-                return _serialised(await owners.task(method, params, self._caller(request)), request)
+                return serialised(await owners.task(method, params, self._caller(request)), request)
             if method == "server/discover":
                 return (self._discover(request),)
             if method == "subscriptions/listen":
@@ -231,19 +229,45 @@ class McpServer:
 
     async def _call(self, request: McpRequest) -> wire.Pieces:
         result = await self._pipeline.call(request.params, self._caller(request))
+        if self._tracing is not None and (span := CURRENT.get()) is not None and span.recorded:
+            if result.get("isError") is True:
+                span.failed(conventions.TOOL_ERROR)
+            if self._tracing.content:
+                span.set(conventions.RESULT, content_of(result))
         try:
-            return _serialised(result, request)
+            return serialised(result, request)
         except wire.MalformedJson:
             # Not a JSON-RPC error: hosts would call again what has run already.
             text = "The call ran, but its result is nested too deeply to be passed on."
-            return _serialised(error_result(text), request)
+            return serialised(error_result(text), request)
+
+    async def _recorded(
+        self, ask: Callable[[dict[str, Any], Caller], Awaitable[dict[str, Any]]], request: McpRequest, key: str
+    ) -> dict[str, Any]:
+        """Have a request answered, and record how it ended."""
+        if self._audit.refuses:
+            raise RpcError(INTERNAL_ERROR, "Nothing was asked: the record of calls cannot be written at present")
+        caller, began_s, code = self._caller(request), time.perf_counter(), None
+        name, hidden = request.params.get(key), None
+        try:
+            return await ask(request.params, caller)
+        except RpcError as error:
+            code = error.code
+            hidden = self._permission.hidden_item(caller, request.method, name)
+            raise
+        finally:
+            if hidden is not None:
+                self._audit.refused(caller, request.method, name, rule=hidden.rule, reason="policy")
+            else:
+                took_s = time.perf_counter() - began_s
+                self._audit.request(caller, request.method, name, took_s, code=code)
 
     async def _list(self, request: McpRequest) -> bytes:
         if request.params.get("cursor") is not None:
             raise RpcError(INVALID_PARAMS, "Invalid cursor: the list has one page")
-        await self._first_listings()
-        view = self._view(request)
-        return self._lists.result(
+        await self._first_listings(request.principal)
+        view = await self._prepared_view(request)
+        return await self._lists.prepared(
             view,
             LIST_METHODS[request.method],
             modern=request.modern,
@@ -256,13 +280,27 @@ class McpServer:
             result.setdefault("ttlMs", 0)
             if not self.shared or result.get("cacheScope") != "public":
                 result["cacheScope"] = "private"
-        return _serialised(result, request)
+        return serialised(result, request)
 
     def _view(self, request: McpRequest) -> View:
+        if request.view is not None:
+            return request.view
         try:
-            return self._views.view(request.profile)
+            return self._views.view(request.profile, request.principal)
         except KeyError:
-            raise RpcError(INVALID_REQUEST, f"The profile {request.profile} is no longer configured") from None
+            raise _profile_is_gone(request) from None
+
+    def _current_view(self, request: McpRequest) -> View | None:
+        try:
+            return self._views.current(request.profile, request.principal)
+        except KeyError:
+            raise _profile_is_gone(request) from None
+
+    async def _prepared_view(self, request: McpRequest) -> View:
+        try:
+            return await self._views.prepared(request.profile, request.principal)
+        except KeyError:
+            raise _profile_is_gone(request) from None
 
     def _initialize(self, request: McpRequest) -> McpResponse:
         params = request.params
@@ -281,10 +319,10 @@ class McpServer:
             params=params,
             account=request.account,
             profile=request.profile,
-            prefix=self._session_prefix,
+            new_id=self._new_session_id,
         )
         session.on_end.append(partial(self._private_links.drop, session.id))
-        return _response(request.id, (wire.dumps(result),), session)
+        return response_of(request.id, (wire.dumps(result),), session)
 
     def _discover(self, request: McpRequest) -> bytes:
         pending = self._pending()
@@ -304,57 +342,7 @@ class McpServer:
         return merged(catalog, instance=self._instance, modern=modern, pending=self._pending())
 
     def _caller(self, request: McpRequest) -> Caller:
-        """The caller of this request, with every way to reach it."""
-        meta = request.params.get("_meta")
-        meta = meta if isinstance(meta, dict) else {}
-        token = meta.get("progressToken")
-        on_progress = None
-        if isinstance(token, str | int) and not isinstance(token, bool):
-
-            def on_progress(params: dict[str, Any]) -> None:
-                request.emit(_notification("progress", {**params, "progressToken": token}))
-
-        def on_log(params: dict[str, Any]) -> None:
-            request.emit(_notification("message", params))
-
-        view = self._view(request)
-        session = request.session
-        if session is not None:
-            return Caller(
-                principal=request.principal,
-                account=request.account,
-                view=view,
-                version=session.version,
-                request_id=request.id,
-                owner=session,
-                session_id=session.id,
-                host=session.host,
-                capabilities=session.capabilities,
-                log_level=session.log_level,
-                on_progress=on_progress,
-                on_log=on_log,
-                on_pause=request.pause,
-                ask=partial(session.ask, request.emit),
-                found=partial(_extend_list, session, request.emit, view),
-                trace=request.trace,
-                peer=request.peer,
-            )
-        capabilities, level = meta.get(CAPABILITIES_KEY), meta.get(LOG_LEVEL_KEY)
-        return Caller(
-            principal=request.principal,
-            account=request.account,
-            view=view,
-            version=meta[VERSION_KEY] if request.modern else HANDSHAKE_VERSIONS[-1],
-            request_id=request.id,
-            capabilities=capabilities if isinstance(capabilities, dict) else {},
-            answers="inputResponses" in request.params or "requestState" in request.params,
-            log_level=level if level in LOG_LEVELS else None,
-            on_progress=on_progress,
-            on_log=on_log,
-            trace=request.trace,
-            peer=request.peer,
-            client_info=meta.get(CLIENT_INFO_KEY),
-        )
+        return caller_of(request, self._view(request))
 
     def _set_level(self, session: Session, params: dict[str, Any]) -> bytes:
         level = params.get("level")
@@ -364,36 +352,5 @@ class McpServer:
         return b"{}"
 
 
-def _extend_list(session: Session, emit: Emit, view: View, names: list[str]) -> None:
-    """Add to the list of a session what it searched for; it is notified before the result."""
-    if session.found.add(names, view):
-        emit({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"})
-
-
-def _notification(name: str, params: dict[str, Any]) -> dict[str, Any]:
-    return {"jsonrpc": "2.0", "method": f"notifications/{name}", "params": params}
-
-
-def error_response(request_id: RequestId | None, error: RpcError) -> McpResponse:
-    """An error response."""
-    try:
-        body = wire.dumps(error.to_object())
-    except wire.MalformedJson:
-        body = wire.dumps({"code": error.code, "message": error.message})
-    head = b'{"jsonrpc":"2.0","id":' + wire.dumps(request_id) + b',"error":'
-    refused = error if isinstance(error, QuotaExceeded) else None
-    return McpResponse(pieces=(head, body, b"}"), error_code=error.code, refused=refused)
-
-
-def _response(request_id: RequestId, result: wire.Pieces, session: Session | None = None) -> McpResponse:
-    head = b'{"jsonrpc":"2.0","id":' + wire.dumps(request_id) + b',"result":'
-    return McpResponse(pieces=(head, *result, b"}"), session=session)
-
-
-def _serialised(result: dict[str, Any], request: McpRequest) -> wire.Pieces:
-    """A result as its caller gets it: in the modern era with its type and our `serverInfo`."""
-    if request.modern:
-        result.setdefault("resultType", "complete")
-        meta = result.get("_meta")
-        result["_meta"] = {**(meta if isinstance(meta, dict) else {}), SERVER_INFO_KEY: SERVER_INFO}
-    return wire.pieces(result)
+def _profile_is_gone(request: McpRequest) -> RpcError:
+    return RpcError(INVALID_REQUEST, f"The profile {request.profile} is no longer configured")

@@ -43,6 +43,11 @@ Emit = Callable[[dict[str, Any]], None]
 EmitNumbered = Callable[[dict[str, Any], int], None]
 
 
+def random_session_id() -> str:
+    """An id that nobody can guess."""
+    return secrets.token_hex(16)
+
+
 class Running(Protocol):
     """A request in flight, whatever transport carries it."""
 
@@ -54,7 +59,7 @@ class Session:
     """One handshake-era caller: what it negotiated, what it runs, and its stream of notifications.
 
     Attributes:
-        id: Unguessable; where several processes serve, its prefix says which of them has the session.
+        id: Unguessable; where several processes serve, it says which of them has the session.
         version: The protocol version that was negotiated.
         profile: The profile that it addresses.
         account: What its caller uses at present.
@@ -76,7 +81,7 @@ class Session:
         params: dict[str, Any],
         account: Account,
         profile: str = DEFAULT_PROFILE,
-        prefix: str = "",
+        new_id: Callable[[], str] | None = None,
     ) -> None:
         """Open a session; it has to be ended.
 
@@ -86,7 +91,7 @@ class Session:
             params: Those of `initialize`, of which capabilities and name are kept.
             account: What the caller uses at present.
             profile: The profile that it addresses.
-            prefix: What its id begins with.
+            new_id: Makes its id; by default one that says nothing.
 
         Raises:
             RpcError: Capabilities and name are too large, or the caller may keep no more.
@@ -99,7 +104,7 @@ class Session:
             )
         held_bytes = wire.parsed_bytes(introduction)
         account.hold(held_bytes)
-        self.id = prefix + secrets.token_hex(16)
+        self.id = new_id() if new_id is not None else random_session_id()
         self.principal = principal
         self.version = version
         self.profile = profile
@@ -288,7 +293,7 @@ class SessionTable:
             # Whoever has most gives way, so that many callers together keep nobody out.
             most = max(self._owned.values(), key=len)
             self._end_idle(most if len(most) > len(owned) else owned, "too many sessions are in use", own=False)
-        session.on_end.append(self._announcer.subscribe(session.announce, session.profile))
+        session.on_end.append(self._announcer.subscribe(session.announce, session.profile, lambda: session.principal))
         session.used_s = self._clock()
         self._sessions[session.id] = session
         self._owned.setdefault(account.name, OrderedDict())[session.id] = session
@@ -297,8 +302,16 @@ class SessionTable:
     def get(self, session_id: str, principal: Principal, profile: str = DEFAULT_PROFILE) -> Session | None:
         """The session, if it is this caller's and of this profile; for anyone else it does not exist."""
         session = self._sessions.get(session_id)
-        if session is None or session.principal != principal or session.profile != profile:
+        if session is None or session.profile != profile:
             return None
+        if session.principal is not principal:
+            if session.principal.identity != principal.identity:
+                return None
+            # The next token of the same caller: what it is told of follows this one, and it is told what that changes.
+            changed = session.principal != principal
+            session.principal = principal
+            if changed:
+                self._announcer.notice_change()
         if self._clock() - session.used_s > IDLE_S and not session.in_use:
             self.close(session)
             return None

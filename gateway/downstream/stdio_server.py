@@ -13,13 +13,14 @@ import anyio
 from anyio.abc import TaskGroup
 
 from gateway import wire
-from gateway.access.principal import LOCAL
+from gateway.access.principal import LOCAL, Principal
 from gateway.access.quotas import Account
-from gateway.downstream.server import McpRequest, McpServer, error_response
+from gateway.downstream.messages import STDIO_PEER, McpRequest, error_response
+from gateway.downstream.server import McpServer
 from gateway.downstream.sessions import Session
 from gateway.downstream.standard_streams import MAX_WAITING, StandardStreams, stop_at_signal
 from gateway.errors import INVALID_REQUEST, PARSE_ERROR, RpcError
-from gateway.jsonrpc import InvalidMessage, RequestId, RpcNotification, RpcRequest, RpcResponse, classify
+from gateway.jsonrpc import InvalidMessage, RequestId, RpcNotification, RpcRequest, RpcResponse, read
 from gateway.protocol import check_envelope, is_modern
 from registry.views.profile import DEFAULT_PROFILE
 
@@ -34,11 +35,18 @@ _POLL_S: Final = 0.02
 
 
 class StdioServer:
-    """One connection over standard input and output; in the handshake era it is one session."""
+    """One connection over standard input and output; in the handshake era it is one session.
 
-    def __init__(self, server: McpServer, account: Account, profile: str = DEFAULT_PROFILE) -> None:
+    Attributes:
+        principal: Who its requests come from, from now on.
+    """
+
+    def __init__(
+        self, server: McpServer, account: Account, profile: str = DEFAULT_PROFILE, *, principal: Principal = LOCAL
+    ) -> None:
         self._server = server
         self._account = account
+        self.principal = principal
         self._profile = profile
         self._running: dict[Any, anyio.CancelScope] = {}
         self._session: Session | None = None
@@ -70,7 +78,9 @@ class StdioServer:
         if self._session is not None:
             self._session.end()
         self._session = session
-        session.on_end.append(self._server.announcer.subscribe(session.announce, session.profile))
+        session.on_end.append(
+            self._server.announcer.subscribe(session.announce, session.profile, lambda: self.principal)
+        )
         session.open_stream(self._emit, lambda: None)
 
     def _receive(self, line: bytes | None, group: TaskGroup) -> McpRequest | None:
@@ -81,7 +91,7 @@ class StdioServer:
         if not line.strip():
             return None
         try:
-            message = classify(wire.loads(line))
+            message = read(line)
             if isinstance(message, RpcRequest):
                 self._check_room(message.id)
         except wire.MalformedJson as error:
@@ -97,18 +107,18 @@ class StdioServer:
         if isinstance(message, RpcNotification):
             self._notified(message.method, message.params, group)
             return None
-        request_id, method, params = message
+        request_id, method, params = message.id, message.method, message.params
         modern = is_modern(params) or method == "server/discover"
         request = McpRequest(
             id=request_id,
             method=method,
             params=params,
             modern=modern,
-            principal=LOCAL,
+            principal=self.principal,
             account=self._account,
             emit=self._emit,
             session=None if modern else self._session,
-            peer="stdio",
+            peer=STDIO_PEER,
             profile=self._profile,
         )
         self._running[request_id] = anyio.CancelScope()

@@ -10,7 +10,7 @@ import anyio
 from gateway import wire
 from gateway.access.principal import Principal
 from gateway.calls.profile_views import ProfileViews
-from gateway.calls.prompts_and_resources import TaskIds
+from gateway.calls.task_ids import TaskIds
 from gateway.calls.upstream_subscriptions import UpstreamSubscriptions
 from gateway.downstream.changes import ChangeAnnouncer
 from gateway.downstream.lists import SERVER_INFO
@@ -47,8 +47,10 @@ class Subscriptions:
         task_ids: TaskIds,
         announcer: ChangeAnnouncer,
         pending: Callable[[], bool],
+        key_of: Callable[[str, Principal], str],
     ) -> None:
         self._views = views
+        self._key_of = key_of
         self._pending = pending
         self._upstream_subscriptions = upstream_subscriptions
         self._task_ids = task_ids
@@ -73,7 +75,11 @@ class Subscriptions:
         task_ids = _text_list(wanted, "taskIds")
         if sum(map(len, uris)) + sum(map(len, task_ids)) > MAX_SUBSCRIBED_CHARS:
             raise RpcError(INVALID_PARAMS, f"A subscription may name {MAX_SUBSCRIBED_CHARS} characters of URIs and ids")
-        kinds = [kind for kind in _LISTS if wanted.get(f"{kind}ListChanged") is True and self._offers(kind, profile)]
+        kinds = [
+            kind
+            for kind in _LISTS
+            if wanted.get(f"{kind}ListChanged") is True and self._offers(kind, profile, principal)
+        ]
         meta = {SUBSCRIPTION_KEY: request_id}
 
         # The acknowledgement comes first on the stream: what happens before it is held until then.
@@ -93,15 +99,19 @@ class Subscriptions:
         self._open += 1
         try:
             for uri in uris:
-                if watched := await self._watch(uri, profile, lambda params: notify("resources/updated", params)):
+                if watched := await self._watch(
+                    uri, profile, principal, lambda params: notify("resources/updated", params)
+                ):
                     endings += watched
                     honoured.setdefault("resourceSubscriptions", []).append(uri)
             for task_id in task_ids:
-                endings.append(await self._watch_task(task_id, principal, lambda params: notify("tasks", params)))
+                endings.append(
+                    await self._watch_task(task_id, profile, principal, lambda params: notify("tasks", params))
+                )
             if task_ids:
                 honoured["taskIds"] = task_ids
             if kinds:
-                endings.append(self._announcer.subscribe(changed, profile))
+                endings.append(self._announcer.subscribe(changed, profile, lambda: principal))
             emit(_notification("subscriptions/acknowledged", {"notifications": honoured}, meta))
             early, held = held, None
             for message in early or ():
@@ -132,7 +142,7 @@ class Subscriptions:
         held_bytes = _SUBSCRIPTION_BYTES + wire.BYTES_OF_CHARACTER * len(uri)
         session.account.hold(held_bytes)
         try:
-            endings = await self._watch(uri, session.profile, updated)
+            endings = await self._watch(uri, session.profile, session.principal, updated)
         except BaseException:
             session.account.release(held_bytes)
             raise
@@ -155,42 +165,57 @@ class Subscriptions:
             end()
         return b"{}"
 
-    def _offers(self, kind: ListKind, profile: str) -> bool:
-        servers = self._views.view(profile).catalog.servers.values()
+    def _offers(self, kind: ListKind, profile: str, principal: Principal) -> bool:
+        servers = self._views.view(profile, principal).catalog.servers.values()
         # Tools and prompts of our own are always there; of resources that is known once every upstream is.
         return kind != "resources" or self._pending() or any(kind in listing.capabilities for listing in servers)
 
-    async def _watch(self, uri: str, profile: str, tell: Callable[[dict[str, Any]], None]) -> list[Callable[[], None]]:
-        owners = self._owners(uri, profile)
+    async def _watch(
+        self, uri: str, profile: str, principal: Principal, tell: Callable[[dict[str, Any]], None]
+    ) -> list[Callable[[], None]]:
+        owners = self._owners(uri, profile, principal)
         if not owners:
             return []
         server, original = owners[0]
 
         def updated(params: dict[str, Any]) -> None:
             # A changed configuration may deny what was permitted when the subscription began.
-            if (server, original) in self._owners(uri, profile):
+            if (server, original) in self._owners(uri, profile, principal):
                 tell({**params, "uri": uri})  # as the caller named it, not as the upstream does
 
-        ending = self._upstream_subscriptions.add(server, "resourceSubscriptions", original, updated)
-        await self._upstream_subscriptions.settled(server)
+        link_key = self._key_of(server, principal)
+        ending = self._upstream_subscriptions.add(link_key, "resourceSubscriptions", original, updated)
+        await self._upstream_subscriptions.settled(link_key)
         return [ending]
 
-    def _owners(self, uri: str, profile: str) -> tuple[tuple[str, str], ...]:
+    def _owners(self, uri: str, profile: str, principal: Principal) -> tuple[tuple[str, str], ...]:
         if profile not in self._views.profiles:
             return ()
-        return self._views.view(profile).catalog.prompts_and_resources.owners(uri)
+        return self._views.view(profile, principal).catalog.prompts_and_resources.owners(uri)
 
     async def _watch_task(
-        self, exposed: str, principal: Principal, tell: Callable[[dict[str, Any]], None]
+        self, exposed: str, profile: str, principal: Principal, tell: Callable[[dict[str, Any]], None]
     ) -> Callable[[], None]:
-        server, original = self._task_ids.owner(exposed, principal.name)
+        task = self._task_ids.owner(exposed, principal.identity, self._views.view(profile, principal))
 
         def updated(params: dict[str, Any]) -> None:
-            tell(self._task_ids.announced(params, server, principal.name))
+            # Its tool may have been denied since the subscription began.
+            if self._permits_task(exposed, profile, principal):
+                tell(self._task_ids.announced(params, task, principal.identity))
 
-        ending = self._upstream_subscriptions.add(server, "taskIds", original, updated)
-        await self._upstream_subscriptions.settled(server)
+        link_key = self._key_of(task.server, principal)
+        ending = self._upstream_subscriptions.add(link_key, "taskIds", task.original, updated)
+        await self._upstream_subscriptions.settled(link_key)
         return ending
+
+    def _permits_task(self, exposed: str, profile: str, principal: Principal) -> bool:
+        if profile not in self._views.profiles:
+            return False
+        try:
+            self._task_ids.owner(exposed, principal.identity, self._views.view(profile, principal))
+        except RpcError:
+            return False
+        return True
 
 
 def _notification(method: str, params: dict[str, Any], meta: dict[str, Any]) -> dict[str, Any]:

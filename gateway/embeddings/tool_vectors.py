@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import anyio
 import anyio.to_thread
+from cachetools import LRUCache
 
 from gateway.embeddings.model import DIMENSIONS, NAME, SentenceModel
 from gateway.embeddings.vector_store import VectorStore
@@ -26,6 +27,8 @@ _BATCH_SIZE: Final = 32
 _START_DELAY_S: Final = 2.0
 # Hexadecimal digits of a SHA-256, so 128 bits: no two texts of one catalog will ever have the same.
 _DIGEST_CHARS: Final = 32
+# One for each profile, and for callers with limited rights; each takes a MiB and a half for a thousand tools.
+_MAX_MATRICES: Final = 32
 _WORDS_ONLY: Final = "tools are found by their words only"
 
 
@@ -45,7 +48,7 @@ class ToolVectors:
         self._vectors: dict[str, Any] = {}
         self._changed = anyio.Event()
         self._ready = False
-        self._matrices: dict[str, tuple[View, Any]] = {}
+        self._matrices: LRUCache[object, tuple[View, Any]] = LRUCache(_MAX_MATRICES)
 
     def replace(self, *, enabled: bool) -> None:
         """Use another configuration; what failed is tried again."""
@@ -94,12 +97,12 @@ class ToolVectors:
             return None
 
     def _compare(self, model: SentenceModel, view: View, query: str) -> Mapping[str, float] | None:
-        known = self._matrices.get(view.profile.name)
+        known = self._matrices.get(view.key)
         if known is None or known[0] is not view:
             vectors = [self._vectors.get(_digest(embedding_text(entry.wrapper))) for entry in view.entries]
             if any(vector is None for vector in vectors):
                 return None
-            self._matrices[view.profile.name] = known = (view, model.matrix(vectors))
+            self._matrices[view.key] = known = (view, model.matrix(vectors))
         similarities = model.similarities(known[1], query)
         return {entry.name: value for entry, value in zip(view.entries, similarities, strict=True)}
 

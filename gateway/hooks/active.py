@@ -8,21 +8,19 @@ from typing import Any, Final
 
 import anyio
 from anyio.abc import TaskGroup
-from cachetools import LRUCache
 
 from gateway.hooks.chain import HookChain, HookChains
 from gateway.hooks.hook import CallRoute, Kind
-from gateway.hooks.invocation import PASS_THROUGH, HookCaller, HookInvocation, Invocation
+from gateway.hooks.hooked_request import PASS_THROUGH, HookCaller, Invocation
+from gateway.hooks.invocation import HookInvocation
 from gateway.hooks.runner import CLOSE_S, HookRunner
 from gateway.hooks.timeout import GRACE_S
+from gateway.hooks.unmatched import vain_conditions
 from registry.catalog.catalog import ToolWrapper
-from registry.catalog.names import WrapperName
 from registry.catalog.store import Registry
 
 # All hooks close at the same time, each within its own limits; half a second more is for the logging of failures.
 _CLOSE_ALL_S: Final = CLOSE_S + GRACE_S + 0.5
-# Tasks whose tool is remembered, about 200 bytes each. The result of a forgotten one passes all hooks of its server.
-_MAX_TASKS: Final = 20_000
 
 
 class ActiveHooks:
@@ -36,7 +34,6 @@ class ActiveHooks:
         self._registry = registry
         self._group: TaskGroup | None = None
         self._retiring: list[HookRunner] = []
-        self._tools_of_tasks: LRUCache[tuple[str, str], WrapperName] = LRUCache(_MAX_TASKS)
         self.runners: tuple[HookRunner, ...] = tuple(runners)
         self._chains = HookChains(self.runners, registry)
 
@@ -70,7 +67,13 @@ class ActiveHooks:
     def tool_call(self, wrapper: ToolWrapper, via: CallRoute, caller: HookCaller) -> Invocation:
         """The invocation of one tool call."""
         # Most gateways have no hooks: then a call pays for this one test, and no chain is computed or kept.
-        return self._invocation(self._chains.for_wrapper(wrapper), caller, via) if self.runners else PASS_THROUGH
+        if not self.runners:
+            return PASS_THROUGH
+        chains = self._chains
+        chain = chains.for_wrapper(wrapper)
+        if chain.per_principal:
+            chain = chains.for_principal(chain, caller.principal.name)
+        return PASS_THROUGH if chain.is_empty else HookInvocation(chain, caller, via, chains)
 
     def prompt_or_resource(
         self, kind: Kind, server: str, name: str, original: str, caller: HookCaller
@@ -80,18 +83,13 @@ class ActiveHooks:
             return PASS_THROUGH
         return self._invocation(self._chains.for_prompt_or_resource(kind, server, name, original), caller)
 
-    def task_result(self, server: str, task_id: str, caller: HookCaller) -> Invocation:
-        """The invocation for a task's result, by the id that its upstream gave it."""
-        name = self._tools_of_tasks.get((server, task_id))
-        wrapper = self._registry.catalog.get(name) if name is not None else None
-        if wrapper is None:  # rather a hook too many than a result that a redaction has not seen
+    def task_result(self, server: str, wrapper_name: str, caller: HookCaller) -> Invocation:
+        """The invocation for the result of a task, by the tool that started it."""
+        wrapper = self._registry.catalog.get(wrapper_name)
+        if wrapper is None or wrapper.server != server:
+            # Rather a hook too many than a result that a redaction has not seen.
             return self._invocation(self._chains.for_unknown_tool(server), caller)
         return self._invocation(self._chains.for_wrapper(wrapper), caller)
-
-    def remember_task(self, task_id: str, wrapper: ToolWrapper) -> None:
-        """Remember which tool started a task, by the id that its upstream gave it."""
-        if self.runners:
-            self._tools_of_tasks[wrapper.server, task_id] = wrapper.name
 
     def rows(self) -> list[dict[str, Any]]:
         """One row for each hook, in the order in which they run before a call."""
@@ -99,6 +97,17 @@ class ActiveHooks:
 
     def wrapper_rows(self) -> list[dict[str, Any]]:
         """One row for each tool, prompt and resource with hooks: which run before and after it, in order."""
+        return [
+            {"kind": chain.target.kind, "name": chain.target.name, "server": chain.target.server, **chain.order()}
+            for chain in self._all_chains()
+            if not chain.is_empty
+        ]
+
+    def warnings(self) -> list[str]:
+        """One for each condition that matches nothing that there is."""
+        return list(vain_conditions(self.runners, self._registry.catalog, self._all_chains()))
+
+    def _all_chains(self) -> list[HookChain]:
         if not self.runners:
             return []
         chains, prompts_and_resources = self._chains, self._registry.catalog.prompts_and_resources
@@ -107,15 +116,11 @@ class ActiveHooks:
             found.append(chains.for_prompt_or_resource("prompt", prompt.server, prompt.key, prompt.original))
         for item in prompts_and_resources.resources:
             found.append(chains.for_prompt_or_resource("resource", item.server, item.key, item.original))
-        return [
-            {"kind": chain.target.kind, "name": chain.target.name, "server": chain.target.server, **chain.order()}
-            for chain in found
-            if chain
-        ]
+        return found
 
-    def _invocation(self, chain: HookChain, caller: HookCaller, via: CallRoute = "wrapper") -> Invocation:
-        chain = chain.for_principal(caller.principal.name)
-        return HookInvocation(chain, caller, via, self._chains) if chain else PASS_THROUGH
+    def _invocation(self, chain: HookChain, caller: HookCaller) -> Invocation:
+        chain = self._chains.for_principal(chain, caller.principal.name)
+        return PASS_THROUGH if chain.is_empty else HookInvocation(chain, caller, "wrapper", self._chains)
 
     def _start_queue(self, runner: HookRunner) -> None:
         if runner.queue is not None and self._group is not None:

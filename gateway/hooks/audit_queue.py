@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
@@ -34,7 +34,7 @@ class AuditQueue:
         deliver: Runs one phase of the hook.
     """
 
-    def __init__(self, name: str, counts: Counter[str], deliver: Deliver) -> None:
+    def __init__(self, name: str, counts: dict[str, int], deliver: Deliver) -> None:
         self._name = name
         self._counts = counts
         self._deliver = deliver

@@ -54,57 +54,77 @@ class HookTarget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HookChain:
-    """The hooks of one target; false if there are none.
+    """The hooks of one target, and what each phase of a call does with them, decided once.
 
     Attributes:
         sequential: Those that run one after the other, by priority; after a call in reverse.
         concurrent: Those that run at the same time, after the sequential ones.
         audits: Those that only receive events.
         per_principal: Whether any of them has a condition on the principal.
+        first_phase, last_phase: The phases before and after a call.
+        before, after: Those of the sequential hooks that run in each phase, in the order in which they do.
+        concurrent_before, concurrent_after: The same of the concurrent ones.
+        sees_results: Whether any hook looks at the results of calls.
+        is_empty: Whether there are no hooks at all.
     """
 
     target: HookTarget
-    sequential: tuple[HookRunner, ...] = ()
-    concurrent: tuple[HookRunner, ...] = ()
-    audits: tuple[HookRunner, ...] = ()
-    per_principal: bool = False
-
-    def __bool__(self) -> bool:
-        return bool(self.sequential or self.concurrent or self.audits)
+    sequential: tuple[HookRunner, ...]
+    concurrent: tuple[HookRunner, ...]
+    audits: tuple[HookRunner, ...]
+    per_principal: bool
+    first_phase: str
+    last_phase: str
+    before: tuple[HookRunner, ...]
+    after: tuple[HookRunner, ...]
+    concurrent_before: tuple[HookRunner, ...]
+    concurrent_after: tuple[HookRunner, ...]
+    sees_results: bool
+    is_empty: bool
 
     @classmethod
     def of(cls, target: HookTarget, runners: Iterable[HookRunner]) -> HookChain:
-        """Sort hooks, given by priority, by their modes."""
+        """Sort hooks, given by priority, by their modes and phases."""
         runners = tuple(runners)
+        first, last = target.phases
+        sequential = tuple(runner for runner in runners if runner.mode in ("transform", "validate"))
+        concurrent = tuple(runner for runner in runners if runner.mode == "concurrent")
         return cls(
             target=target,
-            sequential=tuple(runner for runner in runners if runner.mode in ("transform", "validate")),
-            concurrent=tuple(runner for runner in runners if runner.mode == "concurrent"),
+            sequential=sequential,
+            concurrent=concurrent,
             audits=tuple(runner for runner in runners if runner.mode == "audit"),
             per_principal=any(runner.entry.conditions.principals is not None for runner in runners),
+            first_phase=first,
+            last_phase=last,
+            before=tuple(runner for runner in sequential if runner.runs(first)),
+            after=tuple(runner for runner in reversed(sequential) if runner.runs(last)),
+            concurrent_before=tuple(runner for runner in concurrent if runner.runs(first)),
+            concurrent_after=tuple(runner for runner in concurrent if runner.runs(last)),
+            sees_results=any(runner.runs(last) for runner in runners),
+            is_empty=not runners,
         )
 
-    def for_principal(self, principal: str) -> HookChain:
-        """The part of it that concerns one principal."""
-        if not self.per_principal:
-            return self
-        runners = (*self.sequential, *self.concurrent, *self.audits)
-        return HookChain.of(
-            self.target, (runner for runner in runners if _matches(runner.entry.conditions.principals, principal))
-        )
+    def after_answer_of(self, runner: HookRunner) -> tuple[HookRunner, ...]:
+        """Those of the sequential hooks that see the answer that one of them has given: the ones before it."""
+        outer = self.sequential[: self.sequential.index(runner)]
+        return tuple(one for one in self.after if one in outer)
 
     def order(self) -> dict[str, list[str]]:
         """The names of the hooks that run before and after, in order; audit hooks come last."""
-        before, after = self.target.phases
         last = (*self.concurrent, *self.audits)
         return {
-            "before": [runner.name for runner in (*self.sequential, *last) if runner.runs(before)],
-            "after": [runner.name for runner in (*reversed(self.sequential), *last) if runner.runs(after)],
+            "before": [runner.name for runner in (*self.before, *last) if runner.runs(self.first_phase)],
+            "after": [runner.name for runner in (*self.after, *last) if runner.runs(self.last_phase)],
         }
 
 
 class HookChains:
-    """The chains of one configuration; a call keeps the chain that it began with."""
+    """The chains of one configuration; a call keeps the chain that it began with.
+
+    Attributes:
+        in_flight: How many calls use them; each adds itself, and calls `leave` at its end.
+    """
 
     def __init__(self, runners: Iterable[HookRunner], registry: Registry) -> None:
         # The sort is stable: hooks of one priority run in the order of the configuration.
@@ -112,13 +132,16 @@ class HookChains:
         self._registry = registry
         self._by_wrapper: dict[str, tuple[ToolWrapper, HookChain]] = {}
         self._by_key: dict[tuple[Kind, str, str], HookChain] = {}
+        # By chain, which is kept here so that no other one takes its identity, and principal.
+        self._by_principal: dict[tuple[int, str], tuple[HookChain, HookChain]] = {}
         self._catalog: object = None
-        self._in_flight = 0
+        self.in_flight = 0
         self._on_idle: Callable[[], None] | None = None
 
     def for_wrapper(self, wrapper: ToolWrapper) -> HookChain:
         """The hooks that concern a wrapper."""
-        self._drop_outdated()
+        if self._registry.catalog is not self._catalog:
+            self._drop_outdated()
         known = self._by_wrapper.get(wrapper.name)
         # A call may have pinned an older catalog, whose wrapper of this name has another definition.
         if known is not None and known[0] is wrapper:
@@ -153,6 +176,20 @@ class HookChains:
             chain = self._by_key[key] = self._chain(target)
         return chain
 
+    def for_principal(self, chain: HookChain, principal: str) -> HookChain:
+        """The part of a chain that concerns one principal."""
+        if not chain.per_principal:
+            return chain
+        key = (id(chain), principal)
+        known = self._by_principal.get(key)
+        if known is None:
+            if len(self._by_principal) >= _MAX_CACHED:
+                self._by_principal.clear()
+            runners = (*chain.sequential, *chain.concurrent, *chain.audits)
+            concerned = (runner for runner in runners if _matches(runner.entry.conditions.principals, principal))
+            known = self._by_principal[key] = chain, HookChain.of(chain.target, concerned)
+        return known[1]
+
     def for_unknown_tool(self, server: str) -> HookChain:
         """The hooks that may concern a tool of a server: all of them, whatever names their conditions have."""
         target = HookTarget(kind="tool", server=server, name="", original="", tags=self._tags(server))
@@ -164,6 +201,7 @@ class HookChains:
         if catalog is not self._catalog or len(self._by_key) >= _MAX_CACHED:
             self._by_wrapper.clear()
             self._by_key.clear()
+            self._by_principal.clear()
             self._catalog = catalog
 
     def _tags(self, server: str) -> tuple[str, ...]:
@@ -183,14 +221,11 @@ class HookChains:
 
     # Hooks that a reload has removed are closed only after the last call that still uses them.
 
-    def enter(self) -> None:
-        """Count one more call in flight."""
-        self._in_flight += 1
-
     def leave(self) -> None:
         """Count one call in flight less."""
-        self._in_flight -= 1
-        self._check_idle()
+        self.in_flight -= 1
+        if self._on_idle is not None:
+            self._check_idle()
 
     def retire(self, on_idle: Callable[[], None]) -> None:
         """Call `on_idle` once no call is in flight any more, perhaps at once; no call enters after this."""
@@ -198,7 +233,7 @@ class HookChains:
         self._check_idle()
 
     def _check_idle(self) -> None:
-        if self._on_idle is not None and self._in_flight == 0:
+        if self._on_idle is not None and self.in_flight == 0:
             on_idle, self._on_idle = self._on_idle, None
             on_idle()
 

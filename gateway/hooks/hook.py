@@ -73,7 +73,6 @@ class Call:
 
     def __init__(
         self,
-        *,
         name: str,
         args: dict[str, Any],
         metadata: Metadata | Callable[[], Metadata],
@@ -135,6 +134,10 @@ class Call:
     def handed_back(self) -> Any:
         """The arguments as the hook left them, unchecked; for the gateway."""
         return self._args if self._own is None else self._own
+
+    def is_untouched(self, args: dict[str, Any]) -> bool:
+        """Whether it is about these very arguments, and the hook has no copy of them; for the gateway."""
+        return self._own is None and self._args is args
 
     def __repr__(self) -> str:
         return f"Call(name={self._name!r})"

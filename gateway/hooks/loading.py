@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gateway.config.hooks import HookConfig
 from gateway.config.model import Config
+from gateway.config.section import suggestion
 from gateway.errors import ConfigError
 from gateway.hooks.hook import PHASES, Hook
 from gateway.hooks.runner import HookRunner, where_raised, words_of
@@ -156,8 +157,8 @@ def _hook_class(config: Config, index: int, folder: Path, modules: dict[Path, Mo
         if not reference:
             points = _entry_points()
             if entry.use not in points:
-                others = ", ".join([*BUILTIN_HOOKS, *sorted(points)])
-                raise _config_error(config, index, f"names no hook ({entry.use})", f"one of: {others}", key=key)
+                others = suggestion(entry.use or "", [*BUILTIN_HOOKS, *points])
+                raise _config_error(config, index, f"names no hook ({entry.use})", others, key=key)
             found = points[entry.use].load()
         else:
             where, _, name = reference.rpartition(":")

@@ -6,12 +6,10 @@ import inspect
 import logging
 import re
 import time
-from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from functools import partial
 from random import random
-from typing import Any, Final
-
-from cachetools import LRUCache
+from typing import Any, Final, NamedTuple
 
 from gateway.config.hooks import HookConfig
 from gateway.hooks.audit_queue import AuditQueue
@@ -32,6 +30,7 @@ from gateway.hooks.hook import (
 from gateway.hooks.payloads import BadPayload, plain
 from gateway.hooks.threads import DaemonThreads, ThreadsBusy
 from gateway.hooks.timeout import BaseExceptionRaised, TimedOut, TimedRun
+from gateway.instruments.current import CURRENT, note_event
 from gateway.secrets import SECRETS
 from gateway.upstream.breaker import Breaker
 
@@ -43,10 +42,8 @@ CLOSE_S: Final = 2.0
 MAX_BREAKERS: Final = 1_024
 # A model reads the reason of a block: this is about a page.
 MAX_REASON_CHARS: Final = 2_000
-COUNTED: Final = (
-    "runs", "changed", "answered", "blocked", "failed", "late", "ignored", "skipped", "dropped",
-)  # fmt: skip
-"""The counters that every hook has."""
+COUNTED: Final = ("changed", "answered", "blocked", "failed", "late", "ignored", "skipped", "dropped")
+"""What is counted of every hook, beside its runs."""
 MAX_ERROR_CHARS: Final = 500
 """Of an exception's own text: a sentence or two, where some libraries put a whole document."""
 # A call of which more is compared with an exception's text would hold up others.
@@ -58,6 +55,20 @@ PHASES_OF_TOOLS: Final = frozenset({"before_call", "after_call"})
 _LIST_MEMBER: Final = {"tool": "content", "prompt": "messages", "resource": "contents"}
 
 
+class _Run(NamedTuple):
+    """One phase of one call in one hook.
+
+    Attributes:
+        is_probe: The hook has failed lately for this principal: if this run ends well, that is forgotten.
+    """
+
+    phase: str
+    call: Call
+    result: Result | None
+    began_s: float
+    is_probe: bool
+
+
 class HookRunner:
     """Runs one hook. Whatever the hook does, the outcome is a checked value that only we hold, or `HookFailed`.
 
@@ -66,6 +77,8 @@ class HookRunner:
         mode: The mode that the entry sets, or the hook's own.
         queue: Of an audit hook, the events that it has not received yet.
         source: What the hook was made from; see `loading`.
+        run_count: How often it has run.
+        counts: What has come of that, by the names in `COUNTED`.
     """
 
     def __init__(self, hook: Hook, entry: HookConfig, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -73,23 +86,25 @@ class HookRunner:
         self.entry = entry
         self.mode: Mode = entry.mode or hook.mode
         self.ignores_errors = entry.on_error == "ignore"
-        self.counts: Counter[str] = Counter()
+        self.run_count = 0
+        self.counts = dict.fromkeys(COUNTED, 0)
         self.seconds = 0.0
         self.last_error: str | None = None
         self.queue = AuditQueue(entry.name, self.counts, self.run) if self.mode == "audit" else None
         self.source: object = None
         # One for each phase, since a hook that is fine after every call may fail before each; and for each
         # principal, since one whose calls make it fail must not shut it for all others.
-        self._breakers: LRUCache[tuple[str, str], Breaker] = LRUCache(MAX_BREAKERS)
+        self._breakers: dict[tuple[str, str], Breaker] = {}
+        self._timeout_s = entry.timeout
+        self._translates = entry.payload_format != "native"
         self._clock = clock
         self._threads: DaemonThreads | None = None
-        self._methods: Mapping[str, tuple[Callable[..., Any], bool]] = {
-            phase: (method, inspect.iscoroutinefunction(method))
+        # Each returns a coroutine.
+        self._methods: Mapping[str, Callable[..., Coroutine[Any, Any, Any]]] = {
+            phase: method if inspect.iscoroutinefunction(method) else self._in_thread(method)
             for phase in (PHASES[spelled] for spelled in PHASES if spelled in (entry.phases or PHASES))
             if hook.offers(phase) and callable(method := getattr(hook, phase, None))
         }
-        if any(not is_coroutine for _, is_coroutine in self._methods.values()):
-            self._threads = DaemonThreads(entry.name)
 
     @property
     def name(self) -> str:
@@ -122,58 +137,122 @@ class HookRunner:
         Raises:
             HookFailed: It failed, or its circuit breaker is open.
         """
-        now_s = self._clock()
+        returned = self.begin(phase, call, result)
+        return await returned if isinstance(returned, Coroutine) else returned
+
+    def begin(
+        self, phase: str, call: Call, result: Result | None = None
+    ) -> HookReturn | Coroutine[Any, Any, HookReturn]:  # fmt: skip
+        """As `run`, as far as the hook goes without waiting; where it waits, return what is to be awaited at once."""
+        if CURRENT.get() is not None:
+            note_event("hook", hook=self.name, phase=phase)
+        began_s = self._clock()
         # Metadata is built on demand: while nothing has failed lately, nobody needs the principal.
-        breaker = self._breakers.get((phase, call.metadata.principal)) if self._breakers else None
-        if breaker is not None:
-            if not breaker.admits(now_s):
-                self.counts["skipped"] += 1
-                raise HookFailed("is passed over for now, because it has failed again and again")
-            # This call probes; until its outcome is known all others are skipped.
-            self._breakers[phase, call.metadata.principal] = breaker.probing(now_s)
-        timeout_s = self.entry.timeout
-        self.counts["runs"] += 1
+        is_probe = self._probes(phase, call, began_s) if self._breakers else False
+        self.run_count += 1
         try:
-            shown = call
-            if (payload_format := self._format(phase)) != "native":
-                shown = call.with_args(encode(payload_format, call.args, call.metadata))
-            method, is_coroutine = self._methods[phase]
-            given = (shown,) if result is None else (shown, result)
-            coroutine = method(*given) if is_coroutine else self._run_in_thread(method, *given)
-            returned = await TimedRun(coroutine, timeout_s)
-            took_s = self._clock() - now_s
-            checked = None if returned is None else self._checked(returned, call, result, phase)
-            # No timer fires while a hook keeps the event loop to itself.
-            if took_s > timeout_s:
-                detail = f", it blocked the event loop, for up to {took_s:.1f} s"
-                raise self._late(phase, call, timeout_s, detail)
-        except TimedOut:
-            raise self._late(phase, call, timeout_s) from None
-        except HookFailed:
-            raise
-        except BaseExceptionRaised as error:
-            raise self._failure(phase, call, f"raised {error}") from None
-        except ThreadsBusy:
-            raise self._failure(phase, call, "has no thread left: earlier calls of it hang") from None
-        except BadPayload as error:
-            raise self._failure(phase, call, str(error)) from None
+            shown = self._translated(phase, call) if self._translates else call
+            method = self._methods[phase]
+            coroutine = method(shown) if result is None else method(shown, result)
+            try:
+                # By hand, since most hooks never wait: those need neither a timer nor a coroutine of ours.
+                waits_for = coroutine.send(None)
+            except StopIteration as end:
+                returned = end.value
+            else:
+                return self._finish(coroutine, waits_for, _Run(phase, call, result, began_s, is_probe))
         except Exception as error:  # noqa: BLE001 - boundary: a hook may raise what it likes
-            text = f"raised {type(error).__name__}{where_raised(error)}"
-            raise self._failure(phase, call, text, words_of(error, call, result)) from None
-        finally:
-            self.seconds += self._clock() - now_s
-        if breaker is not None:
-            self._breakers.pop((phase, call.metadata.principal), None)
+            raise self._failed(error, _Run(phase, call, result, began_s, is_probe)) from None
+        except BaseException as error:  # noqa: BLE001 - boundary: as above
+            raised = BaseExceptionRaised(type(error).__name__)
+            raise self._failed(raised, _Run(phase, call, result, began_s, is_probe)) from None
+        took_s = self._clock() - began_s
+        if returned is None and not is_probe and took_s <= self._timeout_s:
+            self.seconds += took_s
+            return None  # as most do, most of the time
+        return self._taken(returned, _Run(phase, call, result, began_s, is_probe), took_s)
+
+    async def _finish(self, coroutine: Coroutine[Any, Any, Any], waits_for: object, run: _Run) -> HookReturn:
+        """Await the rest of a phase, no longer than the time-out."""
+        try:
+            returned = await TimedRun(coroutine, self._timeout_s, waits_for)
+        except Exception as error:  # noqa: BLE001 - boundary: as above
+            raise self._failed(error, run) from None
+        except BaseException:  # the call itself is cancelled
+            self.seconds += self._clock() - run.began_s
+            raise
+        return self._taken(returned, run, self._clock() - run.began_s)
+
+    def _taken(self, returned: Any, run: _Run, took_s: float) -> HookReturn:
+        """Return what the hook returned, checked.
+
+        Raises:
+            HookFailed: It is nothing that it may return, or came too late.
+        """
+        try:
+            checked = None if returned is None else self._checked(returned, run.call, run.result, run.phase)
+        except Exception as error:  # noqa: BLE001 - boundary: what it returns may have methods of its own
+            raise self._failed(error, run) from None
+        self.seconds += self._clock() - run.began_s
+        # No timer fires while a hook keeps the event loop to itself.
+        if took_s > self._timeout_s:
+            detail = f", it blocked the event loop, for up to {took_s:.1f} s"
+            raise self._late(run.phase, run.call, self._timeout_s, detail)
+        if run.is_probe:
+            self._breakers.pop((run.phase, run.call.metadata.principal), None)
         return checked
+
+    def _failed(self, error: Exception, run: _Run) -> HookFailed:
+        """Count what a hook has raised, and put it into words."""
+        self.seconds += self._clock() - run.began_s
+        phase, call = run.phase, run.call
+        if isinstance(error, HookFailed):
+            return error
+        if isinstance(error, TimedOut):
+            return self._late(phase, call, self._timeout_s)
+        if isinstance(error, BaseExceptionRaised):
+            return self._failure(phase, call, f"raised {error}")
+        if isinstance(error, ThreadsBusy):
+            return self._failure(phase, call, "has no thread left: earlier calls of it hang")
+        if isinstance(error, BadPayload):
+            return self._failure(phase, call, str(error))
+        text = f"raised {type(error).__name__}{where_raised(error)}"
+        return self._failure(phase, call, text, words_of(error, call, run.result))
+
+    def _probes(self, phase: str, call: Call, now_s: float) -> bool:
+        """Whether this run decides if the breaker of its phase and principal closes.
+
+        Raises:
+            HookFailed: It is open.
+        """
+        key = (phase, call.metadata.principal)
+        breaker = self._breakers.get(key)
+        if breaker is None:
+            return False
+        if not breaker.admits(now_s):
+            self.counts["skipped"] += 1
+            raise HookFailed("is passed over for now, because it has failed again and again")
+        # Until its outcome is known all others are skipped.
+        self._keep(key, breaker.probing(now_s))
+        return True
+
+    def _keep(self, key: tuple[str, str], breaker: Breaker) -> None:
+        self._breakers.pop(key, None)
+        if len(self._breakers) >= MAX_BREAKERS:
+            del self._breakers[next(iter(self._breakers))]  # of whom nothing was heard for the longest time
+        self._breakers[key] = breaker
 
     def enqueue(self, phase: str, metadata: Metadata, args: dict[str, Any], result: dict[str, Any] | None) -> None:
         """Queue an event for an audit hook, if it runs in this phase."""
         if self.queue is not None and phase in self._methods:
             self.queue.put(phase, metadata, args, result)
 
-    async def _run_in_thread(self, method: Callable[..., Any], *given: Call | Result) -> Any:
-        assert self._threads is not None
-        returned = await self._threads.run(method, *given)
+    def _in_thread(self, method: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any, Any]]:
+        self._threads = self._threads or DaemonThreads(self.name)
+        return partial(self._run_in_thread, self._threads, method)
+
+    async def _run_in_thread(self, threads: DaemonThreads, method: Callable[..., Any], *given: Call | Result) -> Any:
+        returned = await threads.run(method, *given)
         if isinstance(returned, Awaitable):
             if inspect.iscoroutine(returned):
                 returned.close()  # otherwise Python warns that it was never awaited
@@ -185,6 +264,12 @@ class HookRunner:
         self.counts["failed"] += 1
         self.last_error = text
         log.warning("hook %s %s", self.name, text)
+
+    def _translated(self, phase: str, call: Call) -> Call:
+        payload_format = self._format(phase)
+        if payload_format == "native":
+            return call
+        return call.with_args(encode(payload_format, call.args, call.metadata))
 
     def _format(self, phase: str) -> Format:
         # Other gateways have these shapes for tools only: prompts have their arguments as they are, resources a URI.
@@ -222,7 +307,7 @@ class HookRunner:
         breaker = self._breakers.get(key, Breaker())
         self.counts["failed"] += 1
         self.last_error = text + detail
-        self._breakers[key] = breaker.failed(now_s, random(), began_s=now_s)
+        self._keep(key, breaker.failed(now_s, random(), began_s=now_s))
         if breaker.admits(now_s):  # what fails while the breaker is open was logged when it opened
             log.warning("hook %s %s", self.name, self.last_error)
         return HookFailed(text)
@@ -247,7 +332,7 @@ class HookRunner:
             "breaker": "open" if self.open else "closed",
             "lastError": self.last_error,
             "seconds": round(self.seconds, 6),
-            "counts": {key: self.counts[key] for key in COUNTED},
+            "counts": {"runs": self.run_count, **self.counts},
         }
 
 
@@ -323,6 +408,8 @@ def _is_telling(value: str) -> bool:
 
 def where_raised(error: BaseException) -> str:
     """File and line where it was raised. Its text is `words_of`: it may hold arguments or results."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f" at {error.filename.rsplit('/', 1)[-1]}:{error.lineno}"  # and not where it was compiled
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

@@ -19,6 +19,8 @@ GRACE_S: Final = 0.5
 # An anyio scope that is over cancels in every turn of the loop. A coroutine that awaits in a few `finally` blocks needs
 # one turn for each; one that survives a hundred swallows cancellations.
 MAX_CANCELLATIONS: Final = 100
+# A coroutine may yield anything, None among it.
+NOT_BEGUN: Final = object()
 
 
 class TimedOut(Exception):
@@ -38,15 +40,25 @@ class TimedRun(Awaitable[T]):
         CancelledError: The task itself is cancelled.
     """
 
-    __slots__ = ("_cancelled_by_us", "_coroutine", "_task", "_timeout_s")
+    __slots__ = ("_cancelled_by_us", "_coroutine", "_task", "_timeout_s", "_waits_for")
 
-    def __init__(self, coroutine: Coroutine[Any, Any, T], timeout_s: float) -> None:
+    def __init__(self, coroutine: Coroutine[Any, Any, T], timeout_s: float, waits_for: object = NOT_BEGUN) -> None:
+        """Take a coroutine.
+
+        Args:
+            coroutine: The coroutine.
+            timeout_s: How long it may take from now on.
+            waits_for: What its first step in this task has yielded, where somebody else has run that.
+        """
         self._coroutine = coroutine
         self._timeout_s = timeout_s
+        self._waits_for = waits_for
         self._task: asyncio.Task[Any] | None = None
         self._cancelled_by_us = False
 
     def __await__(self) -> Generator[Any, Any, T]:
+        if self._waits_for is not NOT_BEGUN:
+            return (yield from self._step_until_done(self._waits_for))
         try:
             waits_for = self._coroutine.send(None)
         except StopIteration as end:

@@ -13,6 +13,7 @@ from typing import Final
 from gateway.access.admin_token import FILE_NAME, UntrustedFile, kept_token
 from gateway.config.auth import STRONG_BITS
 from gateway.config.model import Config
+from gateway.config.per_user import check_per_user
 from gateway.downstream.http.host_check import LOOPBACK
 from gateway.errors import ConfigError
 from gateway.files import write_whole
@@ -31,16 +32,24 @@ def check_reach(config: Config, *, host: str, insecure: bool) -> None:
     Raises:
         ConfigError: It would be.
     """
-    if host not in LOOPBACK and not config.gateway.auth.api_keys and not insecure:
+    auth = config.gateway.auth
+    if host not in LOOPBACK and not auth.required and not insecure:
         raise ConfigError(
             f"listening on {host} lets everyone on the network call every tool; "
-            "set gateway.auth.apiKeys, or say --insecure",
+            "set gateway.auth.apiKeys or gateway.auth.oauth, or say --insecure",
             file=source_of(config),
             key="gateway.listen.host",
         )
-    for place, key in enumerate(config.gateway.auth.api_keys):
-        if any(scope != "metrics" for scope in key.scopes):
-            log.warning("scopes of the key of %s are not applied yet: its profiles restrict it", key.name)
+    if host not in LOOPBACK and auth.oauth is not None and auth.oauth.resource is None:
+        # It would be taken from the Host that each caller names, and tell others where to get their tokens.
+        raise ConfigError(
+            "is missing; expected the address of this gateway as callers see it, as https://gateway.example.test",
+            file=source_of(config),
+            key="gateway.auth.oauth.resource",
+        )
+    if host not in LOOPBACK and not auth.required:
+        check_per_user(config.servers, file=source_of(config))
+    for place, key in enumerate(auth.api_keys):
         if key.bits >= STRONG_BITS:
             continue
         what = f"the key of {key.name} has at most {key.bits:.0f} bits, so that it could be found by trying"

@@ -11,30 +11,48 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
+from urllib.parse import urlsplit
 
 import anyio
 import uvicorn
 
+from gateway.access.administrators import Administrators
+from gateway.access.signing import Signer
+from gateway.admin import rows
 from gateway.admin.api import AdminApi
+from gateway.admin.event_feed import EventFeed
 from gateway.app import Gateway, open_gateway
 from gateway.cluster.administration import Administration
+from gateway.cluster.events_relay import events_of_others
 from gateway.cluster.member import Member
 from gateway.cluster.shared_state import SharedState
 from gateway.cluster.team import Team
+from gateway.config.cluster import host_and_port
 from gateway.config.model import Config
+from gateway.config.overlay import Admits, Overlay, with_changes
+from gateway.config.server import ServerConfig
 from gateway.downstream.http.asgi import AsgiApp, AsgiHandler
+from gateway.downstream.http.callers import Callers
 from gateway.downstream.http.connections import Connections
 from gateway.downstream.http.endpoint import McpEndpoint
 from gateway.downstream.http.host_check import LOOPBACK, HostCheck
+from gateway.downstream.http.protected_resource import ProtectedResource
 from gateway.downstream.http.protocol import HttpProtocol
 from gateway.downstream.http.router import PathRouter
+from gateway.fleet import Fleet
 from gateway.memory import keep_settled
 from gateway.reload import Reloader
+from gateway.secrets import SECRETS
+from gateway.serving.admin_assembly import admin_api
 from gateway.serving.admin_listener import MAX_CONNECTIONS as ADMIN_CONNECTIONS
 from gateway.serving.admin_listener import bind_admin, serving_admin, unbind_admin
 from gateway.serving.listen import DRAIN_S, admin_token, bind, check_reach, source_of, url_of
 from gateway.signals import open_signals
+from gateway.upstream.oauth.discovery import origin_of
+
+if TYPE_CHECKING:
+    from gateway.cluster.pod import Pod
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +62,8 @@ MAX_CONNECTIONS: Final = 9_500
 _OWN_DESCRIPTORS: Final = 128
 # A child has three pipes, a server on the network as many connections as it has calls.
 _DESCRIPTORS_PER_SERVER: Final = 16
+# Its own, one to the gateway that has its session, and one of a caller elsewhere whose session is here.
+_PER_CARRIED: Final = 3
 _METRICS_SCOPE: Final = "metrics"
 # Requests in flight end at their own pace; nothing wakes anybody when the last one has.
 _POLL_S: Final = 0.02
@@ -121,39 +141,66 @@ async def serve_on(
         admin_listener: Where this process answers administrators, if the configuration gives them an address.
         strict: A fault in the entry of one server keeps a changed file from being used.
     """
-    most = _most_connections(len(config.servers))
+    clustered = team is None and config.gateway.cluster is not None
+    most = _most_connections(len(config.servers), each=_PER_CARRIED if clustered else 1)
     draining = anyio.Event()
-    role = team.role if team is not None else None
-    async with open_gateway(config, state_dir=state_dir, role=role) as gateway:
+    pod = _pod(config, most) if clustered else None
+    peer_listener = _bind_peers(config) if pod is not None else None
+    together = team or pod
+    role = together.role if together is not None else None
+    origin = _origin_for_browsers(host, listener)
+    overlay = Overlay(state_dir, config.path, writes=role is None or role.writes)
+    admits: Admits = role.admits if role is not None else _admit_all
+    running = with_changes(config, overlay.changes, admits)
+    async with open_gateway(running, state_dir=state_dir, role=role, origin=origin) as gateway:
+        resource = ProtectedResource(lambda: gateway.config.gateway.auth.oauth, lambda: gateway.views.profiles)
         endpoint = McpEndpoint(
             gateway.server,
             gateway.views,
             gateway.authenticator,
-            gateway.quotas,
-            carrier=team.peers if team is not None else None,
+            Callers(gateway.authenticator, gateway.views, gateway.quotas, resource, gateway.audit),
+            carrier=team.peers if team is not None else pod.pods if pod is not None else None,
         )
         reloader = Reloader(
             gateway,
             check=check,
             text=team.assignment.text if team is not None else None,
             strict=team.assignment.strict if team is not None else strict,
+            base=config,
+            overlay=overlay,
+            admits=admits,
         )
-        admin = AdminApi(
-            token=token,
-            scrapers=partial(_may_read_metrics, gateway),
-            registry=gateway.registry,
-            fleet=gateway.fleet,
-            views=gateway.views,
-            call_stats=gateway.call_stats,
-            hooks=gateway.hooks,
-            notes=gateway.notes,
-            private_links=gateway.private,
-            tool_vectors=gateway.tool_vectors,
-            reloader=reloader,
+        if pod is not None:
+            pod.join(
+                reloader,
+                fleet=gateway.fleet,
+                notes=gateway.notes,
+                keys=gateway.authenticator.keys,
+                approvals=gateway.approvals,
+                quotas=gateway.quotas,
+                state_dir=state_dir,
+            )
+        SECRETS.hide([token])
+        administrators = Administrators(
+            token,
+            lambda: gateway.config.gateway.admin.tokens,
+            Signer(state_dir, key=role.signing_key if role is not None else None),
+        )
+        feed = EventFeed(partial(_states, gateway.fleet), lambda: gateway.registry.catalog)
+        gateway.audit.watcher = feed.take
+        admin = admin_api(
+            gateway,
+            reloader,
+            administrators,
+            feed,
+            state_dir=state_dir,
             draining=draining.is_set,
-            allows_commands=lambda: gateway.config.gateway.admin.allow_commands,
+            host=host,
+            url=url_of(host, listener),
+            origin=origin,
+            pod=pod,
         )
-        member = _member(team, gateway, reloader, endpoint, admin) if team is not None else None
+        member = _member(team, gateway, reloader, endpoint, admin, feed) if team is not None else None
         app: AsgiApp = member.administration if member is not None else admin.app()
         connections = Connections(most=most, nobody=gateway.quotas.nobody)
         # Nothing of a request without the token is held there.
@@ -163,6 +210,7 @@ async def serve_on(
         router = PathRouter(
             _host_check(config, host),
             endpoint,
+            resource,
             AsgiHandler(app, max_body_bytes=admin.max_body_bytes, check=check_beside),
         )
         server = _Uvicorn(_uvicorn_config(connections, router))
@@ -171,12 +219,17 @@ async def serve_on(
             group.start_soon(connections.watch)
             group.start_soon(keep_settled, gateway.registry)
             group.start_soon(endpoint.sessions.keep_swept)
-            every = [connections, admin_connections, *([team.connections] if team is not None else [])]
+            gateway.on_refused = lambda: group.start_soon(reloader.look)
+            every = [connections, admin_connections, *([together.connections] if together is not None else [])]
             if admin_listener is not None:
                 group.start_soon(admin_connections.watch)
                 handler = AsgiHandler(app, max_body_bytes=admin.max_body_bytes, check=admin.check)
                 await stack.enter_async_context(serving_admin(admin_listener, config, handler, admin_connections))
-            group.start_soon(_drain_at_signal, gateway, endpoint, every, server, draining)
+            leave = pod.leave if pod is not None else None
+            delay_s = config.gateway.drain_delay
+            group.start_soon(_drain_at_signal, gateway, endpoint, every, server, draining, delay_s, leave)
+            if pod is not None:
+                await stack.enter_async_context(pod.at_work(peer_listener, endpoint, lambda: endpoint.draining))
             if member is not None:
                 await stack.enter_async_context(member.at_work())
             else:
@@ -188,19 +241,25 @@ async def serve_on(
     return 0
 
 
-def _may_read_metrics(gateway: Gateway, authorization: str) -> bool:
-    """Whether this Authorization header, or its absence, may read `/metrics`; the administrator may in any case."""
-    settings, authenticator = gateway.config.gateway, gateway.authenticator
-    # Where nobody needs credentials, whoever reaches the port may list and call everything that it tells of.
-    if settings.metrics.public or not (authenticator.required or settings.admin.token is not None):
-        return True
-    principal = authenticator.principal(authorization) if authenticator.required else None
-    return principal is not None and (not principal.scopes or _METRICS_SCOPE in principal.scopes)
+def _admit_all(alias: str, config: ServerConfig) -> None:
+    """Stand for a rule about servers where there is one process."""
 
 
-def _member(team: Team, gateway: Gateway, reloader: Reloader, endpoint: McpEndpoint, admin: AdminApi) -> Member:
+def _states(fleet: Fleet) -> dict[str, Any]:
+    """What is told of each server when it changes."""
+    left_out = {alias: {"state": "faulty" if one.faulty else "disabled"} for alias, one in fleet.left_out.items()}
+    return left_out | {
+        alias: {"state": rows.state_of(fleet, alias), "lastError": link.last_error}
+        for alias, link in fleet.links.items()
+    }
+
+
+def _member(
+    team: Team, gateway: Gateway, reloader: Reloader, endpoint: McpEndpoint, admin: AdminApi, feed: EventFeed
+) -> Member:
     again = team.assignment.again
     state = SharedState(gateway, gateway.fleet, gateway.notes, reloader, team.peers, joined=not again)
+    feed.others = partial(events_of_others, team.peers)
     return Member(
         team,
         reloader=reloader,
@@ -209,15 +268,25 @@ def _member(team: Team, gateway: Gateway, reloader: Reloader, endpoint: McpEndpo
         state=state,
         call_stats=gateway.call_stats,
         notes=gateway.notes,
+        approvals=gateway.approvals,
+        feed=feed,
     )
 
 
+def _origin_for_browsers(host: str, listener: socket.socket) -> str:
+    """Where a browser of this machine reaches us; by number, since `localhost` may mean another family."""
+    return url_of(host if host in LOOPBACK and host != "localhost" else "127.0.0.1", listener).removesuffix("/mcp")
+
+
 def _host_check(config: Config, host: str) -> HostCheck:
-    listen = config.gateway.listen
-    named = frozenset({*LOOPBACK, host.lower(), *(name.lower() for name in listen.allowed_hosts)})
+    listen, public = config.gateway.listen, config.gateway.public_url
+    names = [*listen.allowed_hosts, *([urlsplit(public).netloc] if public is not None else [])]
+    named = frozenset({*LOOPBACK, host.lower(), *(name.lower() for name in names)})
     # Behind an address of the network we cannot know our own names: they are checked only where they were told.
     hosts = named if host in LOOPBACK or listen.allowed_hosts else None
-    return HostCheck(hosts, frozenset(origin.lower() for origin in listen.allowed_origins))
+    # What is read from our own address is our own page.
+    origins = [*listen.allowed_origins, *([origin_of(public)] if public is not None else [])]
+    return HostCheck(hosts, frozenset(origin.lower() for origin in origins))
 
 
 def _uvicorn_config(connections: Connections, router: PathRouter) -> uvicorn.Config:
@@ -253,28 +322,69 @@ async def _drain_at_signal(
     every: Iterable[Connections],
     server: uvicorn.Server,
     draining: anyio.Event,
+    delay_s: float,
+    leave: Callable[[], Awaitable[None]] | None,
 ) -> None:
     with open_signals(signal.SIGTERM, signal.SIGINT) as signals:
         async for _ in signals:
             break
-        log.info("shutting down: %d calls in flight", endpoint.in_flight)
         draining.set()
+        for connections in every:
+            # Whoever comes back on a new connection is sent elsewhere.
+            connections.leaving = True
+        if delay_s:
+            # Whoever balances has to learn of it first: until then new calls still come here.
+            log.info("shutting down in %g s: not ready any more, and still serving", delay_s)
+            with anyio.move_on_after(delay_s):
+                async for _ in signals:
+                    break
+        log.info("shutting down: %d calls in flight", endpoint.in_flight)
         # New requests are refused from here on, and streams end properly while calls still run.
         endpoint.draining = True
         gateway.server.close_streams()
+        endpoint.close_streams()
         with anyio.move_on_after(DRAIN_S):
             while endpoint.in_flight:
                 await anyio.sleep(_POLL_S)
             for connections in every:
                 await connections.read_out()
+            if leave is not None:
+                await leave()
         endpoint.give_up()
         server.should_exit = True
         # The receiver stays open: a second signal must not end the process in the middle.
         await anyio.sleep_forever()
 
 
-def _most_connections(servers: int) -> int:
-    """How many callers are served at once: as many as descriptors allow beside those that upstreams need."""
+def _pod(config: Config, most: int) -> Pod:
+    # Late: TLS of our own and the store are nothing to a gateway that is alone.
+    from gateway.cluster.pod import Pod, warn_of_private
+
+    assert config.gateway.cluster is not None
+    warn_of_private(config)
+    return Pod(config.gateway.cluster, most=most)
+
+
+def _bind_peers(config: Config) -> socket.socket | None:
+    """The socket for other gateways, listening; None where there are none.
+
+    Raises:
+        ConfigError: The address is taken, or cannot be used.
+    """
+    cluster = config.gateway.cluster
+    if cluster is None or cluster.peers is None:
+        return None
+    host, port = host_and_port(cluster.peers.listen)
+    return bind(host, port, source_of(config), key="gateway.cluster.peers.listen")
+
+
+def _most_connections(servers: int, *, each: int = 1) -> int:
+    """How many callers are served at once: as many as descriptors allow beside those that upstreams need.
+
+    Args:
+        servers: How many upstreams there are.
+        each: How many descriptors one caller may take.
+    """
     if sys.platform == "win32":
         return MAX_CONNECTIONS
     import resource
@@ -285,4 +395,4 @@ def _most_connections(servers: int) -> int:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     allowed = max(soft, wanted)
     kept = min(allowed // 2, _OWN_DESCRIPTORS + _DESCRIPTORS_PER_SERVER * servers)
-    return min(MAX_CONNECTIONS, allowed - kept)
+    return min(MAX_CONNECTIONS, (allowed - kept) // each)

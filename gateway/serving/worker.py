@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.cluster.assignment import READY, Assignment
 from gateway.config.load import loaded
+from gateway.config.overlay import Overlay, added_names
 from gateway.errors import ConfigError
 from gateway.serving.listen import DRAIN_S
 from gateway.telemetry import logs
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 # The longest that a drain takes, and some seconds for what follows it.
 _END_S: Final = DRAIN_S + 6.0
+# Two signals at once would be one.
+_BETWEEN_SIGNALS_S: Final = 0.2
 
 
 def main() -> int:
@@ -35,8 +38,8 @@ def main() -> int:
     # The first worker reads the configuration again for all, and only once it serves.
     signal.signal(signal.SIGHUP, lambda number, frame: None)
     orphaned = threading.Event()
-    threading.Thread(target=_follow_parent, args=(orphaned, Path(assignment.sockets)), daemon=True).start()
-    logs.start(calls=assignment.verbose, worker=assignment.index)
+    threading.Thread(target=_follow_parent, args=(orphaned, assignment), daemon=True).start()
+    logs.start(calls=assignment.verbose, worker=assignment.index, form=assignment.log_format)
     try:
         return _serve(assignment)
     except KeyboardInterrupt:
@@ -64,7 +67,8 @@ def _serve(assignment: Assignment) -> int:
     if admin_listener is not None:
         admin_listener.set_inheritable(False)
     path = Path(assignment.path) if assignment.path is not None else None
-    config = loaded(assignment.text, path=path, strict=assignment.strict)
+    added = added_names(Overlay(Path(assignment.state_dir), path, writes=False).changes)
+    config = loaded(assignment.text, path=path, strict=assignment.strict, added=added)
 
     def check(config: Config) -> None:
         check_reach(config, host=assignment.host, insecure=assignment.insecure)
@@ -92,13 +96,18 @@ def _serve(assignment: Assignment) -> int:
     return anyio.run(run, backend="asyncio", backend_options={"use_uvloop": True})
 
 
-def _follow_parent(orphaned: threading.Event, sockets: Path) -> None:
+def _follow_parent(orphaned: threading.Event, assignment: Assignment) -> None:
     """End when the parent does: its end of our standard input closes, however it ends."""
     while os.read(0, 4096):
         pass
     orphaned.set()
-    _tidy(sockets)  # the signal may end this process before it has learnt to tidy up
+    _tidy(Path(assignment.sockets))  # the signal may end this process before it has learnt to tidy up
     os.kill(os.getpid(), signal.SIGTERM)
+    if assignment.drain_delay > _BETWEEN_SIGNALS_S:
+        # Nobody waits for this process any more: the second signal ends a delay that is meant for balancers. Without
+        # one it could come when nobody catches it any more, and end the process before it has tidied up.
+        time.sleep(_BETWEEN_SIGNALS_S)
+        os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(_END_S)
     os._exit(1)
 

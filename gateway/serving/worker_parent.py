@@ -27,7 +27,9 @@ from gateway.cluster.assignment import FIRST, READY, Assignment
 from gateway.config.model import Config
 from gateway.serving.admin_listener import bind_admin, unbind_admin
 from gateway.serving.listen import DRAIN_S, admin_token, bind, check_reach, source_of, url_of
+from gateway.telemetry.logs import Form
 from gateway.upstream.backoff import delay_s
+from gateway.upstream.oauth.encryption import encryption_from
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +61,7 @@ async def serve_workers(
     state_dir: Path,
     insecure: bool,
     verbose: bool,
+    log_format: Form = "text",
     on_ready: Callable[[str], None],
     strict: bool = False,
 ) -> int:
@@ -73,6 +76,7 @@ async def serve_workers(
         state_dir: Where state is kept.
         insecure: Others may call without a key.
         verbose: One line in the log for each call.
+        log_format: Of each line in the log.
         on_ready: Called with the address once all workers serve.
         strict: A fault in the entry of one server keeps a changed file from being used.
 
@@ -82,6 +86,8 @@ async def serve_workers(
     source = source_of(config)
     check_reach(config, host=host, insecure=insecure)
     single_process_only.check(config, file=source)
+    # Said once, and made before several processes make one each.
+    encryption_from()
     token = admin_token(config, state_dir)
     listeners = _listeners(host, port, source, workers)
     admin_listener = bind_admin(config)
@@ -91,17 +97,17 @@ async def serve_workers(
         index=FIRST, count=workers, again=False, listener=-1, shown=url_of(host, listeners[0]), host=host,
         sockets=sockets, secret=secrets.token_hex(32), signing_key=Signer(state_dir).key.hex(), token=token, text=text,
         path=str(config.path) if config.path is not None else None, state_dir=str(state_dir), insecure=insecure,
-        verbose=verbose, strict=strict,
+        verbose=verbose, strict=strict, log_format=log_format, drain_delay=config.gateway.drain_delay,
     )  # fmt: skip
+    end_s = _END_S + config.gateway.drain_delay
     slots = [
-        WorkerSlot(replace(assignment, index=index, listener=listener.fileno()))
+        WorkerSlot(replace(assignment, index=index, listener=listener.fileno()), end_s=end_s)
         for index, listener in enumerate(listeners)
     ]
     if admin_listener is not None:
         # The first worker answers for all. The parent keeps the socket: while that one starts again, others wait.
-        slots[FIRST] = WorkerSlot(
-            replace(assignment, index=FIRST, listener=listeners[FIRST].fileno(), admin_listener=admin_listener.fileno())
-        )
+        first = replace(slots[FIRST].assignment, admin_listener=admin_listener.fileno())
+        slots[FIRST] = WorkerSlot(first, end_s=end_s)
     try:
         return await _serve(slots, listeners, assignment.shown, on_ready)
     finally:
@@ -155,8 +161,15 @@ async def _keep_all(
 class WorkerSlot:
     """One worker's place: the process that runs there, and each that replaces it."""
 
-    def __init__(self, assignment: Assignment) -> None:
-        self._assignment = assignment
+    def __init__(self, assignment: Assignment, *, end_s: float) -> None:
+        """Keep a worker with this assignment.
+
+        Args:
+            assignment: What it is to do.
+            end_s: How long it may take to end, in seconds.
+        """
+        self.assignment = assignment
+        self._end_s = end_s
         self._process: Process | None = None
         self._serves = False
         self.killed = False
@@ -175,7 +188,7 @@ class WorkerSlot:
             except OSError as error:
                 if not reported:
                     raise
-                log.error("worker %d cannot be started: %s", self._assignment.index, error)
+                log.error("worker %d cannot be started: %s", self.assignment.index, error)
                 await anyio.sleep(_MAX_RESTART_DELAY_S)
                 continue
             served = self._serves = await _comes_to_serve(process)
@@ -186,14 +199,14 @@ class WorkerSlot:
             self._serves = False
             await process.aclose()
             if not reported:
-                log.error("worker %d ended before it served (%s)", self._assignment.index, _ending(code))
+                log.error("worker %d ended before it served (%s)", self.assignment.index, _ending(code))
                 raise StartFailed(code if code > 0 else 1)
             lived_s = anyio.current_time() - began_s
             attempt = 0 if served and lived_s > _HEALTHY_S else attempt + 1
-            log.warning("worker %d has ended (%s) and is started again", self._assignment.index, _ending(code))
+            log.warning("worker %d has ended (%s) and is started again", self.assignment.index, _ending(code))
             if attempt > 1:
                 await anyio.sleep(min(_MAX_RESTART_DELAY_S, delay_s(attempt - 2, random.random())))
-            self._assignment = replace(self._assignment, again=True)
+            self.assignment = replace(self.assignment, again=True)
 
     def hang_up(self) -> None:
         """Have the configuration read again; a worker that does not serve yet reads it anyway."""
@@ -207,10 +220,10 @@ class WorkerSlot:
             return
         if process.returncode is None:
             process.terminate()
-        with anyio.move_on_after(_END_S):
+        with anyio.move_on_after(self._end_s):
             await process.wait()
         if process.returncode is None:
-            log.error("worker %d did not end and is killed", self._assignment.index)
+            log.error("worker %d did not end and is killed", self.assignment.index)
             self.killed = True
             process.kill()
             await process.wait()
@@ -226,22 +239,22 @@ class WorkerSlot:
         with anyio.CancelScope(shield=True):
             # Shielded: a process that was started and not noted would be left behind.
             process = await anyio.open_process(
-                [*command, f"{self._assignment.index + 1}/{self._assignment.count}"],
+                [*command, f"{self.assignment.index + 1}/{self.assignment.count}"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=None,
                 env=env,
                 # A terminal's signals reach the parent alone, which ends the workers in order.
                 start_new_session=True,
-                pass_fds=tuple(fd for fd in (self._assignment.listener, self._assignment.admin_listener) if fd >= 0),
+                pass_fds=tuple(fd for fd in (self.assignment.listener, self.assignment.admin_listener) if fd >= 0),
             )
             self._process = process
         assert process.stdin is not None
         try:
             with anyio.fail_after(_START_S):
-                await process.stdin.send(self._assignment.line())
+                await process.stdin.send(self.assignment.line())
         except (anyio.BrokenResourceError, anyio.ClosedResourceError, TimeoutError):
-            log.warning("worker %d did not take its assignment", self._assignment.index)
+            log.warning("worker %d did not take its assignment", self.assignment.index)
             process.kill()
         return process
 

@@ -1,1 +1,1 @@
-"""What the gateway tells its operator."""
+"""What the gateway tells its operator: `logs` on standard error, and `metrics` for Prometheus."""

@@ -26,8 +26,10 @@ from gateway.errors import (
     UpstreamTimeout,
     UpstreamUnavailable,
 )
+from gateway.instruments.current import note_event
 from gateway.secrets import SECRETS
-from gateway.upstream.breaker import Breaker
+from gateway.upstream.breaker import CLOSED
+from gateway.upstream.credentials import NotSignedIn, SignInRequired, SignInSource
 from gateway.upstream.deadline import Deadline
 from gateway.upstream.link_states import Ready
 from gateway.upstream.session import UpstreamCall, UpstreamSession
@@ -36,6 +38,7 @@ from gateway.upstream.session import UpstreamCall, UpstreamSession
 _SHARE: Final = 0.75
 # From this status on it may be a proxy that answers, and what it gave up waiting for may run all the same.
 _SERVER_FAILED: Final = 500
+_UNAUTHORIZED: Final = 401
 # Bad gateway, service unavailable, gateway time-out: soon it may be another answer.
 _PASSING: Final = frozenset({502, 503, 504})
 # Looking for the secrets of a usual configuration takes a tenth of a millisecond in it; more is for a thread.
@@ -63,6 +66,9 @@ class ReadyLink(Protocol):
     def refresh(self) -> None:
         """List again soon."""
 
+    def sign_in_required(self, source: SignInSource, reason: str | None = None) -> SignInRequired:
+        """The error of a call that waits for somebody to sign in."""
+
 
 class CallSender:
     """Sends the calls of one upstream.
@@ -74,7 +80,7 @@ class CallSender:
     def __init__(self, link: ReadyLink, *, chance: Callable[[], float] = random.random) -> None:
         self._link = link
         self._chance = chance
-        self._breaker = Breaker()
+        self._breaker = CLOSED
         self._of_principal: dict[str, int] = {}
         self.in_flight = 0
 
@@ -83,7 +89,15 @@ class CallSender:
         self._breaker = self._breaker.reconnected(time.monotonic())
 
     async def call(self, call: UpstreamCall) -> Any:
-        """See `UpstreamLink.call`."""
+        """Send one request and return the raw result.
+
+        Raises:
+            UpstreamUnavailable: Nothing was sent.
+            UpstreamTimeout: The deadline passed, progress or not.
+            UpstreamLost: The connection ended after sending; the outcome is unknown.
+            UpstreamProtocolError: The answer was not MCP.
+            RpcError: The upstream's own error.
+        """
         now_s = time.monotonic()
         link = self._link
         if self.in_flight >= link.config.max_concurrency:
@@ -98,12 +112,14 @@ class CallSender:
                     f"{own} of your calls are in flight at server '{link.server}', and the other places are kept for "
                     "other callers. Nothing was sent; try again when some have ended."
                 )
-        if not self._breaker.admits(now_s):
-            raise self._unavailable(
-                f"server '{link.server}' has failed {self._breaker.failures} times in a row "
-                "and is left alone for some seconds. Nothing was sent."
-            )
-        self._breaker = self._breaker.probing(now_s)
+        breaker = self._breaker
+        if breaker is not CLOSED:
+            if not breaker.admits(now_s):
+                raise self._unavailable(
+                    f"server '{link.server}' has failed {breaker.failures} times in a row "
+                    "and is left alone for some seconds. Nothing was sent."
+                )
+            self._breaker = breaker.probing(now_s)
         # Nothing is awaited between the check and this.
         self.in_flight += 1
         if call.principal:
@@ -138,10 +154,21 @@ class CallSender:
                 if lost is not None:
                     raise self._lost(lost) from None
                 raise
+            # Each attempt has the whole time; progress and questions move the deadline through the callbacks.
+            limit_s = link.config.call_timeout
+            deadline = call.callbacks.deadline = Deadline(limit_s)
             try:
-                result = await self._send(connection.session, call)
+                with deadline:
+                    result = await connection.session.send(call)
+            except TimeoutError:
+                raise UpstreamTimeout(
+                    link.server,
+                    f"Server '{link.server}' gave no answer within {limit_s:g} s and the call was given up; "
+                    "it may still have taken effect there.",
+                ) from None
             except SessionForgotten as error:
                 # Refused before it was run, so that it may be sent again whatever it does.
+                note_event("retry", reason="session forgotten")
                 link.drop(connection, str(error))
                 if last:
                     raise UpstreamUnavailable(
@@ -164,9 +191,19 @@ class CallSender:
                 if last:
                     raise self._lost(lost or error, repeated=lost is not None and error.sent) from None
                 lost = error if error.sent else None
+                note_event("retry", reason=str(error))
+            except NotSignedIn as error:
+                # Refused before it was run, over a connection that works.
+                self._breaker = self._breaker.succeeded()
+                if not error.step_up:
+                    link.drop(connection, str(error))
+                raise link.sign_in_required(error.source, str(error)) from None
             except HttpStatusError as error:
                 # Whatever it says, it came over a connection that works.
                 self._breaker = self._breaker.succeeded()
+                if error.status == _UNAUTHORIZED:
+                    # A listing shows whether our credentials are refused altogether; other calls go on meanwhile.
+                    link.refresh()
                 if error.status < _SERVER_FAILED or call.repeatable:
                     again = " Calling this tool again is safe." if error.status in _PASSING else ""
                     raise UpstreamProtocolError(
@@ -185,28 +222,14 @@ class CallSender:
                     link.refresh()
                 raise
             else:
-                self._breaker = self._breaker.succeeded()
+                if self._breaker is not CLOSED:
+                    self._breaker = self._breaker.succeeded()
                 connection.served = True
                 # Of results only failures are looked into: a server repeats in them what it was sent.
                 if type(result) is dict and result.get("isError"):
                     return await self._without_secrets(result)
                 return result
         raise AssertionError("unreachable")
-
-    async def _send(self, session: UpstreamSession, call: UpstreamCall) -> Any:
-        limit_s = self._link.config.call_timeout
-        # Each attempt has the whole time; progress and questions move the deadline through the callbacks.
-        deadline = call.callbacks.deadline = Deadline(limit_s)
-        try:
-            with deadline:
-                return await session.send(call)
-        except TimeoutError:
-            server = self._link.server
-            raise UpstreamTimeout(
-                server,
-                f"Server '{server}' gave no answer within {limit_s:g} s and the call was given up; "
-                "it may still have taken effect there.",
-            ) from None
 
     async def _holds_secret(self, value: Any) -> bool:
         try:
@@ -231,10 +254,12 @@ class CallSender:
         server = self._link.server
         if not error.sent:
             return self._unavailable(f"server '{server}' is not reachable right now ({error}). Nothing was sent.")
+        # Only what does no harm twice has been sent twice.
+        advice = "Calling this tool again is safe." if repeated else "Check before you call again."
         return UpstreamLost(
             server,
             f"The connection to server '{server}' failed after the call was sent ({error}): its outcome is "
-            f"unknown, and it was {'sent twice' if repeated else 'not repeated'}. Check before you call again.",
+            f"unknown, and it was {'sent twice' if repeated else 'not repeated'}. {advice}",
         )
 
     def _unavailable(self, reason: str) -> UpstreamUnavailable:

@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import Protocol
 
 from gateway.config.server import ServerConfig
+from gateway.upstream.credentials import Credentials
 from gateway.upstream.request_callbacks import HostSession
 from gateway.upstream.session import SessionPorts, UpstreamSession
 from gateway.upstream.transport.http_client import HttpClient
@@ -25,7 +26,12 @@ class Connector(Protocol):
 
 
 def connector_of(
-    server: str, config: ServerConfig, client: HttpClient, *, host: HostSession | None = None
+    server: str,
+    config: ServerConfig,
+    client: HttpClient,
+    *,
+    host: HostSession | None = None,
+    credentials: Credentials | None = None,
 ) -> Connector:
     """The connector that the upstream's type names.
 
@@ -34,8 +40,9 @@ def connector_of(
         config: Its entry.
         client: What HTTP requests are sent with.
         host: The downstream session whose own connection it is to be; None where callers share it.
+        credentials: What proves who we are, where that may change while it is connected.
     """
     # Late: a host waits for the first answer of `typegate stdio`, and no configuration uses every type.
     module, _, name = config.connector.partition(":")
     connector: Callable[..., Connector] = getattr(import_module(module), name)
-    return connector(server, config, client, host=host)
+    return connector(server, config, client, host=host, credentials=credentials)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable, Collection, Coroutine
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Coroutine
 from typing import Any, Final
 
 import anyio
@@ -28,9 +27,11 @@ from gateway.secrets import SECRETS
 from gateway.upstream.backoff import delay_s
 from gateway.upstream.call_sender import CallSender
 from gateway.upstream.connector import Connector
-from gateway.upstream.link_states import Connecting, LinkState, Ready, Waiting
+from gateway.upstream.credentials import NotSignedIn, SignInRequired, SignInSource, refuses_us
+from gateway.upstream.link_ports import LinkPorts
+from gateway.upstream.link_states import Connecting, LinkState, Ready, SignInNeeded, Waiting
 from gateway.upstream.reachability import accepts_connections
-from gateway.upstream.session import ALL_KINDS, RawListing, SessionPorts, UpstreamCall, UpstreamSession
+from gateway.upstream.session import ALL_KINDS, RawListing, SessionPorts, UpstreamCall, UpstreamSession, nothing_new
 from gateway.upstream.watch_list import WatchedKind, WatchList
 from registry.catalog.catalog import ListKind
 from registry.schema.display_text import excerpt
@@ -63,27 +64,8 @@ _MAX_REASON_CHARS: Final = 1_000
 # How often a port that refused is tried while the link waits: a server that comes back is noticed at once by
 # people's measure, and costs two attempts a second.
 _PROBE_PORT_S: Final = 0.4
-
-
-async def _ignore_listing(link: UpstreamLink, listing: RawListing) -> None:
-    """Take a listing that nobody wants."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinkPorts:
-    """Where a link reports; without arguments nobody takes anything.
-
-    Attributes:
-        on_listing: Awaited with every listing, the first one of a connection before calls can use it.
-        on_lost: Called when a connection, or an attempt, has ended.
-        on_update: Takes changes of what is on the watch list.
-        has_listing: Whether there is a listing of this very upstream from before, by which calls can be made.
-    """
-
-    on_listing: Callable[[UpstreamLink, RawListing], Awaitable[None]] = _ignore_listing
-    on_lost: Callable[[UpstreamLink], None] = lambda link: None
-    on_update: Callable[[WatchedKind, str, dict[str, Any]], None] = lambda kind, key, params: None
-    has_listing: Callable[[UpstreamLink], bool] = lambda link: False
+# An upstream that has come to want no sign-in any more is noticed all the same.
+_SIGN_IN_LOOK_S: Final = 300.0
 
 
 class UpstreamLink:
@@ -98,6 +80,8 @@ class UpstreamLink:
         last_error: Why there is no connection, or no true listing; None where all is well.
         tried: Set once the first attempt has ended, well or not.
         handshake_refused: The upstream itself refused the first attempt, as one that speaks only a newer version does.
+        per_user: It stands for the links of single callers (`user_links`), and never connects.
+        owner: The name of the caller whose own link it is; empty where callers share it.
     """
 
     def __init__(
@@ -109,6 +93,8 @@ class UpstreamLink:
         *,
         lists: bool = True,
         epoch: int = 0,
+        per_user: bool = False,
+        owner: str = "",
         chance: Callable[[], float] = random.random,
     ) -> None:
         """Keep a link that `run` begins.
@@ -120,10 +106,13 @@ class UpstreamLink:
             ports: Where changes are reported.
             lists: Its tools are listed and watched; not so for the connection of one downstream session.
             epoch: Of the link that it takes the place of.
+            per_user, owner: See the attributes.
             chance: Random numbers in [0, 1).
         """
         self.server = server
         self.config = config
+        self.per_user = per_user
+        self.owner = owner
         self.watch_list = WatchList()
         self.state: LinkState = Connecting()
         self.epoch = epoch
@@ -175,6 +164,7 @@ class UpstreamLink:
             while True:
                 began_s = time.monotonic()
                 at_once = refused = leads_back = False
+                wanted: SignInSource | None = None
                 try:
                     at_once = await self._hold_connection()
                 except Exception as error:  # boundary: no upstream may end its owner task
@@ -182,6 +172,7 @@ class UpstreamLink:
                     refused = isinstance(cause, ConnectionLost)
                     self._refused = isinstance(cause, HttpStatusError) and cause.status in _REFUSALS
                     leads_back = isinstance(cause, LeadsBack)
+                    wanted = cause.source if isinstance(cause, NotSignedIn) else None
                     self.handshake_refused = not self._lists and self.epoch == 0 and isinstance(cause, RpcError)
                     if isinstance(cause, GatewayError):
                         self.last_error = str(cause)
@@ -191,14 +182,26 @@ class UpstreamLink:
                 finally:
                     self._leave_ready()
                 self._ports.on_lost(self)
-                self.tried.set()
-                log.warning("not connected: %s", self.last_error, extra={"server": self.server})
+                if wanted is None:
+                    self.tried.set()
+                    if self._refused:
+                        self._ports.on_refused(self)
+                self._warn(f"not connected: {self.last_error}")
+                if wanted is not None:
+                    self._failures = 0
+                    await self._wait_for_sign_in(wanted)
+                    continue
                 if at_once:
                     self._failures = 0
                     continue
                 self._failures = 0 if time.monotonic() - began_s >= SOUND_S else self._failures + 1
+                if leads_back:  # and will until somebody changes the configuration
+                    self._failures = max(self._failures, _FAILING_AFTER)
                 wait_s = _LEADS_BACK_S if leads_back else delay_s(max(0, self._failures - 1), self._chance())
                 await self._pause(wait_s, probe_port=refused)
+
+    def _warn(self, text: str) -> None:
+        log.log(logging.DEBUG if self.per_user else logging.WARNING, "%s", text, extra={"server": self.server})
 
     def retire(self) -> None:
         """Report nothing more: another link has taken its place, or none."""
@@ -218,7 +221,7 @@ class UpstreamLink:
     def refresh(self) -> None:
         """List again soon; connect at once where the link waits."""
         self._mark_stale(ALL_KINDS)
-        if isinstance(self.state, Waiting):
+        if isinstance(self.state, Waiting | SignInNeeded):
             self.state.scope.cancel()
 
     # what calls use
@@ -227,6 +230,7 @@ class UpstreamLink:
         """The connection, waiting for it if need be.
 
         Raises:
+            SignInRequired: Somebody has to sign in first, which is not waited for.
             UpstreamUnavailable: Not connected within the bound.
         """
         if isinstance(state := self.state, Ready):
@@ -234,28 +238,30 @@ class UpstreamLink:
         with anyio.move_on_after(wait_s):
             # It may be lost again before this task has its turn.
             while not isinstance(state := self.state, Ready):
+                if isinstance(state, SignInNeeded):
+                    raise self.sign_in_required(state.source)
                 await self._ready.wait()
             return state
         raise UpstreamUnavailable(self.server, self.not_reachable())
 
     def not_reachable(self) -> str:
         """What to say of a call that waited for a connection, or would have to."""
+        if isinstance(self.state, SignInNeeded):
+            return str(self.sign_in_required(self.state.source))
         reason = f" ({self.last_error})" if self.last_error else ""
         # What was refused, or failed again and again, is not mended by whoever calls.
         lasting = self._refused or self._failures >= _FAILING_AFTER
         advice = "its operator has to look at it, so trying again at once will not help" if lasting else "try again"
         return f"Not called: server '{self.server}' is not reachable right now{reason}. Nothing was sent; {advice}."
 
-    def call(self, call: UpstreamCall) -> Coroutine[Any, Any, Any]:
-        """Send one request and return the raw result.
+    def sign_in_required(self, source: SignInSource, reason: str | None = None) -> SignInRequired:
+        """The error of a call that waits for somebody to sign in."""
+        said = SECRETS.scrub(reason) if reason is not None else self.last_error or "sign-in needed"
+        text = f"Not called: server '{self.server}' needs somebody to sign in ({said}). Nothing was sent."
+        return SignInRequired(self.server, text, source=source)
 
-        Raises:
-            UpstreamUnavailable: Nothing was sent.
-            UpstreamTimeout: The deadline passed, progress or not.
-            UpstreamLost: The connection ended after sending; the outcome is unknown.
-            UpstreamProtocolError: The answer was not MCP.
-            RpcError: The upstream's own error.
-        """
+    def call(self, call: UpstreamCall) -> Coroutine[Any, Any, Any]:
+        """See `CallSender.call`."""
         # Not awaited here: a frame of its own would cost every call something.
         return self._sender.call(call)
 
@@ -293,7 +299,8 @@ class UpstreamLink:
                         if not self._can_do_without(session, error):
                             raise
                         # It may well answer calls: they go on with the last good listing, as after a poll that fails.
-                        failure, listing = f"listing failed: {error}", _nothing_new(session)
+                        failure, listing = f"listing failed: {error}", nothing_new(session.capabilities)
+                        self._warn(f"{failure}; the last good one stays")
                 self.epoch += 1
                 # Before calls can use it: they are checked against the listing of the connection they go over.
                 if listing is not None:
@@ -316,8 +323,7 @@ class UpstreamLink:
     def _can_do_without(self, session: UpstreamSession, error: GatewayError) -> bool:
         """Whether calls can be made although this first listing of a connection has failed."""
         # Who refuses our credentials refuses calls too.
-        refused = isinstance(error, HttpStatusError) and error.status in (401, 403)
-        return not refused and not session.calls_need_listing and self._ports.has_listing(self)
+        return not refuses_us(error) and not session.calls_need_listing and self._ports.has_listing(self)
 
     def _enter_ready(self, connection: Ready) -> None:
         self.state = connection
@@ -353,11 +359,14 @@ class UpstreamLink:
             try:
                 listing = await session.fetch_listing(kinds, limit_s=self.config.connect_timeout, polled=not stale)
             except GatewayError as error:
-                if isinstance(error, SessionForgotten) or (isinstance(error, ConnectionLost) and not error.sent):
+                gone = isinstance(error, SessionForgotten) or (isinstance(error, NotSignedIn) and not error.step_up)
+                if gone or refuses_us(error) or (isinstance(error, ConnectionLost) and not error.sent):
                     self.drop(connection, str(error))
                     return
                 # The last good listing stays; the reason is for the operator.
                 self.last_error = f"listing failed: {error}"
+                if not failures:  # of many in a row the first
+                    self._warn(f"{self.last_error}; the last good one stays")
                 failures += 1
                 self._stale_kinds |= stale
                 continue
@@ -373,6 +382,18 @@ class UpstreamLink:
         # Looked up each time: a retired link has other ports.
         self._ports.on_update(kind, key, params)
 
+    async def _wait_for_sign_in(self, source: SignInSource) -> None:
+        """Wait until there may be other credentials, or somebody wants it tried again."""
+        with anyio.CancelScope() as scope:
+            self.state = SignInNeeded(scope, source)
+            self.tried.set()
+            # Calls that wait for the connection are told at once.
+            woken, self._ready = self._ready, anyio.Event()
+            woken.set()
+            with anyio.move_on_after(_SIGN_IN_LOOK_S):
+                await source.changed(source.version)
+        self.state = Connecting()
+
     async def _pause(self, seconds: float, *, probe_port: bool) -> None:
         """Wait before the next attempt; a port that accepts connections again ends the wait."""
         address = self.config.address if probe_port else None
@@ -384,15 +405,3 @@ class UpstreamLink:
                 if address is not None and await accepts_connections(address):
                     break
         self.state = Connecting()
-
-
-def _nothing_new(session: UpstreamSession) -> RawListing:
-    """A listing that leaves everything as it was."""
-    return RawListing(
-        tools=None,
-        prompts_and_resources={},
-        capabilities=session.capabilities,
-        ttl_ms=None,
-        scope="private",
-        confirmed=False,
-    )

@@ -1,6 +1,7 @@
 """The states of a link, each with what only it has.
 
 Connecting → Ready, when a connection is negotiated and listed; Connecting → Waiting, when the attempt failed;
+Connecting → SignInNeeded, when the upstream wants somebody to sign in, and back when somebody has;
 Ready → Connecting, when the connection was found to be lost; Waiting → Connecting, when the time is over, the
 upstream accepts connections again, or somebody wants it refreshed.
 """
@@ -12,6 +13,7 @@ from typing import ClassVar
 
 import anyio
 
+from gateway.upstream.credentials import SignInSource
 from gateway.upstream.session import UpstreamSession
 
 
@@ -52,4 +54,19 @@ class Waiting:
     scope: anyio.CancelScope
 
 
-LinkState = Connecting | Ready | Waiting
+@dataclass(frozen=True, slots=True)
+class SignInNeeded:
+    """Somebody has to sign in: nothing is tried before.
+
+    Attributes:
+        scope: Of the wait; cancelled to make the next attempt at once.
+        source: What to do about it.
+    """
+
+    name: ClassVar = "signInNeeded"
+    session: ClassVar[None] = None
+    scope: anyio.CancelScope
+    source: SignInSource
+
+
+LinkState = Connecting | Ready | Waiting | SignInNeeded

@@ -16,6 +16,7 @@ from gateway.config.upstream_types.http_config import UrlConfig
 from gateway.config.upstream_types.stdio_config import StdioConfig
 from gateway.errors import INTERNAL_ERROR, ConnectionLost, GatewayError, HttpStatusError, RpcError, innermost
 from gateway.protocol import HANDSHAKE_VERSIONS, MODERN_VERSIONS, SERVER_INFO_KEY, envelope
+from gateway.upstream.credentials import Credentials
 from gateway.upstream.inbound_messages import InboundMessages
 from gateway.upstream.mcp_session import CLIENT_INFO, McpSession
 from gateway.upstream.request_callbacks import HostSession
@@ -32,6 +33,8 @@ MODERN: Final = MODERN_VERSIONS[-1]
 _ENVELOPE: Final = envelope(CLIENT_INFO)
 # Handshake-era servers that never answer an unknown method: within `connectTimeout` the handshake still has time.
 _PROBE_S: Final = 3.0
+# Once with each of two credentials.
+_MAX_PROBES: Final = 2
 # What hosts can be asked for; declared to servers that may ask, so that they list all their tools.
 _ASKABLE: Final[dict[str, Any]] = {
     "elicitation": {"form": {}, "url": {}},
@@ -44,11 +47,20 @@ Config = TypeVar("Config", bound=ServerConfig)
 class _McpConnector(ABC, Generic[Config]):
     """Opens a transport and negotiates over it; see `Connector`."""
 
-    def __init__(self, server: str, config: Config, client: HttpClient, *, host: HostSession | None = None) -> None:
+    def __init__(
+        self,
+        server: str,
+        config: Config,
+        client: HttpClient,
+        *,
+        host: HostSession | None = None,
+        credentials: Credentials | None = None,
+    ) -> None:
         self._server = server
         self._config = config
         self._client = client
         self._host = host
+        self._credentials = credentials
 
     @asynccontextmanager
     async def open(self, ports: SessionPorts) -> AsyncIterator[UpstreamSession]:
@@ -59,6 +71,8 @@ class _McpConnector(ABC, Generic[Config]):
             async with anyio.create_task_group() as group, AsyncExitStack() as stack:
                 session = await self._connect(stack, InboundMessages(group, ports, self._host))
                 scope.deadline = math.inf
+                if self._credentials is not None:
+                    group.start_soon(self._keep_credentials, self._credentials, session)
                 try:
                     yield session
                 finally:
@@ -66,6 +80,13 @@ class _McpConnector(ABC, Generic[Config]):
                     group.cancel_scope.cancel()
         if scope.cancelled_caught:
             raise ConnectionLost(f"no answer to the handshake within {limit_s:g} s", sent=False)
+
+    async def _keep_credentials(self, credentials: Credentials, session: McpSession) -> None:
+        if not credentials.headers:
+            return  # it asks for nothing so far
+        await credentials.keep()
+        # Taken away: what was opened with them is not used any longer.
+        session.fail("the credentials have ended")
 
     @abstractmethod
     async def _connect(self, stack: AsyncExitStack, inbound: InboundMessages) -> McpSession:
@@ -100,16 +121,21 @@ class _McpConnector(ABC, Generic[Config]):
         """
         headers = {"mcp-protocol-version": MODERN, "mcp-method": "server/discover"}
         result: Any = None
-        with anyio.move_on_after(_PROBE_S):
-            try:
-                result = await transport.request("server/discover", {"_meta": _ENVELOPE}, headers=headers)
-            except RpcError:
-                return None
-            except HttpStatusError as error:
-                # With these credentials the handshake would be refused too, with a less telling reason.
-                if error.status in (401, 403):
-                    raise
-                return None
+        for _ in range(_MAX_PROBES):
+            version = self._credentials.version if self._credentials is not None else 0
+            with anyio.move_on_after(_PROBE_S):
+                try:
+                    result = await transport.request("server/discover", {"_meta": _ENVELOPE}, headers=headers)
+                except RpcError:
+                    return None
+                except HttpStatusError as error:
+                    # With these credentials the handshake would be refused too, with a less telling reason.
+                    if error.status in (401, 403):
+                        raise
+                    return None
+            # Silence says nothing of the server where the time went into other credentials.
+            if result is not None or self._credentials is None or self._credentials.version == version:
+                break
         # Silence means no, too: old servers ignore what they do not know.
         versions = result.get("supportedVersions") if isinstance(result, dict) else None
         if not isinstance(versions, list) or MODERN not in versions:
@@ -167,7 +193,14 @@ class SseConnector(_McpConnector[UrlConfig]):
     async def _connect(self, stack: AsyncExitStack, inbound: InboundMessages) -> McpSession:
         config = self._config
         transport = await stack.enter_async_context(
-            open_sse(self._server, config.url, headers=config.headers, client=self._client, on_message=inbound.receive)
+            open_sse(
+                self._server,
+                config.url,
+                headers=config.headers,
+                client=self._client,
+                on_message=inbound.receive,
+                credentials=self._credentials,
+            )
         )
         # That transport is older than what the probe asks for.
         return await self._negotiate(transport, inbound, probe=False)
@@ -182,9 +215,17 @@ class HttpConnector(SseConnector):
         if self._only_sse:
             return await super()._connect(stack, inbound)
         config = self._config
+        if self._credentials is not None and not self._credentials.ready:
+            # Before the server is asked anything: what it takes is not taken from its answer.
+            await self._credentials.prepare()
         transport = await stack.enter_async_context(
             open_streamable_http(
-                self._server, config.url, headers=config.headers, client=self._client, on_message=inbound.receive
+                self._server,
+                config.url,
+                headers=config.headers,
+                client=self._client,
+                on_message=inbound.receive,
+                credentials=self._credentials,
             )
         )
         try:

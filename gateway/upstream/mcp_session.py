@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping
+from contextlib import suppress
+from functools import lru_cache
 from typing import Any, Final
 
 import anyio
@@ -17,6 +19,7 @@ from gateway.protocol import (
     MODERN_VERSIONS,
     NAMED_BY,
     envelope,
+    gateways_of,
     header_value,
 )
 from gateway.secrets import SECRETS
@@ -39,6 +42,9 @@ MAX_ITEMS: Final = 20_000
 # What clients hold at most; beyond 2**53 a strict parser would refuse the whole list.
 MAX_TTL_MS: Final = 24 * 60 * 60 * 1000
 _ENVELOPE: Final = envelope(CLIENT_INFO)
+# Headers that are kept: of the tools in use. A longer name is the URI of a resource, and seldom asked for twice.
+_MAX_KEPT: Final = 1_024
+_MAX_KEPT_CHARS: Final = 256
 _LISTS: Final[Mapping[ListKind, tuple[ItemKind, ...]]] = {
     "tools": (),  # asked for on their own: they alone are needed
     "prompts": ("prompts",),
@@ -104,6 +110,8 @@ class McpSession:
                 # Servers declare `resources` and have no templates: no news for an operator.
                 if not isinstance(error, RpcError) or error.code != METHOD_NOT_FOUND:
                     log.warning("the list of %s failed: %s", member, error, extra={"server": self.server})
+        if self._modern and gateways_of(self.capabilities):
+            await self._ask_where_it_leads(limit_s)
         return RawListing(
             tools=tools,
             prompts_and_resources=prompts_and_resources,
@@ -111,7 +119,17 @@ class McpSession:
             # All pages of all lists are held as one: the most cautious of them decides.
             ttl_ms=min(ttls_ms, default=None),
             scope=_most_cautious(scopes),
+            instructions=self.instructions,
         )
+
+    async def _ask_where_it_leads(self, limit_s: float) -> None:
+        """Have a gateway say once more which others it leads to."""
+        # What it lists by now may come from one that it has connected to since we did: from this one, even.
+        with anyio.move_on_after(limit_s), suppress(RpcError, HttpStatusError):
+            result = SECRETS.scrub_value(await self._request("server/discover", {}))
+            capabilities = result.get("capabilities") if isinstance(result, dict) else None
+            if isinstance(capabilities, dict) and "experimental" in capabilities:
+                self.capabilities["experimental"] = capabilities["experimental"]
 
     async def _request(self, method: str, params: dict[str, Any]) -> Any:
         """Send a request of our own."""
@@ -137,7 +155,7 @@ class McpSession:
                 # Late: the SDK is a tenth of a second to import, and few tools have such headers.
                 from mcp.shared.inbound import mcp_param_headers
 
-                headers.update(mcp_param_headers(dict(call.header_map), params.get("arguments") or {}))
+                headers = {**headers, **mcp_param_headers(dict(call.header_map), params.get("arguments") or {})}
         elif call.log_level is not None and call.log_level != self._log_level and "logging" in self.capabilities:
             await self._set_log_level(call.log_level)
         # As W3C defines it trace context is a matter of HTTP headers; `_meta` is passed on as it came.
@@ -167,6 +185,10 @@ class McpSession:
     async def wait_closed(self) -> str:
         """See `UpstreamSession.wait_closed`."""
         return await self._transport.wait_closed()
+
+    def fail(self, reason: str) -> None:
+        """End the session for a reason of ours."""
+        self._transport.fail(reason)
 
     @property
     def calls_need_listing(self) -> bool:
@@ -217,11 +239,11 @@ class McpSession:
         # Only requests with an HTTP exchange of their own have headers.
         if not self.independent_requests:
             return None
-        headers = {"mcp-protocol-version": self.protocol_version, "mcp-method": method}
         name = params.get(NAMED_BY.get(method, ""))
-        if isinstance(name, str):
-            headers["mcp-name"] = header_value(name)
-        return headers
+        if not isinstance(name, str):
+            return {"mcp-protocol-version": self.protocol_version, "mcp-method": method}
+        make = _standard_headers if len(name) <= _MAX_KEPT_CHARS else _standard_headers.__wrapped__
+        return make(self.protocol_version, method, name)
 
     async def _set_log_level(self, level: str) -> None:
         # On a connection that callers share only a more talkative level may be set: each reads less of it.
@@ -234,6 +256,12 @@ class McpSession:
             await self._request("logging/setLevel", {"level": level})
         except (RpcError, HttpStatusError):
             log.debug("the level of logs could not be set", extra={"server": self.server})
+
+
+@lru_cache(maxsize=_MAX_KEPT)
+def _standard_headers(version: str, method: str, name: str) -> dict[str, str]:
+    """The headers of a request about something that has a name; the same object, to be left as it is."""
+    return {"mcp-protocol-version": version, "mcp-method": method, "mcp-name": header_value(name)}
 
 
 def _most_cautious(scopes: Collection[CacheScope]) -> CacheScope:

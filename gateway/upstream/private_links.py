@@ -12,7 +12,10 @@ from gateway.access.quotas import Account
 from gateway.config.server import ServerConfig
 from gateway.errors import GatewayError, QuotaExceeded, UpstreamUnavailable
 from gateway.upstream.connector import connector_of
-from gateway.upstream.link import LinkPorts, UpstreamLink
+from gateway.upstream.credential_sources import credentials_of
+from gateway.upstream.link import UpstreamLink
+from gateway.upstream.link_ports import LinkPorts
+from gateway.upstream.oauth.sign_ins import SignIns
 from gateway.upstream.request_callbacks import HostSession
 from gateway.upstream.transport.http_client import HttpClient
 
@@ -25,9 +28,10 @@ MAX_PRIVATE: Final = 1_000
 class PrivateLinks:
     """One link for each pair of downstream session and upstream, opened by the first call that needs it."""
 
-    def __init__(self, group: TaskGroup, client: HttpClient) -> None:
+    def __init__(self, group: TaskGroup, client: HttpClient, sign_ins: SignIns) -> None:
         self._group = group
         self._client = client
+        self._sign_ins = sign_ins
         self._links: dict[tuple[str, str], UpstreamLink] = {}
         self._accounts: dict[tuple[str, str], Account] = {}
         self._handshake_refused: set[str] = set()
@@ -36,9 +40,20 @@ class PrivateLinks:
         return len(self._links)
 
     async def get(
-        self, session_id: str, alias: str, config: ServerConfig, host: HostSession, account: Account
+        self,
+        session_id: str,
+        alias: str,
+        config: ServerConfig,
+        host: HostSession,
+        account: Account,
+        *,
+        user: str = "",
     ) -> UpstreamLink | None:
         """The session's own link, connected or trying to; None where the upstream has no handshake.
+
+        Args:
+            session_id, alias, config, host, account: The session, and the upstream.
+            user: Whose credentials it has, as `user_of` names callers; empty where callers share them.
 
         Raises:
             UpstreamUnavailable: There are too many, all in all or of this caller, or it does not come up in time.
@@ -46,7 +61,7 @@ class PrivateLinks:
         # Known from another session: without an attempt, so that no call waits for it.
         if alias in self._handshake_refused:
             return None
-        link = self._links.get((session_id, alias)) or self._open(session_id, alias, config, host, account)
+        link = self._links.get((session_id, alias)) or self._open(session_id, alias, config, host, account, user)
         with anyio.move_on_after(link.patience_s):
             await link.tried.wait()
         if not link.tried.is_set():
@@ -92,7 +107,13 @@ class PrivateLinks:
         return link
 
     def _open(
-        self, session_id: str, alias: str, config: ServerConfig, host: HostSession, account: Account
+        self,
+        session_id: str,
+        alias: str,
+        config: ServerConfig,
+        host: HostSession,
+        account: Account,
+        user: str,
     ) -> UpstreamLink:
         if len(self._links) >= MAX_PRIVATE:
             raise UpstreamUnavailable(
@@ -102,7 +123,8 @@ class PrivateLinks:
             account.open_private_connection()
         except QuotaExceeded as error:
             raise UpstreamUnavailable(alias, error.message) from None
-        connector = connector_of(alias, config, self._client, host=host)
+        credentials = credentials_of(alias, config, self._sign_ins, user=user)
+        connector = connector_of(alias, config, self._client, host=host, credentials=credentials)
         # Nobody takes its reports: the shared link lists and watches the same upstream.
         link = UpstreamLink(alias, config, connector, LinkPorts(), lists=False)
         self._links[session_id, alias] = link

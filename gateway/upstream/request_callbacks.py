@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import anyio
+from msgspec import Struct, field
 
 from gateway.secrets import SECRETS
 from gateway.upstream.deadline import Deadline
@@ -35,7 +36,7 @@ class HostSession:
     notify: OnParams
 
 
-class RequestCallbacks:
+class RequestCallbacks(Struct, eq=False):
     """One request's way back to its caller before its result.
 
     Attributes:
@@ -51,27 +52,15 @@ class RequestCallbacks:
         ended: Nobody waits for the answer any more, so nobody is to be asked anything for it.
     """
 
-    # Every call has one.
-    __slots__ = ("ask", "asking", "deadline", "ended", "on_log", "on_pause", "on_progress", "owner", "refused")
-
-    def __init__(
-        self,
-        owner: object = None,
-        *,
-        on_progress: OnParams | None = None,
-        on_log: OnParams | None = None,
-        on_pause: Callable[[int], None] | None = None,
-        ask: Ask | None = None,
-    ) -> None:
-        self.owner = owner
-        self.on_progress = on_progress
-        self.on_log = on_log
-        self.on_pause = on_pause
-        self.ask = ask
-        self.refused: list[str] = []
-        self.asking: list[anyio.CancelScope] = []
-        self.ended = False
-        self.deadline: Deadline | None = None
+    owner: object = None
+    on_progress: OnParams | None = None
+    on_log: OnParams | None = None
+    on_pause: Callable[[int], None] | None = None
+    ask: Ask | None = None
+    refused: list[str] = field(default_factory=list)
+    asking: list[anyio.CancelScope] = field(default_factory=list)
+    ended: bool = False
+    deadline: Deadline | None = None
 
     def progressed(self, params: dict[str, Any]) -> None:
         """Pass a progress notification on; the deadline starts anew."""

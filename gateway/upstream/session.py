@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final, Protocol
+
+from msgspec import Struct, field
 
 from gateway.upstream.request_callbacks import RequestCallbacks
 from gateway.upstream.watch_list import WatchedKind, WatchList
@@ -36,6 +38,7 @@ class RawListing:
     Attributes:
         refused: What should have become a tool and did not, with the reason.
         noted: What an operator should know of tools that did.
+        instructions: The upstream's own, for models.
         confirmed: The upstream gave an answer; without one, what it listed before is all that is known.
     """
 
@@ -47,10 +50,22 @@ class RawListing:
     refused: tuple[ItemIssue, ...] = ()
     noted: tuple[ItemIssue, ...] = ()
     confirmed: bool = True
+    instructions: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UpstreamCall:
+def nothing_new(capabilities: Mapping[str, Any]) -> RawListing:
+    """A listing that leaves everything as it was."""
+    return RawListing(
+        tools=None,
+        prompts_and_resources={},
+        capabilities=capabilities,
+        ttl_ms=None,
+        scope="private",
+        confirmed=False,
+    )
+
+
+class UpstreamCall(Struct, frozen=True, kw_only=True, eq=False):
     """One request on behalf of a caller, as the upstream is to get it.
 
     Attributes:

@@ -10,12 +10,15 @@ import math
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 
-from registry.arguments.placeholders import number_placeholder, text_placeholder
+from registry.arguments.placeholders import different, number_placeholder, text_placeholder
 from registry.schema.json_paths import MISSING, JsonPath, resolve_reference
 
 AS_SENT: Final = "<as sent>"
 # An example is cut after 900 characters; these keep it from being that long, and its making cheap.
 _MAX_EXAMPLE_DEPTH: Final = 4
+# Below that only what is required is shown, so that the call passes, and no more than there is room for.
+_MAX_REQUIRED_DEPTH: Final = 10
+_MAX_VALUES: Final = 200
 _MAX_MEMBERS: Final = 24
 _MAX_TEXT: Final = 60
 _MAX_ITEMS: Final = 8
@@ -44,7 +47,8 @@ def example_arguments(
     Args:
         schema: Of the argument object.
         shown: Places that the example has to have, required or not.
-        kept: Members that were sent rightly; the example says so instead of repeating their values.
+        kept: Members that were sent rightly; the example says so instead of repeating their values. Of objects in which
+            something is wrong, the other members are.
         sent: What was sent, by which the alternative is chosen that was meant.
     """
     wanted: _Tree = {}
@@ -60,18 +64,25 @@ def example_arguments(
 
 
 class _ExampleWriter:
-    __slots__ = ("_kept", "_root")
+    __slots__ = ("_kept", "_root", "_values")
 
     def __init__(self, root: Any, kept: Collection[str]) -> None:
         self._root = root
         self._kept = kept
+        self._values = 0
 
     def value_of_root(self, wanted: _Tree, sent: object) -> Any:
-        return self._object(self._composed(self._root, wanted, sent), wanted, sent, 0)
+        return self._object(self._composed(self._root, wanted, sent), wanted, sent, 0, self._kept)
 
-    def _object(self, node: Mapping[str, Any], wanted: _Tree, sent: object, depth: int) -> dict[str, Any]:
+    def _object(
+        self, node: Mapping[str, Any], wanted: _Tree, sent: object, depth: int, kept: Collection[str] = ()
+    ) -> dict[str, Any]:
         properties = _mapping(node.get("properties"))
-        names = [*_names(node.get("required")), *(name for name in wanted if name in properties)]
+        if others := _of_map(node, [*wanted, *kept], properties):
+            properties = {**properties, **others}
+        names = _names(node.get("required"))
+        # A schema that nothing fits stands for a name that must not be there.
+        names += [name for name in wanted if name in properties and not _takes_nothing(properties[name])]
         least, most = _size(node, "minProperties", 0), _size(node, "maxProperties", _MAX_MEMBERS)
         if not names and (depth == 0 or wanted is not _NOTHING):
             # One member of what is spoken of shows how it is written; of all arguments, a few.
@@ -79,15 +90,16 @@ class _ExampleWriter:
         names = list(dict.fromkeys(names))
         added = self._fillers(properties, names, least - len(names), first=depth == 0)
         names += added
+        names += [name for name in _dependent(node, names) if name not in names]
         wanted = {**wanted, **added}
         inner = sent if isinstance(sent, dict) else {}
         example: dict[str, Any] = {}
         for name in names[:most]:
-            if depth == 0 and name in self._kept:
+            if name in kept:
                 example[name] = AS_SENT
             else:
                 below = wanted.get(name, _NOTHING)
-                example[name] = self._value(properties.get(name, {}), below, inner.get(name), depth + 1)
+                example[name] = self._value(properties.get(name, {}), below, inner.get(name), depth + 1, inside=True)
         return example
 
     def _fillers(
@@ -96,7 +108,9 @@ class _ExampleWriter:
         """Return members that are shown for want of others, the plain ones before those that nest further."""
         if count <= 0:
             return {}
-        ranked = [(self._nesting(properties[name]), name) for name in [*properties][:_MAX_MEMBERS] if name not in names]
+        others = [name for name in [*properties][:_MAX_MEMBERS] if name not in names]
+        others = [name for name in others if not _takes_nothing(properties[name])]
+        ranked = [(self._nesting(properties[name]), name) for name in (others[:count] if first else others)]
         if not first:
             ranked.sort(key=lambda one: one[0])
         # An object that nests no further is shown with one member of its own; others would not end.
@@ -111,7 +125,7 @@ class _ExampleWriter:
         plain = ("string", "integer", "number", "boolean")
         return 1 if any(isinstance(one, dict) and _has_any(one.get("type"), plain) for one in below) else 2
 
-    def _value(self, schema: Any, wanted: _Tree, sent: object, depth: int) -> Any:
+    def _value(self, schema: Any, wanted: _Tree, sent: object, depth: int, *, inside: bool = False) -> Any:
         if not isinstance(schema, dict):
             return "<any>"
         node = self._composed(schema, wanted, sent)
@@ -123,10 +137,18 @@ class _ExampleWriter:
             kind = next((declared for declared in kind if declared != "null"), "null")
         if kind is None:
             kind = "object" if "properties" in node else "array" if "items" in node else None
+        self._values += 1
         deep = depth >= (_MAX_EXAMPLE_DEPTH if wanted is _NOTHING else 2 * _MAX_PLACE_DEPTH)
+        if deep and depth < _MAX_REQUIRED_DEPTH and self._values < _MAX_VALUES:
+            deep = not node.get("required") if kind == "object" else not node.get("minItems")
         match kind:
             case "object":
-                return {} if deep else self._object(node, wanted, sent, depth)
+                # In an item of a list, `as sent` would leave open in which.
+                if not inside or not wanted or not isinstance(sent, dict):
+                    return {} if deep else self._object(node, wanted, sent, depth)
+                declared = _mapping(node.get("properties"))
+                kept = [name for name in [*sent][:_MAX_MEMBERS] if name in declared and name not in wanted]
+                return {} if deep else self._object(node, {**wanted, **{name: {} for name in kept}}, sent, depth, kept)
             case "array":
                 return [] if deep else self._items(node, wanted, sent, depth)
             case "string":
@@ -143,8 +165,12 @@ class _ExampleWriter:
         if isinstance(places, list) and places:
             return [self._value(place, _NOTHING, None, depth + 1) for place in places[:_MAX_ITEMS]]
         count = min(_size(node, "minItems", 1), _size(node, "maxItems", _MAX_ITEMS), _MAX_ITEMS)
-        one = self._value(node.get("items"), wanted, first, depth + 1)
-        return [one] * max(1, count) if count or wanted is not _NOTHING else []
+        searched = _mapping(node.get("contains"))
+        one = self._value(searched or node.get("items"), wanted, first, depth + 1)
+        if not count and not searched and wanted is _NOTHING:
+            return []
+        item = self._composed(node.get("items"), wanted, first)
+        return different(one, item, count) if node.get("uniqueItems") is True else [one] * max(1, count)
 
     def _composed(self, schema: Any, wanted: _Tree, sent: object) -> dict[str, Any]:
         """Return a schema with all parts of `allOf` and one alternative of `anyOf` and `oneOf` put into it."""
@@ -155,7 +181,12 @@ class _ExampleWriter:
         for _part in range(_MAX_COMPOSED):
             if not pending:
                 break
-            node = resolve_reference(pending.pop(0), self._root)
+            node = pending.pop(0)
+            target = resolve_reference(node, self._root)
+            if target is not node:
+                # What stands beside a reference holds as well.
+                pending[:0] = [target] if len(node) > 1 else []
+                node = node if len(node) > 1 else target
             if not isinstance(node, dict):
                 continue
             for name, below in _mapping(node.get("properties")).items():
@@ -197,6 +228,27 @@ class _ExampleWriter:
 
 # Below what nobody asked for; unlike an empty tree, which is the end of a place that has to be shown.
 _NOTHING: Final[_Tree] = {}
+
+
+def _takes_nothing(schema: Any) -> bool:
+    """Return whether a schema says that there must be nothing."""
+    if not isinstance(schema, dict):
+        return schema is False
+    return schema.get("not") in ({}, True) or schema.get("enum") == []
+
+
+def _of_map(node: Mapping[str, Any], names: Iterable[str], declared: Collection[str]) -> dict[str, Any]:
+    """Return the schemas of members of a map that are spoken of."""
+    patterns = [*_mapping(node.get("patternProperties")).values()]
+    # Which of several patterns a name matches is not looked at.
+    others = node.get("additionalProperties") if not patterns else patterns[0] if len(patterns) == 1 else None
+    return {name: others for name in names if name not in declared} if isinstance(others, dict) else {}
+
+
+def _dependent(node: Mapping[str, Any], names: Iterable[str]) -> list[str]:
+    """Return members that others require."""
+    demands = _mapping(node.get("dependentRequired")) or _mapping(node.get("dependencies"))
+    return [other for name in names for other in _names(demands.get(name))]
 
 
 def _value_of_schema(node: Mapping[str, Any], *, inside: bool) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from registry.catalog.catalog import ToolWrapper
 from registry.catalog.parameter_changes import ITEMS, ParameterChange, ParameterPath
 from registry.catalog.shape import RepairLevel
 from registry.schema.display_text import excerpt
-from registry.schema.json_paths import MAX_SHOWN_KEY, NO_NAMES, declared_properties
+from registry.schema.json_paths import MAX_SHOWN_KEY, NO_NAMES, JsonPath, declared_properties
 
 # A schema with one of these says what other members are for, so that a former name may be one of them.
 _SAYS_WHAT_ELSE = ("additionalProperties", "patternProperties", "unevaluatedProperties", "propertyNames")
@@ -55,7 +55,12 @@ def with_current_names(
     if not stale:
         return prepared
     found = [
-        ArgumentProblem(path=(name,), kind="unknown", message=_told((name,), change, names))
+        ArgumentProblem(
+            path=(name,),
+            kind="unknown",
+            message=_told((name,), change, names),
+            near=names.get(change.now, change.now) or None,
+        )
         for name, change in stale.items()
         if level == "off" or not change.certain or change.now in arguments
     ]
@@ -68,18 +73,45 @@ def with_current_names(
     return replace(prepared, arguments=arguments, repairs=(*prepared.repairs, *repairs))
 
 
+def with_near_names(
+    found: Sequence[ArgumentProblem],
+    changes: Mapping[ParameterPath, ParameterChange],
+    names: Mapping[str, str] = NO_NAMES,
+) -> list[ArgumentProblem]:
+    """Return problems of which those with former parameters know today's name.
+
+    Args:
+        found: The problems.
+        changes: What became of former parameters.
+        names: Names that the caller was shown for some properties, if different.
+    """
+
+    def with_near(problem: ArgumentProblem) -> ArgumentProblem:
+        change = changes.get(_as_parameter(problem.path)) if problem.kind == "unknown" else None
+        if change is None or change.kind != "renamed":
+            return problem
+        return replace(problem, near=names.get(change.now, change.now))
+
+    return [with_near(problem) for problem in found]
+
+
 def told_changes(
-    arguments: Any, changes: Mapping[ParameterPath, ParameterChange], names: Mapping[str, str] = NO_NAMES
+    arguments: Any,
+    changes: Mapping[ParameterPath, ParameterChange],
+    names: Mapping[str, str] = NO_NAMES,
+    missing: Iterable[JsonPath] = (),
 ) -> Iterator[str]:
-    """Return what became of those former parameters that a call has arguments for.
+    """Return what became of those former parameters that a call has arguments for, and which ones are required now.
 
     Args:
         arguments: What was sent, in the tool's own names.
         changes: What became of former parameters.
         names: Names that the caller was shown for some properties, if different.
+        missing: The paths of arguments that are missing.
     """
+    lacked = {_as_parameter(path) for path in missing}
     for path, change in changes.items():
-        if _is_sent(arguments, path):
+        if path in lacked if change.kind == "required" else _is_sent(arguments, path):
             yield _told(path, change, names)
 
 
@@ -90,7 +122,13 @@ def _told(path: ParameterPath, change: ParameterChange, names: Mapping[str, str]
             return f"{shown} was removed"
         case "retyped":
             return f"{shown} is now {change.now}, not {change.was}"
+        case "required":
+            return f"{shown} is now required"
     return f"{shown} is now `{_shown((*path[:-1], change.now), names)}`"
+
+
+def _as_parameter(path: JsonPath) -> ParameterPath:
+    return tuple(ITEMS if isinstance(step, int) else step for step in path)
 
 
 def _shown(path: ParameterPath, names: Mapping[str, str]) -> str:

@@ -53,7 +53,12 @@ class UnresolvedCall:
 
 
 def resolve_invoke_tool(
-    sent: Any, catalog: Catalog, servers: Iterable[str], *, repairs_for: Callable[[str], bool] = lambda server: True
+    sent: Any,
+    catalog: Catalog,
+    servers: Iterable[str],
+    *,
+    repairs_for: Callable[[str], bool] = lambda server: True,
+    retired: Callable[[str, str], bool] = lambda server, tool: False,
 ) -> ResolvedCall | UnresolvedCall:
     """Return the tool and the arguments that a call of `invoke_tool` means.
 
@@ -66,6 +71,8 @@ def resolve_invoke_tool(
         catalog: The tools.
         servers: Every configured server, also those without tools at the moment.
         repairs_for: Returns whether calls to a server may be repaired at all.
+        retired: Returns whether a server had a tool of this name, and has it no longer: another one that is spelt in a
+            similar way is not meant then.
     """
     members, repairs = _members(sent)
     if members is None:
@@ -92,7 +99,7 @@ def resolve_invoke_tool(
         repairs.append(Repair(name="server_case", path=("server",)))
     if typed is not None:
         repairs.append(Repair(name="typed_name", path=("tool",)))
-    wrapper = typed if typed is not None else _find_tool(catalog, known, tool, repairs)
+    wrapper = typed if typed is not None else _find_tool(catalog, known, tool, repairs, retired)
     if wrapper is None:
         return UnresolvedCall(faults=("tool",), server=known, tool=tool, known_server=True)
     rest = without_keys(members, (server_key, tool_key))
@@ -136,12 +143,16 @@ def _known_server(server: str, servers: Iterable[str]) -> str | None:
     return found[0] if len(found) == 1 else None
 
 
-def _find_tool(catalog: Catalog, server: str, tool: str, repairs: list[Repair]) -> ToolWrapper | None:
+def _find_tool(
+    catalog: Catalog, server: str, tool: str, repairs: list[Repair], retired: Callable[[str, str], bool]
+) -> ToolWrapper | None:
     if (exact := catalog.get_by_tool(server, tool)) is not None:
         return exact
     if (named := catalog.find(server, tool)) is not None:
         repairs.append(Repair(name="typed_name", path=("tool",)))
         return named
+    if retired(server, tool):
+        return None
     plain = normalized_name(tool)
     found = [
         wrapper

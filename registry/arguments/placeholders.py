@@ -65,6 +65,22 @@ def number_placeholder(schema: Mapping[str, Any], kind: str) -> Any:
     return value
 
 
+def different(one: Any, schema: Mapping[str, Any], count: int) -> list[Any]:
+    """Return items of a list in which none may be there twice, as far as the schema of an item has others to offer."""
+    options = schema.get("enum")
+    if isinstance(options, list) and options:
+        return options[: max(1, count)]
+    found = [one]
+    step, high = _number(schema.get("multipleOf")) or 1, _bound(schema, "maximum", "exclusiveMaximum", -1)
+    for n in range(1, count):
+        if isinstance(one, str) and one.endswith(">"):
+            found.append(f"{one[:-1]} {n + 1}>")
+        elif isinstance(one, int | float) and not isinstance(one, bool):
+            # Where there is no room above, there may be below.
+            found.append(one - n * step if high is not None and one + n * step > high else one + n * step)
+    return found
+
+
 def _bound(schema: Mapping[str, Any], plain: str, exclusive: str, step: int) -> float | None:
     """Return one end of a range, moved inside by a step where the end itself is excluded."""
     bound, beyond = _number(schema.get(plain)), schema.get(exclusive)

@@ -12,7 +12,7 @@ from registry.arguments import problems
 from registry.arguments.diagnosis import ArgumentProblem
 from registry.arguments.repair import MapBack, repair, unmapped
 from registry.arguments.repair_report import Repair
-from registry.arguments.unwrapping import ToolAddress, may_be_wrapped
+from registry.arguments.unwrapping import ToolAddress, may_be_wrapped, put_beside
 from registry.catalog.catalog import ToolWrapper
 from registry.catalog.shape import RepairLevel, Validation
 from registry.dialects.definitions import LoweredDefinition, map_arguments
@@ -20,13 +20,15 @@ from registry.errors import NotChecked, SchemaRejected
 from registry.schema import schemas
 from registry.schema.check_cost import require_countable
 from registry.schema.effort import current_effort, effort_of
-from registry.schema.json_paths import NO_NAMES, declared_properties
+from registry.schema.instance_size import InstanceSize
+from registry.schema.json_paths import NO_NAMES, declared_properties, format_path
 from registry.schema.validators import Validator
 
 NO_DEFAULTS: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+# Not frozen, which would make it five times as dear: every call has one.
+@dataclass(slots=True, eq=False)
 class Prepared:
     """A call's arguments, ready to be sent or with the problems that prevent it.
 
@@ -60,6 +62,22 @@ def fill_defaults(schema: Any, arguments: dict[str, Any], defaults: Mapping[str,
     return {**arguments, **added} if added else arguments
 
 
+def passes(wrapper: ToolWrapper, arguments: Any, level: RepairLevel) -> bool:
+    """Return whether arguments are sent as they are, where they need no mapping back and there are no defaults.
+
+    Otherwise, or where that is not found out in a moment, `prepare` tells.
+
+    Raises:
+        NotChecked: As `prepare`, where that is seen at once.
+    """
+    if not isinstance(arguments, dict) or (level != "off" and may_be_wrapped(arguments)):
+        return False
+    try:
+        return schemas.validator(wrapper.checked_schema, wrapper.schema_digest).passes(arguments)
+    except SchemaRejected:
+        return False
+
+
 def prepare(
     wrapper: ToolWrapper,
     arguments: Any,
@@ -68,6 +86,7 @@ def prepare(
     defaults: Mapping[str, Any] = NO_DEFAULTS,
     lowered: LoweredDefinition | None = None,
     validation: Validation = "strict",
+    text: bytes | None = None,
 ) -> Prepared:
     """Repair the arguments, add defaults, and check the result, in this order.
 
@@ -82,12 +101,13 @@ def prepare(
         lowered: The definition that the caller was shown: its names and nulls are mapped back first, however deep
             inside wrappers they are.
         validation: What happens to arguments that no effort can check: `strict` refuses them.
+        text: What `orjson` makes of the arguments, if the caller knows that.
 
     Raises:
         NotChecked: They cannot be checked within the bounds that hold here, and could be within others.
     """
     try:
-        return _prepare(wrapper, arguments, level=level, defaults=defaults, lowered=lowered)
+        return _prepare(wrapper, arguments, level=level, defaults=defaults, lowered=lowered, text=text)
     except NotChecked as doubt:
         if not doubt.final:
             raise
@@ -96,7 +116,7 @@ def prepare(
             return refused(arguments, doubt, names)
         unchecked = problems.unchecked_problem(doubt, names)
     with effort_of(replace(current_effort(), ignores_patterns=True)):
-        prepared = _prepare(wrapper, arguments, level=level, defaults=defaults, lowered=lowered)
+        prepared = _prepare(wrapper, arguments, level=level, defaults=defaults, lowered=lowered, text=text)
     return replace(prepared, unchecked=unchecked)
 
 
@@ -115,6 +135,7 @@ def _prepare(
     level: RepairLevel,
     defaults: Mapping[str, Any],
     lowered: LoweredDefinition | None,
+    text: bytes | None,
 ) -> Prepared:
     schema = wrapper.checked_schema
     names = lowered.shown_names if lowered is not None and lowered.original_names else NO_NAMES
@@ -123,7 +144,7 @@ def _prepare(
         map_back = partial(map_arguments, lowered=lowered)
         require_countable(arguments)
     # First of all: repairs and checks know the original schema only.
-    arguments = map_back(arguments)
+    sent, arguments = arguments, map_back(arguments)
     try:
         validator = schemas.validator(schema, wrapper.schema_digest)
     except SchemaRejected as rejected:
@@ -133,7 +154,10 @@ def _prepare(
         if not isinstance(plain, dict):
             return Prepared(arguments=plain, problems=problems.check(wrapper, plain, names), understood=plain)
         return _with_defaults(wrapper, None, plain, defaults)
-    valid = isinstance(arguments, dict) and validator.is_valid(arguments)
+    # Where there is time for large values, their size is found once: that takes as long as a check.
+    text = text if arguments is sent else None
+    size = InstanceSize.at_most(arguments, text) if current_effort().check_ns is None else None
+    valid = isinstance(arguments, dict) and validator.is_valid(arguments, size)
     if valid and (level == "off" or not may_be_wrapped(arguments)):
         return _with_defaults(wrapper, validator, arguments, defaults) if defaults else Prepared(arguments=arguments)
     # With repairs, `unwrap` takes null for an empty object; without them this is left to do here.
@@ -147,13 +171,20 @@ def _prepare(
         fill=lambda value: fill_defaults(schema, value, defaults),
         map_back=map_back,
         known_valid=valid if plain is arguments else None,
+        size=size if plain is arguments else None,
     )
+    if done.mixed is not None:
+        told = f"{format_path((done.mixed,), names)} is not a parameter, but holds some; put them beside the others"
+        mixed = ArgumentProblem(path=(done.mixed,), kind="unknown", message=told)
+        return Prepared(arguments=arguments, problems=(mixed,), understood=put_beside(done.unwrapped, done.mixed))
     if done.valid:
         return _with_defaults(wrapper, validator, done.arguments, defaults, done.repairs)
     # A default may be what would have been missing.
     understood = fill_defaults(schema, done.unwrapped, defaults) if isinstance(done.unwrapped, dict) else done.unwrapped
-    found = problems.check(wrapper, understood, names, known_invalid=understood is arguments)
-    return Prepared(arguments=arguments, problems=found, understood=understood)
+    errors = done.errors if understood is done.unwrapped else None
+    found = problems.check(wrapper, understood, names, known_invalid=understood is arguments, errors=errors)
+    added = () if understood is done.unwrapped else tuple(name for name in understood if name not in done.unwrapped)
+    return Prepared(arguments=arguments, filled=added, problems=found, understood=understood)
 
 
 def _with_defaults(

@@ -4,18 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from registry.arguments.diagnosis import ArgumentProblem, NameSuggester, describe_type, diagnose
-from registry.arguments.example import example_arguments
+from registry.arguments.example import AS_SENT, example_arguments
 from registry.arguments.invoke_tool import UnresolvedCall
+from registry.arguments.kept_values import wrong_where_kept
 from registry.catalog.catalog import ToolWrapper
 from registry.dialects.definitions import LoweredDefinition
 from registry.errors import NotChecked, SchemaRejected
 from registry.schema import schemas
 from registry.schema.display_text import excerpt
-from registry.schema.json_paths import MAX_SHOWN_KEY, NO_NAMES, JsonPath, declared_properties, format_path, rename_path
+from registry.schema.json_paths import (
+    MAX_SHOWN_KEY,
+    MISSING,
+    NO_NAMES,
+    JsonPath,
+    declared_properties,
+    format_path,
+    rename_path,
+    value_at,
+)
 from registry.schema.json_values import without_keys
+
+if TYPE_CHECKING:
+    import jsonschema_rs
 
 # More than a model corrects in one go; the next call shows what is left.
 MAX_PROBLEMS: Final = 20
@@ -44,7 +57,12 @@ CallRoute = Literal["wrapper", "invoke_tool"]
 
 
 def check(
-    wrapper: ToolWrapper, arguments: object, names: Mapping[str, str] = NO_NAMES, *, known_invalid: bool = False
+    wrapper: ToolWrapper,
+    arguments: object,
+    names: Mapping[str, str] = NO_NAMES,
+    *,
+    known_invalid: bool = False,
+    errors: list[jsonschema_rs.ValidationError] | None = None,
 ) -> tuple[ArgumentProblem, ...]:
     """Return what is wrong with the arguments, at most 20 problems; nothing if they are valid.
 
@@ -55,6 +73,7 @@ def check(
         arguments: What would be sent to it.
         names: Names that the reader was shown for some properties, if different.
         known_invalid: Whether a check has shown that they do not validate.
+        errors: Their errors, where they were collected already.
 
     Raises:
         NotChecked: It cannot be told within the bounds that hold here.
@@ -70,11 +89,12 @@ def check(
         return ()
     # Only now the errors: collecting them costs far more than the answer above.
     try:
-        errors = compiled.errors(arguments, _MAX_ERRORS)
+        if errors is None:
+            errors = compiled.first_errors(arguments, _MAX_ERRORS).errors
     except NotChecked as unchecked:
         unchecked.invalid = True
         raise
-    found = diagnose(errors, arguments, wrapper.checked_schema, names)
+    found = diagnose(errors[:_MAX_ERRORS], arguments, wrapper.checked_schema, names)
     if not found:  # the value cannot be walked
         message = "the arguments do not fit the schema, are nested too deeply or hold broken characters"
         found.append(ArgumentProblem(path=(), kind="value", message=message))
@@ -106,6 +126,7 @@ def explain(
     *,
     via: CallRoute = "wrapper",
     understood: object = None,
+    filled: Sequence[str] = (),
     lowered: LoweredDefinition | None = None,
 ) -> str:
     """Return a text that lets a model correct its call, at most 4,000 characters.
@@ -119,11 +140,13 @@ def explain(
         arguments: What was sent.
         via: How the tool was called; for `invoke_tool` the nested form is shown beside the typed name.
         understood: What the problems refer to, if not to what was sent: the arguments inside a wrapper.
+        filled: Members of these that were not sent, but come from configured defaults.
         lowered: The definition that the caller was shown, if different; the text refers to nothing else.
     """
     if lowered is not None:
         wrapper, understood = as_advertised(wrapper, lowered), rename_members(understood, lowered.shown_names)
         problems = [replace(problem, path=rename_path(problem.path, lowered.shown_names)) for problem in problems]
+        filled = [lowered.shown_names.get(name, name) for name in filled]
     sentences = [f"Not called: {wrapper.name}. Nothing was sent to its server."]
     missing = [format_path(problem.path) for problem in problems if problem.kind == "missing"]
     if missing:
@@ -136,9 +159,12 @@ def explain(
     spoken_of = arguments if understood is None else understood
     # Suggestions only make sense where something is missing.
     hints = _suggestions(wrapper, problems, spoken_of) if missing else []
-    sentences.append(_sent(arguments, spoken_of) + "".join(f" {hint}" for hint in hints))
+    if not any(problem.path == () and problem.kind == "type" for problem in problems):  # which says it already
+        sentences.append(_sent(arguments, spoken_of, filled) + "".join(f" {hint}" for hint in hints))
     as_text = lowered is not None and lowered.null_means_omitted
-    call = example_call(wrapper, via, as_text=as_text, shown=_places(problems), sent=spoken_of)
+    places = _places(problems, spoken_of)
+    other = lowered is not None and lowered.document is not None
+    call = example_call(wrapper, via, as_text=as_text, shown=places, sent=spoken_of, filled=filled, lowered=other)
     sentences.append(f"Call it like: {call}")
     text = _truncate(" ".join(sentences), MAX_TEXT_LENGTH)
     room = MAX_TEXT_LENGTH - len(text) - len(" Schema: ")
@@ -200,13 +226,16 @@ def explain_unresolved(found: UnresolvedCall, sent: object, lowered: LoweredDefi
     return _truncate(" ".join([*sentences, f"Call it like: {call}"]), MAX_TEXT_LENGTH)
 
 
-def _places(problems: Sequence[ArgumentProblem]) -> list[JsonPath]:
+def _places(problems: Sequence[ArgumentProblem], sent: object) -> list[JsonPath]:
     """Return where a right call has something else than this one."""
-    return [
-        problem.path if problem.near is None else (*problem.path[:-1], problem.near)
-        for problem in problems
-        if problem.kind != "unknown" or problem.near is not None
-    ]
+    places: list[JsonPath] = []
+    for problem in problems:
+        meant = problem.path if problem.near is None else (*problem.path[:-1], problem.near)
+        is_there = problem.kind == "unknown" and (problem.near is None or value_at(sent, meant) is not MISSING)
+        # What is too much is not in it; but an object with it is another.
+        if not is_there or len(meant) > 1:
+            places.append(problem.path if is_there else meant)
+    return places
 
 
 def example_call(
@@ -216,6 +245,8 @@ def example_call(
     as_text: bool = False,
     shown: Sequence[JsonPath] = (),
     sent: object = None,
+    filled: Sequence[str] = (),
+    lowered: bool = False,
 ) -> str:
     """Return a call with typed placeholders, at most 1,500 characters.
 
@@ -227,6 +258,8 @@ def example_call(
         as_text: The caller was shown an `invoke_tool` that takes its arguments as text.
         shown: What is wrong in the call that this is an answer to; the example has it, required or not.
         sent: That call's arguments. Declared ones in which nothing is wrong stay, without their values.
+        filled: Those of them that configured defaults added. They are left out, as they will be added again.
+        lowered: Whether the definition is another than the one that arguments are checked by.
     """
     limit = _MAX_EXAMPLE if via == "wrapper" else _MAX_EXAMPLE // 2
     schema = wrapper.input_schema
@@ -235,8 +268,14 @@ def example_call(
     if isinstance(sent, dict) and () not in shown:
         wrong = {path[0] for path in shown}
         declared = declared_properties(schema, schema)
-        kept = [name for name in list(sent)[:_MAX_KEYS] if name in declared and name not in wrong]
+        is_map = isinstance(schema, dict) and isinstance(schema.get("additionalProperties"), dict)
+        kept = [name for name in list(sent)[:_MAX_KEYS] if (name in declared or is_map) and name not in wrong]
     example = example_arguments(schema, shown=shown, kept=kept, sent=sent)
+    if shown and not lowered and (wrong_too := wrong_where_kept(wrapper, example, sent)):
+        kept = [name for name in kept if (name,) not in wrong_too]
+        example = example_arguments(schema, shown=[*shown, *wrong_too], kept=kept, sent=sent)
+    added = {name for name in filled if example.get(name) == AS_SENT}
+    example = {name: value for name, value in example.items() if name not in added}
     call = _truncate(schemas.compact_json(example), limit)
     if via == "wrapper":
         return call
@@ -311,14 +350,17 @@ def _suggestions(wrapper: ToolWrapper, problems: Sequence[ArgumentProblem], argu
     return hints
 
 
-def _sent(arguments: object, understood: object) -> str:
+def _sent(arguments: object, understood: object, filled: Sequence[str]) -> str:
     # Null, or no arguments at all, counts as an empty object.
     keyed = arguments is None or isinstance(arguments, dict)
     text = f"Keys sent: {_keys_of(arguments)}" if keyed else f"You sent: {describe_type(arguments)}"
+    if filled and isinstance(understood, dict):
+        understood = {name: value for name, value in understood.items() if name not in filled}
     if isinstance(understood, dict) and understood is not arguments and arguments is not None:
         inner = _keys_of(understood)
         text += f", read as: {inner}" if inner != _keys_of(arguments) else ""
-    return text + "."
+    # Whoever does not know of them wonders why they are not missing.
+    return text + (f"; added from defaults: {_keys_of(dict.fromkeys(filled))}." if filled else ".")
 
 
 def _keys_of(arguments: object) -> str:

@@ -13,6 +13,7 @@ from registry.schema.json_paths import MISSING
 
 # Names in the form of `coercion.normalized_parameter`.
 WRAPPER_KEYS: Final = frozenset({"arguments", "params", "args", "input", "parameters", "kwargs"})
+_SPELLINGS: Final = WRAPPER_KEYS | {key.capitalize() for key in WRAPPER_KEYS}
 SERVER_KEYS: Final = ("server", "servername")
 TOOL_KEYS: Final = ("tool", "toolname", "name")
 ADDRESS_KEYS: Final = frozenset({*SERVER_KEYS, *TOOL_KEYS})
@@ -40,7 +41,7 @@ class ToolAddress:
 
 def may_be_wrapped(arguments: Mapping[str, Any]) -> bool:
     """Return whether an object has a member that may be a wrapper; asked of every valid call, so no more than that."""
-    return not WRAPPER_KEYS.isdisjoint(arguments)
+    return not _SPELLINGS.isdisjoint(arguments)
 
 
 def unwrap(
@@ -78,6 +79,28 @@ def unwrap(
             break
         value = inner
     return value, repairs
+
+
+def mixed_in(arguments: Mapping[str, Any], declared: Collection[str]) -> str | None:
+    """Return the member that looks like a wrapper of some parameters while others stand beside it, or None."""
+    if len(arguments) < 2:
+        return None
+    for key in _SPELLINGS.intersection(arguments):
+        inner = arguments[key]
+        inner = _parse_object(inner) if isinstance(inner, str) else inner
+        if key in declared or not isinstance(inner, dict) or not inner.keys() <= set(declared):
+            continue
+        if inner.keys() - arguments.keys():  # what is given beside it as well is not lost
+            return key
+    return None
+
+
+def put_beside(arguments: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """Return arguments as they were probably meant: what `mixed_in` has found, beside the others, which come first."""
+    inner = arguments[key]
+    inner = _parse_object(inner) if isinstance(inner, str) else inner
+    others = {name: value for name, value in arguments.items() if name != key}
+    return {**others, **{name: value for name, value in inner.items() if name not in others}}
 
 
 def _parse_object(text: str) -> Any:

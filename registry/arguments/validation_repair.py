@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     import jsonschema_rs
 
 # A repair can bring up new errors below it, a level deeper at a time; slips are not nested more than a few levels.
-_MAX_ROUNDS: Final = 8
+MAX_ROUNDS: Final = 8
 # Errors of one round; 2,000 items of a list may each need the same repair.
-_MAX_ERRORS: Final = 2_000
+MAX_ERRORS: Final = 2_000
 # How often errors may be collected in all, since alternatives are tried one by one.
 _MAX_VALIDATIONS: Final = 600
 # Alternatives tried for one value, and rounds for each. Generated unions of scalars have two to five.
@@ -38,10 +38,18 @@ class ValidationRepair:
 
     Attributes:
         repairs: What was done, in order. Whether the result validates is for the caller to check.
+        errors: Those of the value as it was sent; None where they were not collected.
     """
 
     def __init__(
-        self, schema: Any, validator: Validator, value: dict[str, Any], *, full: bool, map_back: Callable[[Any], Any]
+        self,
+        schema: Any,
+        validator: Validator,
+        value: dict[str, Any],
+        *,
+        full: bool,
+        map_back: Callable[[Any], Any],
+        size: InstanceSize | None = None,
     ) -> None:
         """Prepare to repair a value.
 
@@ -51,15 +59,18 @@ class ValidationRepair:
             value: What was sent.
             full: Whether repairs of the level `full` may be made.
             map_back: Puts what a repair brought to light into the names of the schema.
+            size: Of the value, where it is known.
         """
         self.repairs: list[Repair] = []
+        self.errors: list[jsonschema_rs.ValidationError] | None = None
         self._schema = schema
         self._validator = validator
         self._full = full
         self._map_back = map_back
         self._needs_mapping = False
         # A deeper value has no errors to answer (see `Validator.errors`), and must not be walked by recursion.
-        self._value: Any = deep_copy(value) if InstanceSize(value).depth <= MAX_INSTANCE_DEPTH else value
+        self._size = size or InstanceSize(value)
+        self._value: Any = deep_copy(value) if self._size.depth <= MAX_INSTANCE_DEPTH else value
         self._validations = 0
         self._cost = 0
         # Apart from the first: a small call can afford many tries, a huge one a single try.
@@ -72,7 +83,7 @@ class ValidationRepair:
         """Return the value with every error resolved that can be; it may still be invalid."""
         if isinstance(self._schema, dict):
             self._correct_names((), [], self._schema)
-        for _round in range(_MAX_ROUNDS):
+        for _round in range(MAX_ROUNDS):
             before = len(self.repairs)
             self._resolve_all(self._errors())
             if len(self.repairs) == before:
@@ -86,7 +97,12 @@ class ValidationRepair:
         self._validations += 1
         if self._validations > 1:
             self._cost += self._validator.repair_cost(self._value)
-        return [] if self._is_spent() else self._validator.errors(self._value, _MAX_ERRORS)
+        if self._is_spent():
+            return []
+        if self._validations > 1 or self.repairs:
+            return self._validator.errors(self._value, MAX_ERRORS)
+        self.errors = self._validator.errors(self._value, MAX_ERRORS, self._size)
+        return self.errors
 
     def _is_spent(self) -> bool:
         return self._validations > _MAX_VALIDATIONS or self._cost > self._max_cost
@@ -294,7 +310,7 @@ def _find_error(
 ) -> jsonschema_rs.ValidationError | None:
     """Return the error of a keyword at a path, among the errors or inside those of alternatives."""
     pending = list(errors)
-    for _error in range(_MAX_ERRORS):
+    for _error in range(MAX_ERRORS):
         if not pending:
             return None
         error = pending.pop()

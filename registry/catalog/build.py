@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter, is_
 from types import MappingProxyType
 from typing import Any
 
@@ -32,9 +33,16 @@ def build_catalog(
         server: _server_part(listing, shape, previous.parts.get(server) if previous is not None else None)
         for server, listing in listings.items()
     }
-    chosen, refused = _assign_names(parts, shape)
+    naming_inputs = _naming_inputs(shape)
     quarantined = [(server, issue) for server in sorted(parts) for issue in parts[server].listing.quarantined]
     quarantined += [(server, issue) for server in sorted(parts) for issue in parts[server].quarantined]
+    same = previous is not None and _has_same_wrappers(previous, parts, naming_inputs)
+    chosen: Sequence[ToolWrapper] = ()
+    refused: Sequence[tuple[ServerName, ItemIssue]] = ()
+    if previous is not None and same:
+        refused = previous.refused
+    else:
+        chosen, refused = _assign_names(parts, shape)
     catalog = Catalog(
         version=version,
         prompts_and_resources=_prompts_and_resources(listings, shape, previous),
@@ -42,10 +50,23 @@ def build_catalog(
         quarantined=(*quarantined, *refused),
         warnings=tuple((server, warning) for server in sorted(parts) for warning in parts[server].warnings),
         parts=parts,
-        naming_inputs=_naming_inputs(shape),
+        refused=tuple(refused),
+        naming_inputs=naming_inputs,
     )
+    if previous is not None and same:
+        # Only connections, or words about servers, have changed: nothing here grows with the number of tools.
+        return catalog.with_wrappers_of(previous)
     # Sorted, so that equal catalogs list in equal order whichever server connected first.
-    return catalog.with_wrappers(tuple(sorted(chosen, key=lambda wrapper: wrapper.name)))
+    return catalog.with_wrappers(tuple(sorted(chosen, key=attrgetter("name"))))
+
+
+def _has_same_wrappers(previous: Catalog, parts: Mapping[ServerName, ServerPart], naming_inputs: object) -> bool:
+    """Return whether these parts have the very wrappers of a catalog, and the same names for them."""
+    return (
+        previous.naming_inputs == naming_inputs
+        and previous.parts.keys() == parts.keys()
+        and all(part.wrappers is previous.parts[server].wrappers for server, part in parts.items())
+    )
 
 
 def _prompts_and_resources(
@@ -58,6 +79,7 @@ def _prompts_and_resources(
             and listing.resources is before.resources
             and listing.templates is before.templates
             and listing.capabilities is before.capabilities
+            and listing.held == before.held
             for server, listing in listings.items()
             for before in (previous.servers[server],)
         )
@@ -74,30 +96,49 @@ def _naming_inputs(shape: Shape) -> tuple[object, ...]:
 
 def _server_part(listing: ServerListing, shape: Shape, known: ServerPart | None) -> ServerPart:
     server_shape = shape.servers.get(listing.server, ServerShape())
-    if known is not None and known.shape == server_shape and known.max_length == shape.max_length:
-        if known.listing is listing:
+    if known is not None and known.wraps_alike(server_shape, shape.max_length):
+        if known.listing is listing and known.shape == server_shape:
             return known
-        if known.listing.tools is listing.tools:
+        if known.listing.tools is listing.tools and known.listing.held == listing.held:
             # Only the state of the connection changed; names, digests and definitions hold.
-            wrappers = tuple(
-                replace(w, epoch=listing.epoch, stale=listing.stale, origin=listing.origin) for w in known.wrappers
-            )
             warnings = (
                 *unmatched_names(listing, server_shape),
                 *(one for one in known.warnings if one.code not in CODES),
             )
-            return replace(known, listing=listing, wrappers=wrappers, warnings=warnings)
-    return _wrap_tools(listing, server_shape, shape.max_length)
+            wrappers = _with_notes(known, server_shape)
+            return replace(known, listing=listing, shape=server_shape, wrappers=wrappers, warnings=warnings)
+    return _wrap_tools(listing, server_shape, shape.max_length, known)
 
 
-def _wrap_tools(listing: ServerListing, shape: ServerShape, max_length: int) -> ServerPart:
+def _with_notes(part: ServerPart, shape: ServerShape) -> tuple[ToolWrapper, ...]:
+    """Return the wrappers of a part with the notes of another shape; the very tuple where these are the same."""
+    before, now = part.shape.notes, shape.notes
+    differing = {tool for tool in (*before, *now) if before.get(tool) != now.get(tool)}
+    if not differing:
+        return part.wrappers
+    # By the upstream's definition: a note outlives a change of our own documentation.
+    upstream = {name: tool for tool in reversed(part.listing.tools) if (name := tool.get("name")) in differing}
+    return tuple(
+        replace(one, notes=notes_about(upstream[one.tool], now.get(one.tool, ()))) if one.tool in differing else one
+        for one in part.wrappers
+    )
+
+
+def _wrap_tools(listing: ServerListing, shape: ServerShape, max_length: int, known: ServerPart | None) -> ServerPart:
     tools: dict[ToolName, dict[str, Any]] = {}
     for definition in listing.tools:
         name = definition.get("name")
         if isinstance(name, str):  # a snapshot may have been edited
             tools.setdefault(ToolName(name), definition)
     # Hidden tools take part in naming, so that hiding one renames no other.
-    names = compile_names(listing.server, tools, max_length=max_length, prefixed=shape.prefixed, renames=shape.renames)
+    if known is not None and known.is_named_alike(shape, max_length) and known.names.keys() == tools.keys():
+        names = known.names
+    else:
+        names = compile_names(
+            listing.server, tools, max_length=max_length, prefixed=shape.prefixed, renames=shape.renames
+        )
+    before = {wrapper.tool: wrapper for wrapper in known.wrappers} if known is not None else {}
+    held = listing.held.get("tools", {})
     wrappers: list[ToolWrapper] = []
     quarantined: list[ItemIssue] = []
     warnings = list(unmatched_names(listing, shape))
@@ -114,11 +155,36 @@ def _wrap_tools(listing: ServerListing, shape: ServerShape, max_length: int) -> 
             warnings += [ItemIssue(tool=tool, code=code, detail=detail) for detail in result.warnings]
         # By the upstream's definition: a note outlives a change of our own documentation.
         notes = notes_about(upstream, shape.notes.get(tool, ()))
+        was = before.get(tool)
+        if (
+            was is not None
+            and was.source is definition
+            and (was.name, was.name_reason) == (names[tool].name, names[tool].reason)
+            and (was.documented, was.unenforced) == (documented, unenforced)
+            and was.notes == notes
+            and was.held == held.get(tool)
+        ):
+            # The same object: whoever has worked with it need not do so again.
+            wrappers.append(was)
+            continue
         try:
-            wrappers.append(_wrapper(listing, tool, names[tool], definition, documented, notes, unenforced))
+            wrappers.append(
+                _wrapper(listing, tool, names[tool], definition, documented, notes, unenforced, held.get(tool))
+            )
         except SchemaRejected as rejected:
             quarantined.append(ItemIssue(tool=tool, code=rejected.code, detail=rejected.detail))
-    return ServerPart(listing, shape, max_length, tuple(wrappers), tuple(quarantined), tuple(warnings))
+    kept = tuple(wrappers)
+    if known is not None and len(kept) == len(known.wrappers) and all(map(is_, kept, known.wrappers)):
+        kept = known.wrappers
+    return ServerPart(
+        listing=listing,
+        shape=shape,
+        max_length=max_length,
+        wrappers=kept,
+        quarantined=tuple(quarantined),
+        warnings=tuple(warnings),
+        names=names,
+    )
 
 
 def _wrapper(
@@ -129,6 +195,7 @@ def _wrapper(
     documented: frozenset[str],
     notes: tuple[Note, ...],
     unenforced: dict[str, Any] | None,
+    held: str | None,
 ) -> ToolWrapper:
     named = {**definition, "name": compiled.name}
     text = canonical_json(named)
@@ -139,17 +206,16 @@ def _wrapper(
         name=compiled.name,
         server=listing.server,
         tool=tool,
-        epoch=listing.epoch,
         definition=named,
         digest=digest_of_canonical(text),
         schema_digest=digest(schema if unenforced is None else unenforced),
         name_reason=compiled.reason,
-        stale=listing.stale,
-        origin=listing.origin,
         headers=MappingProxyType(param_headers.header_paths(schema)) if annotated else NO_HEADERS,
         documented=documented,
         notes=notes,
         unenforced=unenforced,
+        held=held,
+        source=definition,
     )
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Literal
 
-from registry.catalog.listing import ServerListing
-from registry.catalog.names import NAME_SEPARATOR, ServerName, ToolName, WrapperName
+from registry.catalog.listing import WHOLE_SERVER, ServerListing
+from registry.catalog.names import NAME_SEPARATOR, CompiledName, ServerName, ToolName, WrapperName
 from registry.catalog.notes import Note
 from registry.catalog.prompts_and_resources import ItemCatalog, PermitsItem, PermitsUri
 from registry.catalog.shape import ServerShape
@@ -26,7 +26,7 @@ NO_HEADERS: Mapping[str, tuple[str, ...]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolWrapper:
-    """One tool as we expose it.
+    """One tool as we expose it; nothing of it says how its server is connected, which is in the server's listing.
 
     Attributes:
         definition: The upstream's object under the wrapper's name and with configured overrides.
@@ -37,22 +37,23 @@ class ToolWrapper:
         documented: The arguments that configuration documents.
         notes: Operators' notes on this very definition.
         unenforced: What arguments are checked against, where the definition documents some that are not enforced.
+        held: Why it cannot be called until somebody has approved it as it is today; the definition is as approved.
+        source: What the definition was made of: equal wrappers stay the same object as long as this one does.
     """
 
     name: WrapperName
     server: ServerName
     tool: ToolName
-    epoch: int
     definition: dict[str, Any]
     digest: str
     schema_digest: str
     name_reason: str | None = None
-    stale: bool = False
-    origin: Literal["live", "snapshot"] = "live"
     headers: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: NO_HEADERS)
     documented: frozenset[str] = frozenset()
     notes: tuple[Note, ...] = ()
     unenforced: dict[str, Any] | None = None
+    held: str | None = None
+    source: object = field(default=None, repr=False, compare=False)
 
     @property
     def input_schema(self) -> Any:
@@ -65,9 +66,14 @@ class ToolWrapper:
         return self.definition.get("inputSchema", {}) if self.unenforced is None else self.unenforced
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServerPart:
-    """One server's share of a catalog, kept so that only a server that changed is rebuilt."""
+    """One server's share of a catalog, kept so that only what changed is rebuilt.
+
+    Attributes:
+        wrappers: The very tuple of the part before it where they are the same.
+        names: Of every tool, exposed or not.
+    """
 
     listing: ServerListing
     shape: ServerShape
@@ -75,6 +81,18 @@ class ServerPart:
     wrappers: tuple[ToolWrapper, ...]
     quarantined: tuple[ItemIssue, ...]
     warnings: tuple[ItemIssue, ...]
+    names: Mapping[ToolName, CompiledName]
+
+    def is_named_alike(self, shape: ServerShape, max_length: int) -> bool:
+        """Return whether equal tools would get equal names by another shape."""
+        own = self.shape
+        return (own.prefixed, own.renames, self.max_length) == (shape.prefixed, shape.renames, max_length)
+
+    def wraps_alike(self, shape: ServerShape, max_length: int) -> bool:
+        """Return whether equal tools would get equal wrappers by another shape, but for their notes."""
+        own = self.shape
+        mine, theirs = ((one.hidden, one.tools, one.overrides) for one in (own, shape))
+        return self.is_named_alike(shape, max_length) and mine == theirs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +102,7 @@ class Catalog:
     Attributes:
         digest: Of the names and definitions of all wrappers.
         parts: Each server's share, for the next build.
+        refused: Tools whose names others have, for the next build.
         naming_inputs: What prompts and resources were named by, for the next build.
     """
 
@@ -95,6 +114,7 @@ class Catalog:
     warnings: tuple[tuple[ServerName, ItemIssue], ...] = ()
     digest: str = ""
     parts: Mapping[ServerName, ServerPart] = field(default_factory=dict, repr=False, compare=False)
+    refused: tuple[tuple[ServerName, ItemIssue], ...] = field(default=(), repr=False, compare=False)
     naming_inputs: object = field(default=None, repr=False, compare=False)
     _by_name: Mapping[str, ToolWrapper] = field(default_factory=dict, repr=False, compare=False)
     _by_server: Mapping[str, tuple[ToolWrapper, ...]] = field(default_factory=dict, repr=False, compare=False)
@@ -129,6 +149,20 @@ class Catalog:
                 return named
         return None
 
+    def held(self, kind: str, server: str, name: str) -> str | None:
+        """Return why an item, by the name of its server, is held; None for what is not, or is unknown."""
+        listing = self.servers.get(ServerName(server))
+        if listing is None or not listing.held:
+            return None
+        return listing.held.get(kind, {}).get(name)
+
+    def held_uri(self, server: str, uri: str) -> str | None:
+        """Return why no resource of this URI can be read from a server, or None."""
+        listing = self.servers.get(ServerName(server))
+        if listing is None or not listing.held:
+            return None
+        return listing.held.get(WHOLE_SERVER, {}).get("") or self.prompts_and_resources.held_template(server, uri)
+
     def wrappers_of(self, server: str) -> tuple[ToolWrapper, ...]:
         """Return one server's wrappers, ordered by name."""
         return self._by_server.get(server, ())
@@ -145,6 +179,7 @@ class Catalog:
         prompts: PermitsItem,
         resources: PermitsItem,
         uris: PermitsUri,
+        never: PermitsUri | None = None,
     ) -> Catalog:
         """Return the part of the catalog that each of these permits; see `ItemCatalog.narrowed`."""
         permitted = tuple(wrapper for wrapper in self.wrappers if wrappers(wrapper))
@@ -153,7 +188,7 @@ class Catalog:
             self,
             servers=MappingProxyType(servers),
             prompts_and_resources=self.prompts_and_resources.narrowed(
-                servers=frozenset(servers), prompts=prompts, resources=resources, uris=uris
+                servers=frozenset(servers), prompts=prompts, resources=resources, uris=uris, never=never
             ),
             quarantined=tuple((server, issue) for server, issue in self.quarantined if server in servers),
             warnings=tuple((server, issue) for server, issue in self.warnings if server in servers),
@@ -174,6 +209,17 @@ class Catalog:
             _by_tool={(wrapper.server, wrapper.tool): wrapper for wrapper in wrappers},
         )
 
+    def with_wrappers_of(self, other: Catalog) -> Catalog:
+        """Return the catalog with the very wrappers and indexes of another one."""
+        return replace(
+            self,
+            wrappers=other.wrappers,
+            digest=other.digest,
+            _by_name=other._by_name,
+            _by_server=other._by_server,
+            _by_tool=other._by_tool,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class CatalogChange:
@@ -191,7 +237,10 @@ class CatalogChange:
         put = object.__setattr__  # the dataclass is frozen
         # Most swaps change only the state of a connection: equal digests spare the comparison of all wrappers.
         if old.digest == new.digest and old.wrappers and new.wrappers:
-            old = new
+            for each in ("added", "removed", "changed"):
+                put(self, each, ())
+            put(self, "kinds", frozenset(self._changed_kinds()))
+            return
         put(self, "added", tuple(w.name for w in new.wrappers if old.get(w.name) is None))
         put(self, "removed", tuple(w.name for w in old.wrappers if new.get(w.name) is None))
         both = [(old.get(w.name), w) for w in new.wrappers]

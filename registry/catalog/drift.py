@@ -17,6 +17,7 @@ from registry.catalog.parameter_changes import (
     composed_changes,
     parameter_changes,
 )
+from registry.schema.json_paths import declared_properties
 
 # Removed wrappers and tools with changed parameters that are remembered, to answer calls that still use them. Each
 # entry keeps a whole definition alive: a few kilobytes, so some 10 MB in all.
@@ -47,8 +48,10 @@ class Drift:
         gone = [change.before.resolve(name) for name in change.removed]
         for name in change.added:
             self._removed.pop(name, None)  # it is back
-        # Of several that were replaced by several, only a description tells which is which.
-        by_schema, by_meaning = _Pairs(gone, added, _schema), _Pairs(gone, added, _meaning)
+        # Of several that were replaced by several, only a description tells which is which. Where nothing is gone, as
+        # at each first listing, nothing is compared.
+        candidates = added if gone else []
+        by_schema, by_meaning = _Pairs(gone, candidates, _schema), _Pairs(gone, candidates, _meaning)
         for wrapper in gone:
             # The tool itself may be there under another name, because a sibling has come that looks like it.
             renamed = change.after.get_by_tool(wrapper.server, wrapper.tool)
@@ -113,9 +116,11 @@ class _Pairs:
         return self._wrappers[wanted] if self._gone[wanted] == self._added[wanted] == 1 else None
 
 
-def _schema(wrapper: ToolWrapper) -> tuple[str, str]:
-    return wrapper.server, wrapper.schema_digest
+def _schema(wrapper: ToolWrapper) -> object:
+    # That two tools take no parameters says nothing about either.
+    takes_some = bool(declared_properties(wrapper.input_schema, wrapper.input_schema))
+    return (wrapper.server, wrapper.schema_digest) if takes_some else _meaning(wrapper)
 
 
 def _meaning(wrapper: ToolWrapper) -> object:
-    return *_schema(wrapper), wrapper.definition.get("description")
+    return wrapper.server, wrapper.schema_digest, wrapper.definition.get("description")

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from registry.catalog.names import ServerName
 from registry.intake.issues import ItemIssue
 
+WHOLE_SERVER: Final = "server"
+"""The kind under which `ServerListing.held` speaks of everything that a server has."""
+
+# The members that may have thousands of items.
+_ITEMS: Final = frozenset({"tools", "prompts", "resources", "templates", "quarantined", "repaired"})
 ListedItems = tuple[dict[str, Any], ...]
 # `unstated`: of versions with a handshake, which have no such word. Shared caches take it for `private`.
 CacheScope = Literal["public", "private", "unstated"]
@@ -24,6 +29,9 @@ class ServerListing:
         scope: Whether it says that others may be given them too.
         origin: `snapshot` until the server has answered for the first time since we started.
         stale: The connection is lost; tools stay listed until the next one.
+        instructions: What the server says of itself to models.
+        held: By kind of item, why one cannot be used until somebody has approved it; by the names of its server. It is
+            listed as it was approved, or not at all. Under `WHOLE_SERVER` there is why nothing of it can be used.
     """
 
     server: ServerName
@@ -40,3 +48,15 @@ class ServerListing:
     origin: Literal["live", "snapshot"] = "live"
     stale: bool = False
     transport: Literal["stdio", "http"] = "stdio"
+    instructions: str | None = None
+    held: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+    def is_like(self, other: ServerListing) -> bool:
+        """Return whether two listings are equal as far as that is seen at once: of the very same items."""
+        if self is other:
+            return True
+        return all(
+            mine is theirs or (name not in _ITEMS and mine == theirs)
+            for name in self.__slots__
+            for mine, theirs in ((getattr(self, name), getattr(other, name)),)
+        )

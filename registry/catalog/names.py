@@ -73,7 +73,7 @@ def check_aliases(aliases: Iterable[str], *, max_length: int = DEFAULT_NAME_LENG
     alike: dict[str, list[str]] = defaultdict(list)
     for alias in given:
         if alias not in malformed:
-            alike[normalized_name(_alias_prefix(alias, max_length))].append(alias)
+            alike[normalized_name(alias_prefix(alias, max_length))].append(alias)
     clashes = [group for group in alike.values() if len(group) > 1]
     sentences = []
     if malformed:
@@ -106,7 +106,7 @@ def compile_names(
     """
     if max_length < MIN_NAME_LENGTH:
         raise RegistryError(f"names need at least {MIN_NAME_LENGTH} characters, not {max_length}")
-    prefix = _alias_prefix(server, max_length) + NAME_SEPARATOR if prefixed else ""
+    prefix = alias_prefix(server, max_length) + NAME_SEPARATOR if prefixed else ""
     candidates = {tool: _NameCandidate(server, tool, prefix, max_length, prefixed, renames.get(tool)) for tool in tools}
     _resolve_collisions(list(candidates.values()), verbatim_allowed=not prefixed)
     return {tool: CompiledName(name=found.name, reason=found.reason) for tool, found in candidates.items()}
@@ -215,7 +215,7 @@ def _resolve_collision(group: list[_NameCandidate]) -> None:
             candidate.lengthen_digest("looks the same as a sibling's name to a host")
 
 
-def _alias_prefix(alias: str, max_length: int) -> str:
+def alias_prefix(alias: str, max_length: int) -> str:
     """Return an alias as it appears in names: starting with a letter, and short enough to leave room for a tool."""
     part = alias if alias[:1].isalpha() else "s" + alias
     room = max(_DIGEST_LENGTH + 2, max_length - len(NAME_SEPARATOR) - _TOOL_CHARS)

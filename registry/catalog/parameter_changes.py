@@ -25,13 +25,14 @@ class ParameterChange:
     """What became of one parameter.
 
     Attributes:
-        kind: Whether it has another name now, is gone, or takes another type.
-        now: The current name or type; empty for one that is gone.
+        kind: Whether it has another name now, is gone, takes another type, or is required where it was not, be it that
+            it is new.
+        now: The current name or type; empty for one that is gone or required.
         was: For a type: the former one.
         certain: For a name: whether it is the same parameter beyond doubt, and not just one of the same shape.
     """
 
-    kind: Literal["renamed", "removed", "retyped"]
+    kind: Literal["renamed", "removed", "retyped", "required"]
     now: str = ""
     was: str = ""
     certain: bool = False
@@ -65,7 +66,7 @@ def composed_changes(
     for path, change in earlier.items():
         known = _followed(path, change, later)
         # A name that is in use again means the parameter that has it now.
-        if known.kind == "retyped" or not _declares(schema, path):
+        if known.kind in ("retyped", "required") or not _declares(schema, path):
             found[path] = known
     for path, change in later.items():
         found.setdefault(path, change)
@@ -77,7 +78,7 @@ def _followed(
 ) -> ParameterChange:
     if change.kind == "removed":
         return change
-    if change.kind == "retyped":
+    if change.kind in ("retyped", "required"):
         return later.get(path, change)
     then = later.get((*path[:-1], change.now), change)
     if then.kind == "renamed" and then is not change:
@@ -89,16 +90,23 @@ def _changes(before: Any, after: Any, path: ParameterPath) -> Iterator[tuple[Par
     old, new = _properties(before), _properties(after)
     gone = {name: _shape_digest(schema) for name, schema in old.items() if name not in new}
     came = {name: _shape_digest(schema) for name, schema in new.items() if name not in old}
+    heirs: set[str] = set()
     for name, shape in gone.items():
         alike = [other for other, other_shape in came.items() if other_shape == shape]
         if len(alike) == 1 and sum(other_shape == shape for other_shape in gone.values()) == 1:
             [now] = alike
+            heirs.add(now)
             yield (*path, name), ParameterChange(kind="renamed", now=now, certain=_is_same(name, old, now, new))
         else:
             yield (*path, name), ParameterChange(kind="removed")
     for name in old:
         if name in new:
             yield from _changes_of_one(old[name], new[name], (*path, name))
+    if old:  # of what declared nothing, nothing can have been known
+        for name in _required(after) - _required(before) - heirs:
+            # One that takes another type as well is told by its type.
+            if name in new and (name not in old or _type_of(old[name]) == _type_of(new[name])):
+                yield (*path, name), ParameterChange(kind="required")
 
 
 def _changes_of_one(before: Any, after: Any, path: ParameterPath) -> Iterator[tuple[ParameterPath, ParameterChange]]:
@@ -137,6 +145,15 @@ def _declares(schema: Any, path: ParameterPath) -> bool:
         else:
             return False
     return True
+
+
+def _required(schema: Any) -> set[str]:
+    required = schema.get("required") if isinstance(schema, dict) else None
+    return {name for name in required if isinstance(name, str)} if isinstance(required, list) else set()
+
+
+def _type_of(schema: Any) -> str:
+    return _type(schema) if isinstance(schema, dict) else ""
 
 
 def _type(schema: Mapping[str, Any]) -> str:

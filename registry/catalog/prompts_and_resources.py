@@ -33,12 +33,14 @@ class ListedItem:
         key: Our name or URI for it.
         original: The upstream's.
         definition: The upstream's object under our key.
+        held: Why it cannot be used until somebody has approved it as it is today; the definition is as approved.
     """
 
     key: str
     server: ServerName
     original: str
     definition: dict[str, Any]
+    held: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +71,13 @@ class ItemCatalog:
         return self.resources if kind == "resources" else self.templates
 
     def narrowed(
-        self, *, servers: frozenset[ServerName], prompts: PermitsItem, resources: PermitsItem, uris: PermitsUri
+        self,
+        *,
+        servers: frozenset[ServerName],
+        prompts: PermitsItem,
+        resources: PermitsItem,
+        uris: PermitsUri,
+        never: PermitsUri | None = None,
     ) -> ItemCatalog:
         """Return the permitted part, under the same names as in the whole.
 
@@ -78,6 +86,7 @@ class ItemCatalog:
             prompts: Whether a prompt is permitted.
             resources: Whether a resource or a template is permitted.
             uris: Whether a URI may be read that no server lists.
+            never: Which URIs stay closed although a template that is shown stands for them; false for those.
         """
 
         def permitted(item: ListedItem, kind: ItemKind) -> bool:
@@ -93,7 +102,7 @@ class ItemCatalog:
         )
         return replace(
             narrowed,
-            _denials=self._denials,
+            _denials=self._denials if never is None else (*self._denials, never),
             _allowances=(*self._allowances, uris),
         )
 
@@ -108,6 +117,13 @@ class ItemCatalog:
     def template(self, text: str) -> ListedItem | None:
         """Return the template with this text, or None."""
         return next((item for _, item in self._templates if item.key == text), None)
+
+    def held_template(self, server: str, uri: str) -> str | None:
+        """Return why a URI cannot be read, where only a template stands for it that is held; None where it can be."""
+        held = [(literals, item.held) for literals, item in self._templates if item.held and item.server == server]
+        if not held or self._resources.get(uri) is not None:
+            return None
+        return next((reason for literals, reason in held if _matches(uri, literals)), None)
 
     def owners(self, uri: str) -> tuple[tuple[ServerName, str], ...]:
         """Return the servers that may know a URI, most likely first, each with its own URI for it.
@@ -160,9 +176,11 @@ def build_item_catalog(listings: Mapping[ServerName, ServerListing], shape: Shap
             # What is denied takes part in naming, so that denying it renames nothing, and no other gets its name.
             if own.prompts.admits(original):
                 name = names[original].name
-                prompts.setdefault(
-                    name, ListedItem(key=name, server=server, original=original, definition={**item, "name": name})
+                held = _held(listings[server], "prompts", original)
+                listed = ListedItem(
+                    key=name, server=server, original=original, definition={**item, "name": name}, held=held
                 )
+                prompts.setdefault(name, listed)
     permits = _permits_uri(listings, shape)
     resources, sharers = _by_uri(listings, ordered, shape, "resources", permits)
     templates, _ = _by_uri(listings, ordered, shape, "resourceTemplates", permits)
@@ -251,8 +269,13 @@ def _by_uri(
             # The first unprefixed server keeps the URI itself, all others are qualified.
             if shape.of(server).prefixed or uri in items:
                 key = f"{OWN_URI_PREFIX}{server}/{uri}"
-        items[key] = ListedItem(key=key, server=server, original=uri, definition={**item, member: key})
+        held = _held(listings[server], kind, uri)
+        items[key] = ListedItem(key=key, server=server, original=uri, definition={**item, member: key}, held=held)
     return items, {uri: tuple(servers) for uri, servers in sharers.items()}
+
+
+def _held(listing: ServerListing, kind: str, name: str) -> str | None:
+    return listing.held[kind].get(name) if kind in listing.held else None
 
 
 def _has_resources(listing: ServerListing) -> bool:

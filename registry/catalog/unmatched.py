@@ -11,6 +11,7 @@ from registry.catalog.filters import NameFilter
 from registry.catalog.listing import ServerListing
 from registry.catalog.shape import ServerShape
 from registry.intake.issues import ItemIssue
+from registry.schema.json_paths import declared_properties
 
 HIDES_NOTHING: Final = "hides_nothing"
 """The code of a name that was meant to hide something, and hides nothing: what it meant may be in view."""
@@ -36,7 +37,13 @@ def unmatched_names(listing: ServerListing, shape: ServerShape) -> tuple[ItemIss
     """
     if listing.origin != "live":
         return ()
-    if not shape.named and shape.tools.is_open and shape.prompts.is_open and shape.resources.is_open:
+    if (
+        not shape.named
+        and not shape.defaults
+        and shape.tools.is_open
+        and shape.prompts.is_open
+        and shape.resources.is_open
+    ):
         return ()  # most servers
     # One that is held back exists all the same.
     tools = [*_texts(listing.tools, "name"), *(one.tool for one in listing.quarantined)]
@@ -50,6 +57,7 @@ def unmatched_names(listing: ServerListing, shape: ServerShape) -> tuple[ItemIss
         for tool in sorted(shape.named - known)
     ]
     issues += _unmatched_patterns(listing, shape, tools)
+    issues += _unmatched_defaults(listing, shape)
     return tuple(issues)
 
 
@@ -76,6 +84,20 @@ def _unmatched_patterns(listing: ServerListing, shape: ServerShape, tools: Colle
         if pattern != "*" and not _matches(pattern, tools, False):
             detail = f"allow: {pattern} matches no tool of this server{near_miss(pattern, tools)}"
             yield ItemIssue(tool=pattern, code=SELECTS_NOTHING, detail=detail)
+
+
+def _unmatched_defaults(listing: ServerListing, shape: ServerShape) -> Iterator[ItemIssue]:
+    # One that is held back may have any.
+    if not shape.defaults or listing.quarantined:
+        return
+    parameters = {
+        name for tool in listing.tools for name in declared_properties(tool.get("inputSchema"), tool.get("inputSchema"))
+    }
+    parameters |= {argument.name for override in shape.overrides.values() for argument in override.arguments}
+    for name in shape.defaults:
+        if name not in parameters:
+            detail = f"defaults: no tool of this server has a parameter {name}{near_miss(name, parameters)}"
+            yield ItemIssue(tool=name, code=SELECTS_NOTHING, detail=detail)
 
 
 def _matches(pattern: str, names: Collection[str], uris: bool) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -46,7 +46,7 @@ class IntakeResult:
 
 
 def check_each(
-    items: Sequence[object],
+    items: Iterable[object],
     check: Callable[[Any, RepairNotes], dict[str, Any] | None],
     *,
     key: str,

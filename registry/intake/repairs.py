@@ -20,6 +20,8 @@ _NO_PROSE: Final = REFERENCE_KEYWORDS | DATA_KEYWORDS | {
 # Values that are shown, and change nothing of what is accepted.
 _SHOWN_DATA: Final = frozenset({"default", "examples", "example"})
 _DIALECTS_WITH_TUPLES: Final = ("draft-04", "draft-06", "draft-07", "2019-09")
+_DIALECT_WITH_SWITCHES: Final = "draft-04"
+_BOUNDS: Final = (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum"))
 _TASK_SUPPORT: Final = ("optional", "required", "forbidden")
 
 
@@ -42,15 +44,17 @@ def repair_schema(schema: Any, notes: RepairNotes) -> Any:
     declared = schema.get("$schema") if isinstance(schema, dict) else None
     # The dialects before 2020-12 have lists in `items`. Everything else is checked as 2020-12.
     earlier = isinstance(declared, str) and any(name in declared for name in _DIALECTS_WITH_TUPLES)
-    return _SchemaRepair(notes, converts_tuples=not earlier).repaired(schema)
+    oldest = isinstance(declared, str) and _DIALECT_WITH_SWITCHES in declared
+    return _SchemaRepair(notes, converts_tuples=not earlier, converts_bounds=not oldest).repaired(schema)
 
 
 class _SchemaRepair:
-    __slots__ = ("_converts_tuples", "_notes")
+    __slots__ = ("_converts_bounds", "_converts_tuples", "_notes")
 
-    def __init__(self, notes: RepairNotes, *, converts_tuples: bool) -> None:
+    def __init__(self, notes: RepairNotes, *, converts_tuples: bool, converts_bounds: bool) -> None:
         self._notes = notes
         self._converts_tuples = converts_tuples
+        self._converts_bounds = converts_bounds
 
     def repaired(self, schema: Any) -> Any:
         if not isinstance(schema, dict):
@@ -92,7 +96,7 @@ class _SchemaRepair:
                     changes[key] = items
         changed = edited(schema, changes=changes, dropped=dropped)
         changed = _with_required(changed, schema)
-        return self._without_tuple(changed)
+        return self._with_bounds(self._without_tuple(changed))
 
     def _map(self, children: dict[str, Any], keyword: str) -> dict[str, Any]:
         changes: dict[str, Any] = {}
@@ -117,6 +121,19 @@ class _SchemaRepair:
         if "additionalItems" in schema:
             changes["items"] = schema["additionalItems"]
         return {**without_keys(schema, ("items", "additionalItems")), **changes}
+
+    def _with_bounds(self, schema: dict[str, Any]) -> dict[str, Any]:
+        """Return a schema whose `exclusiveMinimum: true` beside a `minimum` is a bound of its own, as since draft 6."""
+        for exclusive, plain in _BOUNDS if self._converts_bounds else ():
+            switch = schema.get(exclusive)
+            if not isinstance(switch, bool):
+                continue
+            self._notes.append(("bound", f"{exclusive} was a boolean, as in draft 4"))
+            bound = schema.get(plain)
+            schema = without_keys(schema, (exclusive, plain) if switch else (exclusive,))
+            if switch and bound is not None:
+                schema[exclusive] = bound
+        return schema
 
 
 def _with_required(schema: dict[str, Any], original: dict[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable
+from hashlib import sha256
 from typing import Any, Final, Literal
 
 from registry.errors import SchemaRejected
@@ -23,25 +24,37 @@ _MAX_REPORTED_PATTERNS: Final = 3
 Transport = Literal["stdio", "http"]
 
 
-def admit_tools(tools: Sequence[object], *, transport: Transport) -> IntakeResult:
+def admit_tools(
+    tools: Iterable[object],
+    *,
+    transport: Transport,
+    keep: Callable[[dict[str, Any]], dict[str, Any]] = lambda definition: definition,
+) -> IntakeResult:
     """Check every tool on its own; never raises for any JSON value.
 
     Repairs are made on copies and never change what a tool accepts. Every admitted schema is compiled: call this in a
     worker thread for long listings.
+
+    Args:
+        tools: As they were listed.
+        transport: How they came.
+        keep: Returns what stays in memory of a definition, an equal one.
     """
-    texts: dict[str, bytes] = {}
+    digests: dict[str, bytes] = {}
 
     def check(tool: Any, notes: RepairNotes) -> dict[str, Any] | None:
         name = _name(tool)
         text = _bounded_text(tool)
-        if name in texts:
-            if text != texts[name]:
+        # Texts of thousands would take more memory meanwhile than all that stays.
+        known = sha256(text).digest()
+        if name in digests:
+            if known != digests[name]:
                 raise SchemaRejected("duplicate_name", "another tool of this name came first")
             notes.append(("duplicate", "listed twice with the same definition"))
             return None
         definition = _admit_one(tool, text, transport, notes)
-        texts[name] = text
-        return definition
+        digests[name] = known
+        return keep(definition)
 
     return check_each(tools, check, key="name", kind="tools", noun="tool")
 

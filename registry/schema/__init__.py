@@ -8,5 +8,7 @@ another syntax. `json_values` copies and edits plain JSON, `json_paths` finds pl
 A check is closed by default: `check_cost` estimates from the `instance_size`, or from the `applications` of schemas to
 parts of the value, what it may take. One that may take more than the `effort` that holds is not made (NotChecked): its
 caller may run it where it harms nobody, refuse the value, or let it pass by choice. Where errors multiply with the
-alternatives of a schema, `failing_parts` finds the parts that are to blame.
+alternatives of a schema, or the value is large, `failing_parts` finds the parts that are to blame, schema by schema
+(`schema_nodes`, with `compiled_parts`) and in the one of the `alternatives` that was meant, and tells their errors as
+those of the whole (`located_errors`).
 """

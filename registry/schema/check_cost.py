@@ -6,6 +6,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
+import orjson
+
 from registry.errors import NotChecked
 from registry.schema.applications import Application, TooManyApplications, applications
 from registry.schema.display_text import excerpt
@@ -24,6 +26,9 @@ OPTIONS_PER_APPLICATION: Final = 50
 # Levels of a value up to which a schema that branches and refers to itself is not looked at for its cost: the argument
 # object and one object or list in it, which most calls of tools with such a schema have.
 _FREE_LEVELS: Final = 2
+# What so many members that have a name take at least: `"":0,`.
+_BYTES_OF_MANY: Final = 5 * INLINE_MEMBERS
+_TOO_MANY: Final = f"more than {INLINE_MEMBERS} values are too many for its schema"
 # Keywords that apply more than one schema to the same value.
 _BRANCHING: Final = frozenset(
     {"allOf", "anyOf", "oneOf", "not", "if", "dependentSchemas", "dependencies", "patternProperties", "propertyNames"}
@@ -42,10 +47,11 @@ class CheckCost:
         free_error_members: nor can collecting errors.
         free_text: The same for the length of all texts together; -1 where each has to be looked at.
         free_depth: The same for levels.
+        free_bytes: The same for the length of the value as JSON, from which members and texts follow.
     """
 
-    __slots__ = ("_document", "_left_out", "_patterns", "_schema", "branching", "free_depth", "free_error_members",
-                 "free_members", "free_text")  # fmt: skip
+    __slots__ = ("_document", "_left_out", "_patterns", "_schema", "branching", "free_bytes", "free_depth",
+                 "free_error_members", "free_members", "free_text")  # fmt: skip
 
     def __init__(
         self, schema: dict[str, Any] | bool, patterns: PatternUse, *, visits: int, options: int, recursive: bool,
@@ -72,6 +78,31 @@ class CheckCost:
         self.free_members = min(INLINE_MEMBERS, (INLINE.check_ns or 0) // (_APPLICATION_NS * factor))
         self.free_error_members = (INLINE.errors_ns or 0) // (_ERROR_NS * (factor + required))
         self.free_text = _free_text(patterns, branching)
+        # Every member takes two bytes at least, and the value itself is counted with them.
+        self.free_bytes = min(self.free_text, 2 * (self.free_members - 1))
+
+    def is_free(self, instance: object) -> bool:
+        """Return whether a check of a value cannot take long; where that is not seen at once, no.
+
+        To write JSON is much quicker than to walk over a value, which finds the exact sizes (`InstanceSize`).
+
+        Raises:
+            NotChecked: It has too many values, as its text shows.
+        """
+        try:
+            text = orjson.dumps(instance)
+        except TypeError:
+            return False  # deep, or with numbers and texts that take a closer look
+        if len(text) <= self.free_bytes:
+            return text.count(b"{") + text.count(b"[") <= self.free_depth
+        # No fewer than these: such characters in a text have a backslash before them.
+        if len(text) >= _BYTES_OF_MANY and text.count(b'":') - text.count(b'\\":') > INLINE_MEMBERS:
+            # Whoever waits for a thorough check keeps the error, and with it this frame.
+            del text
+            doubt = NotChecked((), _TOO_MANY)
+            doubt.unlocated = True
+            raise doubt
+        return False
 
     def require_affordable(self, instance: object, effort: Effort, *, errors: bool = False) -> None:
         """Estimate what a value costs by the schemas and patterns that apply to it.
@@ -149,11 +180,18 @@ def require_countable(value: object) -> None:
 def too_many_values(instance: Any) -> NotChecked:
     """Return that the largest argument has too many values for a check."""
     where: JsonPath = ()
-    if isinstance(instance, dict) and instance:
+    size = None
+    if isinstance(instance, dict) and len(instance) == 1:
+        [(name, instance)] = instance.items()
+        where = (name,)
+    elif isinstance(instance, dict) and instance:
         share = INLINE_MEMBERS // len(instance)
-        where = (max(instance, key=lambda name: InstanceSize(instance[name], share).members),)
-        instance = instance[where[0]]
-    size = InstanceSize(instance, INLINE_MEMBERS)
+        sizes = {name: InstanceSize(child, share) for name, child in instance.items()}
+        largest = max(sizes, key=lambda name: sizes[name].members)
+        where, instance = (largest,), instance[largest]
+        # Where the share was enough, or all that there is, it need not be walked once more.
+        size = sizes[largest] if sizes[largest].complete or share == INLINE_MEMBERS else None
+    size = size or InstanceSize(instance, INLINE_MEMBERS)
     count = f"{size.members}" if size.complete else f"more than {INLINE_MEMBERS}"
     return NotChecked(where, f"{count} values are too many for its schema")
 

@@ -30,8 +30,8 @@ _KEPT_CONTROLS = frozenset("\t\n\r")
 _HIDDEN_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
 _ASCII_CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|\r(?!\n)")
 _LONE_RETURN = re.compile("\r(?!\n)")
-# The last two code points of each plane, and these, are no characters and never will be.
-_NONCHARACTERS = range(0xFDD0, 0xFDF0)
+# Where Unicode reserves places for emoji to come: Extended_Pictographic without being assigned.
+_PICTOGRAPHIC = (range(0x1F000, 0x1FB00), range(0x1FC00, 0x1FFFE))
 # A cleaned text is shorter than the original: so much more is read that an excerpt is full nevertheless.
 _READ_PER_SHOWN = 4
 _WORD_EDGE = re.compile(r"[^0-9A-Za-z]+|(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
@@ -78,16 +78,27 @@ def is_hidden(char: str) -> bool:
         return False
     if unicodedata.category(char) in _HIDDEN_CATEGORIES or _IGNORABLE.match(char):
         return True
-    # What is not assigned may be a new emoji that this Python does not know.
-    return ord(char) & 0xFFFE == 0xFFFE or ord(char) in _NONCHARACTERS
+    # What is not assigned may be a new emoji that this Python does not know; anywhere else it is nothing.
+    return unicodedata.category(char) == "Cn" and not any(ord(char) in block for block in _PICTOGRAPHIC)
 
 
 def _joined(found: re.Match[str]) -> str:
     """What stays of joiners in a row: one, after what a script or an emoji can join; more only hide a message."""
     before, run = found.groups()
-    if before <= "\x7f":
+    if not _can_join(before):
         return str(before)
     return before + (_EMOJI_JOIN if run.startswith(_EMOJI_JOIN) else run[0])
+
+
+def _can_join(char: str) -> bool:
+    """Whether a joiner or a direction mark can mean something after a character: in emoji, and in scripts that join."""
+    if char <= "\x7f":
+        return False
+    if unicodedata.bidirectional(char) in ("R", "AL", "AN", "NSM"):
+        return True
+    category = unicodedata.category(char)
+    # Letters without case are those of scripts that join, or are as wide as they are high, as Chinese ones.
+    return category in ("So", "Sk", "Mc", "Cn") or (category == "Lo" and unicodedata.east_asian_width(char) == "N")
 
 
 def name_as_words(name: str) -> str:

@@ -8,6 +8,9 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Final
 
+# Collecting so many errors takes 0.3 s.
+_MAX_WHOLE: Final = 20_000
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
@@ -18,6 +21,8 @@ class Effort:
         errors_ns: The same for collecting errors.
         applications: How many pairs of a schema and a value are looked at for these estimates.
         repair_cost: The cost of collecting errors for repairs, all of them together; see `Validator.repair_cost`.
+        whole: Applications up to which the errors of a whole value are collected at once; of more, the parts that
+            fail are looked for.
         ignores_patterns: Texts pass that are subject to a pattern which cannot be run.
     """
 
@@ -25,6 +30,7 @@ class Effort:
     errors_ns: int | None
     applications: int
     repair_cost: int
+    whole: int = _MAX_WHOLE
     ignores_patterns: bool = False
 
 

@@ -7,267 +7,300 @@ into the one alternative that can be meant.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
+from registry.schema.alternatives import (
+    Alternative,
+    Alternatives,
+    MissingMark,
+    WrongOption,
+    WrongType,
+    declared_types,
+    has_type,
+)
 from registry.schema.applications import TooManyApplications, applications
-from registry.schema.json_paths import JsonPath
-from registry.schema.json_values import without_keys
-from registry.schema.references import SUBSCHEMA_LISTS, SUBSCHEMA_MAPS, SchemaDocument
+from registry.schema.json_paths import JsonPath, composed_schemas, declared_properties
+from registry.schema.located_errors import FoundError, FoundKind, LocatedError
+from registry.schema.schema_nodes import SchemaNode, SchemaNodes
 
 if TYPE_CHECKING:
     import jsonschema_rs
 
 # Parts that are looked at: twenty failing places, each some tens of levels deep.
 _MAX_PARTS: Final = 1_000
-# Failing members or items of one part that are followed. No more than 20 problems are shown anyway.
+# Failing members or items of one part that are followed, and errors of one keyword. No more than 20 problems are shown
+# anyway.
 _MAX_FAILING: Final = 20
-# Applications of schemas in a part that fits no alternative, if all its errors are to be collected: 30 ms at most.
-_MAX_WHOLE: Final = 2_000
-# Keywords of which the failing part is looked for; the others are checked where they stand.
-_FOLLOWED: Final = frozenset(
-    {"$ref", "allOf", "anyOf", "oneOf", "properties", "items", "prefixItems", "$defs", "definitions"}
-)
-
-# What a value may be declared as. A number without a fraction may be written with one, and is an integer then.
-_TYPES: Final = {
-    dict: frozenset({"object"}),
-    list: frozenset({"array"}),
-    str: frozenset({"string"}),
-    bool: frozenset({"boolean"}),
-    int: frozenset({"integer", "number"}),
-    float: frozenset({"integer", "number"}),
-    type(None): frozenset({"null"}),
-}
+# Members of one object that are looked at together. Of more, undeclared ones are looked at alone, until enough fail:
+# each error costs as much as some ten of these looks.
+_MAX_TOGETHER: Final = 100
+# Applications of schemas in parts of which all errors are collected, in one part and in all of them: some 20 ms.
+_MAX_WHOLE: Final = 500
+_MAX_WHOLE_IN_ALL: Final = 1_000
+# The same in one part where repairs are made of the errors, for which there is more time.
+_MAX_REPAIRED: Final = 2_000
+# Keywords by which an object or a list is right or wrong whatever the values in it are.
+_ABOUT_NAMES: Final = frozenset({"properties", "additionalProperties", "propertyNames", "minProperties"})
+_ABOUT_OTHERS: Final = frozenset({"patternProperties", "additionalProperties", "propertyNames"})
+_ABOUT_LENGTH: Final = frozenset({"minItems", "maxItems"})
 
 
 class _Part(NamedTuple):
     path: JsonPath
-    pointer: str
-    schema: Any
+    node: SchemaNode
     value: Any
 
 
-class LocatedError:
-    """An error of a part of a value, with the path in the whole."""
+class FirstErrors(NamedTuple):
+    """Some errors of a value.
 
-    __slots__ = ("_at", "_error", "evaluation_path", "kind", "message", "schema_path")
+    Attributes:
+        errors: Those of at most 20 items or members of each part.
+        lists: Lists of which more items fail than were looked at, with the check of one item.
+    """
 
-    def __init__(self, error: jsonschema_rs.ValidationError, at: JsonPath) -> None:
-        self._error = error
-        self._at = at
-        self.message = error.message
-        self.schema_path = error.schema_path
-        self.evaluation_path = error.evaluation_path
-        self.kind: Any = error.kind
-        if getattr(error.kind, "context", None) and error.kind.name != "oneOfMultipleValid":
-            self.kind = _LocatedKind(error.kind, at)
+    errors: list[jsonschema_rs.ValidationError]
+    lists: tuple[tuple[Callable[[Any], bool], list[Any]], ...] = ()
 
-    @property
-    def instance_path(self) -> list[str | int]:
-        """The path of the value in the whole."""
-        return [*self._at, *self._error.instance_path]
-
-
-class _LocatedKind:
-    """The kind of an error that holds others."""
-
-    __slots__ = ("context", "name")
-
-    def __init__(self, kind: Any, at: JsonPath) -> None:
-        self.name = kind.name
-        self.context = [[LocatedError(error, at) for error in branch] for branch in kind.context]
-
-
-class _NoAlternative:
-    """The error of a value for which no single alternative can be meant."""
-
-    __slots__ = ("evaluation_path", "instance_path", "kind", "message", "schema_path")
-
-    class _Kind:
-        name = "alternatives"
-
-    def __init__(self, path: JsonPath) -> None:
-        self.instance_path = list(path)
-        self.schema_path: list[str | int] = []
-        self.evaluation_path: list[str | int] = []
-        self.kind = self._Kind()
-        self.message = "fits none of the alternatives"
+    def has_failing(self, count: int) -> bool:
+        """Return whether more items than this fail of one list."""
+        for is_valid, items in self.lists:
+            if len(items) > count and sum(islice((True for item in items if not is_valid(item)), count + 1)) > count:
+                return True
+        return False
 
 
 class FailingParts:
-    """Finds the errors of values that do not validate against one schema."""
+    """Finds the errors of values that do not validate against one schema.
 
-    def __init__(self, schema: Any, validators: jsonschema_rs.ValidatorMap) -> None:
+    Attributes:
+        is_laborious: Whether compiling any schema in it takes many milliseconds.
+        looks: How often the last search asked for the validity of a part.
+    """
+
+    def __init__(self, schema: Any, dialect: str, options: dict[str, Any]) -> None:
         """Prepare to look for errors.
 
         Args:
             schema: The schema.
-            validators: All schemas in it, compiled, by their pointers.
+            dialect: The class that compiles it.
+            options: For the compiler.
         """
-        self._schema = schema
-        self._validators = validators
-        self._document = SchemaDocument(schema)
-        self._pointers = _pointers(schema)
+        self._nodes = SchemaNodes(schema, dialect, options)
+        self.is_laborious = self._nodes.is_laborious
+        self._found: list[Any] = []
+        self._lists: dict[int, tuple[Callable[[Any], bool], list[Any]]] = {}
+        self._left = 0
+        self._max_failing = _MAX_FAILING
+        self._repairing = False
+        self.looks = 0
 
-    def errors(self, value: Any, limit: int) -> list[jsonschema_rs.ValidationError]:
-        """Return at most `limit` errors, which may not be all."""
-        found: list[Any] = []
-        pending = [_Part((), "#", self._schema, value)]
-        for _part in range(_MAX_PARTS):
+    def errors(self, value: Any, limit: int, *, for_repair: int = 0) -> FirstErrors:
+        """Return at most `limit` errors, which may not be all; none for a value that is valid.
+
+        Args:
+            value: The value.
+            limit: The most errors.
+            for_repair: If not 0, every failing part is wanted, and where none of the alternatives was clearly meant the
+                errors of all, so that repairs can be made of them, up to so many applications of schemas.
+        """
+        self._repairing = bool(for_repair)
+        self._max_failing = limit if for_repair else _MAX_FAILING
+        self._left = for_repair or _MAX_WHOLE_IN_ALL
+        root = self._nodes.at("#", self._nodes.root)
+        pending = [_Part((), root, value)] if root is not None else []
+        found = self._found = []
+        self._lists, self.looks = {}, 0
+        for _part in range(max(_MAX_PARTS, 2 * limit)):
             if not pending or len(found) >= limit:
                 break
             part = pending.pop()
-            below = list(self._failing(part, found))
+            before = len(found)
             found += self._own_errors(part)
+            below = self._below(part, alone=len(found) == before)
+            if not below and len(found) == before:
+                found += self._unevaluated(part) or self._errors_of_whole(part)
             pending += reversed(below)
-        return cast("list[jsonschema_rs.ValidationError]", found[:limit])
+        # Not kept until the next search: what is in them may be a megabyte.
+        lists = tuple(self._lists.values())
+        self._found, self._lists = [], {}
+        return FirstErrors(cast("list[jsonschema_rs.ValidationError]", found[:limit]), lists)
 
-    def _is_cheap(self, part: _Part) -> bool:
+    def _below(self, part: _Part, *, alone: bool) -> list[_Part]:
+        """Return the parts of a part that fail.
+
+        Args:
+            part: A part that fails.
+            alone: Whether no error was found in it: if it has a single part below, that is the one that fails.
+        """
+        path, node, value = part
+        below = [_Part(path, other, value) for other in node.in_place]
+        if isinstance(value, dict):
+            below += self._members(path, node, value)
+        items = self._items(path, node, value) if isinstance(value, list) else []
+        if not (alone and len(below) == 1 and not items and not node.alternatives and node.is_followed):
+            below = list(islice(self._failing(below), self._max_failing))
+        below += items
+        for branches, alternatives in node.alternatives:
+            below += self._alternative(part, branches, alternatives)
+        return below
+
+    def _failing(self, parts: list[_Part]) -> Iterator[_Part]:
+        for part in parts:
+            self.looks += 1
+            if not part.node.is_valid(part.value):
+                yield part
+
+    def _members(self, path: JsonPath, node: SchemaNode, value: dict[str, Any]) -> list[_Part]:
+        """Return the members that are to be looked at: of many, those that fail."""
+        declared, others = node.members, node.others
+        if len(value) == 1 or (len(declared) == 1 and others is None):
+            known = ((name, declared.get(name, others)) for name in value)
+            return [_Part((*path, name), below, value[name]) for name, below in known if below is not None]
+        found: list[_Part] = []
+        looks = 0
+        for name, child in value.items():
+            below = declared.get(name, others)
+            if below is None:
+                continue
+            looks += 1
+            if not below.is_valid(child):
+                found.append(_Part((*path, name), below, child))
+                if len(found) >= self._max_failing:
+                    break
+        self.looks += looks
+        return found
+
+    def _items(self, path: JsonPath, node: SchemaNode, value: list[Any]) -> list[_Part]:
+        """Return items that fail."""
+        first, items = node.first_items, node.items
+        placed = [
+            _Part((*path, index), below, item)
+            for index, (below, item) in enumerate(zip(first, value, strict=False))
+            if below is not None
+        ]
+        found = list(islice(self._failing(placed), self._max_failing)) if placed else []
+        if items is None:
+            return found
+        is_valid = items.is_valid
+        rest = value[len(first) :] if first else value
+        failing = ((index, item) for index, item in enumerate(rest, len(first)) if not is_valid(item))
+        found += [_Part((*path, index), items, item) for index, item in islice(failing, self._max_failing)]
+        seen = found[-1].path[-1] if len(found) >= self._max_failing else len(value)
+        self.looks += int(seen)
+        if len(found) >= self._max_failing:
+            self._lists[id(value)] = is_valid, value
+        return found
+
+    def _alternative(self, part: _Part, branches: list[SchemaNode], alternatives: Alternatives) -> list[_Part]:
+        """Return the alternative that was meant, if the value fits none; note the error where it cannot be told."""
+        path, node, value = part
+        self.looks += len(branches)
+        if any(branch.is_valid(value) for branch in branches):
+            return []  # or it fits more than one
+        meant = alternatives.meant_by(value)
+        if isinstance(meant, Alternative):
+            below = self._nodes.of(meant.schema) or branches[meant.index]
+            return [_Part(path, below, value)]
+        if isinstance(meant, WrongType):
+            self._found.append(FoundError(path, FoundKind("type", types=meant.types), [*node.steps, "type"]))
+        elif isinstance(meant, MissingMark):
+            kind = FoundKind("required", property=meant.name)
+            self._found.append(FoundError(path, kind, [*node.steps, "required"]))
+        elif isinstance(meant, WrongOption):
+            kind = FoundKind("options", options=meant.options)
+            self._found.append(FoundError((*path, *meant.path), kind, [*node.steps, "options"]))
+        else:
+            self._found += self._errors_of_whole(part)
+        return []
+
+    def _unevaluated(self, part: _Part) -> list[Any]:
+        """Return members that nothing declares, where that is all that can be wrong."""
+        path, node, value = part
+        closed = self._nodes.knows_unevaluated and node.schema.get("unevaluatedProperties") is False
+        if not closed or not isinstance(value, dict):
+            return []
+        composed = list(composed_schemas(node.schema, self._nodes.root))
+        if any(schema.keys() & {"patternProperties", "additionalProperties"} for schema in composed):
+            return []
+        declared = declared_properties(node.schema, self._nodes.root)
+        unexpected = tuple(islice((name for name in value if name not in declared), _MAX_FAILING))
+        kind = FoundKind("unevaluatedProperties", unexpected=unexpected)
+        return [FoundError(path, kind, [*node.steps, "unevaluatedProperties"])] if unexpected else []
+
+    def _errors_of_whole(self, part: _Part) -> list[Any]:
+        """Return all errors of a part, if there are not too many; else one that says no more than where it is."""
+        counted = self._count(part)
+        errors: list[Any] = []
+        if counted is not None:
+            self._left -= counted
+            errors = [LocatedError(error, part.path) for error in part.node.validator.iter_errors(part.value)]
+            for error in errors:
+                error.schema_path = part.node.whole_path(error.schema_path)
+        if errors or (counted is not None and part.node.is_valid(part.value)):
+            return errors
+        name = "alternatives" if part.node.alternatives else "whole"
+        text = "fits none of the alternatives" if part.node.alternatives else "does not fit the schema"
+        return [FoundError(part.path, FoundKind(name), part.node.steps, text)]
+
+    def _count(self, part: _Part) -> int | None:
+        """Return how often schemas are applied to a part, if that is affordable."""
+        limit = min(self._left, _MAX_REPAIRED if self._repairing else _MAX_WHOLE)
         try:
-            for _ in applications(self._document, part.schema, part.value, _MAX_WHOLE):
-                pass
+            return sum(1 for _ in applications(self._nodes.document, part.node.schema, part.value, limit))
         except TooManyApplications:
-            return False
-        return True
+            self._left -= limit // 4  # as much as counting takes, beside collecting errors
+            return None
 
-    def _failing(self, part: _Part, found: list[Any]) -> Iterator[_Part]:
-        path, pointer, schema, value = part
-        if not isinstance(schema, dict):
-            return
-        for target in self._document.targets(schema):
-            if (where := self._pointers.get(id(target))) is not None:
-                yield from self._invalid(_Part(path, where, target, value))
-        for index, branch in enumerate(_list(schema, "allOf")):
-            yield from self._invalid(_Part(path, f"{pointer}/allOf/{index}", branch, value))
-        for word in ("anyOf", "oneOf"):
-            branches = [_Part(path, f"{pointer}/{word}/{n}", one, value) for n, one in enumerate(_list(schema, word))]
-            if branches and all(any(True for _ in self._invalid(branch)) for branch in branches):
-                meant = [branch for branch in branches if self._can_be(branch.schema, value)]
-                if len(meant) == 1:
-                    yield meant[0]
-                elif self._is_cheap(part):
-                    errors = self._validators[pointer].iter_errors(value)
-                    found += [LocatedError(error, path) for error in errors if error.kind.name == word]
-                else:
-                    found.append(_NoAlternative(path))
-        parts = self._members(part) if isinstance(value, dict) else self._items(part) if isinstance(value, list) else ()
-        failing = 0
-        for below in parts:
-            for one in self._invalid(below):
-                failing += 1
-                yield one
-            if failing >= _MAX_FAILING:
-                return
-
-    def _members(self, part: _Part) -> Iterator[_Part]:
-        properties = part.schema.get("properties")
-        for name in part.value if isinstance(properties, dict) else ():
-            if name in properties:
-                where = f"{part.pointer}/properties/{_escaped(name)}"
-                yield _Part((*part.path, name), where, properties[name], part.value[name])
-
-    def _items(self, part: _Part) -> Iterator[_Part]:
-        first = _list(part.schema, "prefixItems") or _list(part.schema, "items")
-        word = "prefixItems" if "prefixItems" in part.schema else "items"
-        for index, (below, item) in enumerate(zip(first, part.value, strict=False)):
-            yield _Part((*part.path, index), f"{part.pointer}/{word}/{index}", below, item)
-        items = part.schema.get("items")
-        if isinstance(items, dict):
-            for index, item in enumerate(part.value[len(first) :], len(first)):
-                yield _Part((*part.path, index), f"{part.pointer}/items", items, item)
-
-    def _invalid(self, part: _Part) -> Iterator[_Part]:
-        validator = self._validators.get(part.pointer)
-        if validator is not None and not validator.is_valid(part.value):
-            yield part
-
-    def _own_errors(self, part: _Part) -> list[LocatedError]:
+    def _own_errors(self, part: _Part) -> list[Any]:
         """Return the errors that a part has apart from those of what is followed."""
-        if not isinstance(part.schema, dict):
-            return []
-        own = without_keys(part.schema, _FOLLOWED)
-        if (
-            not own.keys() - {"type", "description", "title"}
-            and _has_type(part.schema, part.value)
-            and not isinstance(part.value, float)
-        ):
-            return []
-        if isinstance(declared := part.schema.get("properties"), dict):
-            own["properties"] = dict.fromkeys(declared, True)
-        import jsonschema_rs  # here, so that importing the registry stays quick
-
-        try:
-            validator = jsonschema_rs.Draft202012Validator(own, validate_formats=False, offline=True, mask="the value")
-        except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError):
-            return []  # it refers to what has been left out here
-        steps = _steps(part.pointer)
-        errors = [LocatedError(error, part.path) for error in validator.iter_errors(part.value)]
-        for error in errors:
-            error.schema_path = [*steps, *error.schema_path]
+        path, node, value = part
+        schema = node.schema
+        if not has_type(value, types := declared_types(schema)):
+            return [FoundError(path, FoundKind("type", types=types), [*node.steps, "type"])]
+        errors: list[Any] = []
+        if isinstance(value, dict):
+            required = schema.get("required")
+            missing = (name for name in (required if isinstance(required, list) else ()) if name not in value)
+            errors += [
+                FoundError(path, FoundKind("required", property=name), [*node.steps, "required"])
+                for name in islice(missing, _MAX_FAILING)
+            ]
+            if node.is_closed:
+                declared = schema.get("properties", {})
+                if unexpected := tuple(islice((name for name in value if name not in declared), _MAX_FAILING)):
+                    kind = FoundKind("additionalProperties", unexpected=unexpected)
+                    errors.append(FoundError(path, kind, [*node.steps, "additionalProperties"]))
+        if node.own:
+            validator, telling = self._telling(node, value)
+            for error in validator.iter_errors(telling) if validator is not None else ():
+                located = LocatedError(error, path)
+                located.schema_path = [*node.steps, *error.schema_path]
+                errors.append(located)
         return errors
 
-    def _can_be(self, schema: Any, value: Any) -> bool:
-        """Return whether an alternative can be meant by a value: type, required names and constants fit."""
-        for node in [schema, *(self._document.targets(schema) if isinstance(schema, dict) else ())]:
-            if not isinstance(node, dict):
-                continue
-            if not _has_type(node, value):
-                return False
-            if not isinstance(value, dict):
-                continue
-            if any(name not in value for name in _list(node, "required")):
-                return False
-            properties = node.get("properties")
-            for name, below in properties.items() if isinstance(properties, dict) else ():
-                options = (
-                    below.get("enum", [below["const"]] if "const" in below else None)
-                    if isinstance(below, dict)
-                    else None
-                )
-                if name in value and isinstance(options, list) and value[name] not in options:
-                    return False
-        return True
+    def _telling(self, node: SchemaNode, value: Any) -> tuple[jsonschema_rs.Validator | None, Any]:
+        """Return as little of a value as has the same errors, and what to check it with.
 
-
-def _has_type(schema: dict[str, Any], value: Any) -> bool:
-    declared = schema.get("type")
-    types = [declared] if isinstance(declared, str) else declared
-    if not isinstance(types, list):
-        return True
-    return not _TYPES.get(type(value), frozenset()).isdisjoint(types)
-
-
-def _list(schema: dict[str, Any], word: str) -> list[Any]:
-    found = schema.get(word)
-    return found if isinstance(found, list) else []
-
-
-def _pointers(schema: Any) -> dict[int, str]:
-    """Return the pointer of every object in a schema, by identity."""
-    found: dict[int, str] = {}
-    pending: list[tuple[Any, str]] = [(schema, "#")]
-    while pending:
-        node, pointer = pending.pop()
-        if isinstance(node, dict):
-            found.setdefault(id(node), pointer)
-            pending += [(child, f"{pointer}/{_escaped(key)}") for key, child in node.items()]
-        elif isinstance(node, list):
-            pending += [(child, f"{pointer}/{index}") for index, child in enumerate(node)]
-    return found
-
-
-def _escaped(key: str) -> str:
-    return key.replace("~", "~0").replace("/", "~1")
-
-
-def _steps(pointer: str) -> list[str | int]:
-    """Return the steps of a pointer, with numbers where they stand for positions in a list."""
-    steps: list[str | int] = []
-    for step in pointer.split("/")[1:]:
-        before = steps[-1] if steps else ""
-        positional = (
-            before in SUBSCHEMA_LISTS and step.isdecimal() and (len(steps) < 2 or steps[-2] not in SUBSCHEMA_MAPS)
-        )
-        steps.append(int(step) if positional else step.replace("~1", "/").replace("~0", "~"))
-    return steps
+        Each error holds a copy of what it is about, which takes long for what is large.
+        """
+        own, validator = node.own, node.own_validator
+        if isinstance(value, list):
+            return validator, [None] * len(value) if own.keys() <= _ABOUT_LENGTH else value
+        if not isinstance(value, dict):
+            return validator, value
+        if len(value) > _MAX_TOGETHER and own.keys() & _ABOUT_OTHERS:
+            # Of undeclared members some that fail.
+            validator = node.validator_of_one
+            declared = own.get("properties", {})
+            kept = {name: value[name] for name in declared if name in value}
+            failing = (
+                name
+                for name in value
+                if name not in kept and validator is not None and not validator.is_valid({name: value[name]})
+            )
+            value = {**kept, **{name: value[name] for name in islice(failing, _MAX_FAILING)}}
+        only_names = own.keys() <= _ABOUT_NAMES and isinstance(own.get("additionalProperties", True), bool)
+        return validator, dict.fromkeys(value) if only_names else value

@@ -18,8 +18,10 @@ MAX_SHOWN_KEY: Final = 64
 # For readers who were shown the schema itself: no property has another name.
 NO_NAMES: Final[Mapping[str, str]] = MappingProxyType({})
 
-# Real arguments nest less than ten levels; longer paths only come from hostile values and would fill the message.
+# Real arguments nest less than ten levels; longer paths only come from hostile values and would fill the message. What
+# is in the middle is left out: a path is recognised by where it begins and what it ends with.
 _MAX_SHOWN_STEPS: Final = 20
+_LAST_STEPS: Final = 5
 # Generators chain two or three references; the bound ends a cycle of references.
 _MAX_REFERENCE_HOPS: Final = 16
 # Steps of one reference that are followed; `#/$defs/Name` has two.
@@ -38,10 +40,16 @@ def format_path(path: Sequence[str | int], names: Mapping[str, str] = NO_NAMES) 
     """
     if not path:
         return "arguments"
+    if len(path) > _MAX_SHOWN_STEPS:
+        return f"{format_path(path[: _MAX_SHOWN_STEPS - _LAST_STEPS], names)}…{_steps(path[-_LAST_STEPS:], names)}"
+    return _steps(path, names).removeprefix(".")
+
+
+def _steps(path: Sequence[str | int], names: Mapping[str, str]) -> str:
     text = ""
-    for step in path[:_MAX_SHOWN_STEPS]:
+    for step in path:
         text += f"[{step}]" if isinstance(step, int) else f".{excerpt(names.get(step, step), MAX_SHOWN_KEY)}"
-    return text.removeprefix(".")
+    return text
 
 
 def rename_path(path: JsonPath, names: Mapping[str, str]) -> JsonPath:

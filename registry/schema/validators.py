@@ -2,33 +2,35 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
-from registry.errors import SchemaRejected
+from registry.errors import NotChecked, SchemaRejected
 from registry.schema.check_cost import OPTIONS_PER_APPLICATION, CheckCost, too_many_values
+from registry.schema.display_text import excerpt
 from registry.schema.effort import INLINE_MEMBERS, THOROUGH, Effort, current_effort
-from registry.schema.failing_parts import FailingParts
+from registry.schema.failing_parts import FailingParts, FirstErrors
 from registry.schema.instance_size import MAX_INSTANCE_DEPTH, InstanceSize
+from registry.schema.json_paths import format_path, value_at
 from registry.schema.json_values import containers, without_keys
 from registry.schema.patterns import BACKTRACK_LIMIT, PATTERN_BYTES, read_patterns
 
 if TYPE_CHECKING:
     import jsonschema_rs
 
-# Where a value is so large that its errors could take longer than a second, lists are cut to these lengths, one after
-# the other: the first that is still invalid shows what is wrong with it.
-_CUTS: Final = (2, 16, 200)
-_MANY_MEMBERS: Final = 100_000
-# Applications of schemas up to which the errors of a whole value are collected at once: 0.3 s if all of them fail.
-_MAX_WHOLE: Final = 20_000
-# What a list that was cut may be accused of wrongly.
+# Members of a value up to which all of its errors are collected, whatever the limit: 50 ms where each of them is wrong
+# for each of sixty alternatives. In a larger one the parts that fail are looked for.
+LARGE: Final = 250
+# Missing names, at most, times members beside them: each error holds a copy of its object, and these take 10 ms.
+_MAX_COPIED: Final = 50_000
 # Applications that are counted to tell what a repair by a recursive schema costs: a filter of five levels has some
 # hundred. Counting them costs about as much as checking them, and collecting their errors twice as much.
 _MAX_COUNTED: Final = 500
 _COUNTING: Final = 4
-_ERRORS_OF_CUTS: Final = frozenset({"minItems", "contains"})
+_TYPES: Final = ("array", "boolean", "integer", "null", "number", "object", "string")
+_WORD: Final = re.compile("[A-Za-z]{1,20}")
 # What is quoted of a compiler's complaint about a schema.
 _MAX_REASON: Final = 200
 # `mask`: messages must not repeat a value that was sent, which may be a secret.
@@ -42,6 +44,18 @@ _DRAFTS: Final = {
 }
 
 
+class SchemaNames(NamedTuple):
+    """Names of members at any depth of a schema.
+
+    Attributes:
+        declared: All of them.
+        related: Those on which the validity of others depends: required ones, and those that select a schema.
+    """
+
+    declared: frozenset[str]
+    related: frozenset[str]
+
+
 class Validator:
     """A compiled schema. It never accesses the network, and no schema or value makes it stall.
 
@@ -49,8 +63,8 @@ class Validator:
         unchecked_patterns: Patterns that no engine here supports: no text that one applies to can be checked.
     """
 
-    __slots__ = ("_backtracking", "_branches", "_cost", "_dialect", "_engine", "_parts", "_required", "_supported",
-                 "_visits", "_weight", "_without_patterns", "unchecked_patterns")  # fmt: skip
+    __slots__ = ("_backtracking", "_branches", "_cost", "_dialect", "_engine", "_names", "_parts", "_required",
+                 "_supported", "_visits", "_weight", "_without_patterns", "unchecked_patterns")  # fmt: skip
 
     def __init__(
         self, schema: dict[str, Any] | bool, *, visits: int, weight: int, branches: int, has_references: bool = False
@@ -82,24 +96,37 @@ class Validator:
             self._supported = without_keys(self._supported, {"$schema"})
         self._engine = self._compile(self._supported, self._backtracking)
         self._parts: FailingParts | None = None
+        self._names: SchemaNames | None = None
         self._without_patterns: jsonschema_rs.Validator | None = None
         self._cost = CheckCost(
             schema, patterns, visits=visits, options=weight - visits, recursive=branches > 0,
             has_references=has_references, required=self._required,
         )  # fmt: skip
 
-    def is_valid(self, instance: object) -> bool:
+    def passes(self, instance: object) -> bool:
+        """Return whether a value validates, where a glance shows that to find out cannot take long; otherwise False."""
+        return self._cost.is_free(instance) and self._engine.is_valid(cast(Any, instance))
+
+    def is_valid(self, instance: object, size: InstanceSize | None = None) -> bool:
         """Return whether a value validates; one that cannot be walked safely does not.
+
+        Args:
+            instance: The value.
+            size: Its size, where it is known already: to find that of a megabyte takes as long as to check it.
 
         Raises:
             NotChecked: It cannot be told within the bounds that hold here, see `registry.schema.effort`.
         """
         cost, engine = self._cost, self._engine
-        size = InstanceSize(instance, INLINE_MEMBERS)
+        if size is None:
+            size = InstanceSize(instance, INLINE_MEMBERS)
         if size.members > cost.free_members or size.text > cost.free_text or size.depth > cost.free_depth:
             effort = current_effort()
             # Also where there is time: the validator has no bound of its own on levels.
-            size = size if size.complete else self._size(instance, effort)
+            if not size.complete:
+                if effort.check_ns is not None:
+                    raise too_many_values(instance)  # a second look would end where this one did
+                size = InstanceSize.at_most(instance)
             if size.depth > MAX_INSTANCE_DEPTH:
                 return False
             cost.require_affordable(instance, effort)
@@ -109,31 +136,61 @@ class Validator:
         except ValueError:  # half of a surrogate pair, or an integer of thousands of digits
             return False
 
-    def errors(self, instance: object, limit: int) -> list[jsonschema_rs.ValidationError]:
+    def errors(
+        self, instance: object, limit: int, size: InstanceSize | None = None
+    ) -> list[jsonschema_rs.ValidationError]:
         """Return at most `limit` errors of a value that does not validate; none if it cannot be walked safely.
+
+        Args:
+            instance: The value.
+            limit: The most errors.
+            size: Its size, where it is known already.
 
         Raises:
             NotChecked: As `is_valid`.
         """
         cost, effort = self._cost, current_effort()
-        size = self._size(instance, effort)
+        size = size or self._size(instance, effort)
         if size.depth > MAX_INSTANCE_DEPTH:
             return []
         if size.members > cost.free_error_members or size.text > cost.free_text or size.depth > cost.free_depth:
             cost.require_affordable(instance, effort, errors=True)
         try:
-            if cost.branching and not cost.is_within(_MAX_WHOLE, instance):
-                return self._failing_parts().errors(instance, limit)
-            if size.members > _MANY_MEMBERS:
-                for length in _CUTS:
-                    shorter = _with_short_lists(instance, length)
-                    if not self._engine.is_valid(shorter):
-                        found = islice(self._engine.iter_errors(shorter), limit)
-                        if kept := [error for error in found if error.kind.name not in _ERRORS_OF_CUTS]:
-                            return kept
+            copied = self._required * size.members
+            if copied > _MAX_COPIED or (cost.branching and not cost.is_within(effort.whole, instance)):
+                return self._failing_parts().errors(instance, limit, for_repair=effort.whole).errors
             return list(islice(self._engine.iter_errors(cast(Any, instance)), limit))
         except ValueError:
             return []
+
+    def first_errors(self, instance: object, limit: int, size: InstanceSize | None = None) -> FirstErrors:
+        """Return at most `limit` errors; of a large value only some, in a fraction of the time.
+
+        Args:
+            instance: The value, which does not validate.
+            limit: The most errors.
+            size: Its size, where it is known already.
+
+        Raises:
+            NotChecked: As `is_valid`.
+        """
+        effort = current_effort()
+        size = size or self._size(instance, effort)
+        if size.members > LARGE and size.depth <= MAX_INSTANCE_DEPTH:
+            self._cost.require_affordable(instance, effort, errors=True)
+            try:
+                if (found := self._failing_parts().errors(instance, limit)).errors:
+                    return found
+            except ValueError:
+                pass
+        return FirstErrors(self.errors(instance, limit, size))
+
+    @property
+    def names(self) -> SchemaNames:
+        """The names of members that the schema speaks of."""
+        if self._names is None:
+            self._names = _names_in(self._supported)
+        return self._names
 
     def repair_cost(self, instance: object) -> int:
         """Estimate what `errors` costs where alternatives are tried one by one, on the scale of `Effort`."""
@@ -158,8 +215,16 @@ class Validator:
         return size
 
     def _failing_parts(self) -> FailingParts:
+        """Return what finds the parts that fail.
+
+        Raises:
+            NotChecked: To compile those parts of the schema takes too long here.
+        """
         if self._parts is None:
-            self._parts = FailingParts(self._supported, _compile_all(self._supported, self._backtracking))
+            options = {**_OPTIONS, "pattern_options": _pattern_options(self._backtracking)}
+            self._parts = FailingParts(self._supported, self._dialect or "Draft202012Validator", options)
+        if self._parts.is_laborious and current_effort().check_ns is not None:
+            raise NotChecked((), "there are too many references in the schema")
         return self._parts
 
     def _lenient_engine(self) -> jsonschema_rs.Validator:
@@ -182,31 +247,29 @@ class Validator:
         return _compile(schema, self._dialect or "Draft202012Validator", backtracking)
 
 
-def _with_short_lists(value: Any, length: int) -> Any:
-    """Return a value with all of its lists cut to a length."""
-    if isinstance(value, list):
-        return [_with_short_lists(item, length) for item in value[:length]]
-    if isinstance(value, dict):
-        return {name: _with_short_lists(child, length) for name, child in value.items()}
-    return value
-
-
 def _compile(schema: Any, dialect: str, backtracking: bool) -> jsonschema_rs.Validator:
     import jsonschema_rs  # here, so that importing the registry stays quick
 
     make = cast("Callable[..., jsonschema_rs.Validator]", getattr(jsonschema_rs, dialect))
     try:
         return make(schema, **_OPTIONS, pattern_options=_pattern_options(backtracking))
-    except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError) as error:
-        reason = str(getattr(error, "message", error))[:_MAX_REASON]
-        raise SchemaRejected("invalid_schema", reason) from None
+    except jsonschema_rs.ValidationError as error:
+        raise SchemaRejected("invalid_schema", _reason(error, schema)) from None
+    except (jsonschema_rs.ReferencingError, ValueError) as error:
+        raise SchemaRejected("invalid_schema", str(error)[:_MAX_REASON]) from None
 
 
-def _compile_all(schema: Any, backtracking: bool) -> jsonschema_rs.ValidatorMap:
-    """Return every schema in a document, compiled; it compiles as a whole."""
-    import jsonschema_rs
-
-    return jsonschema_rs.validator_map_for(schema, **_OPTIONS, pattern_options=_pattern_options(backtracking))
+def _reason(error: jsonschema_rs.ValidationError, schema: Any) -> str:
+    """Return what is wrong with a schema, and where."""
+    path = list(error.instance_path)
+    where = excerpt(format_path(path), _MAX_REASON // 2) if path else "the schema"
+    if path and path[-1] == "type" and error.kind.name == "anyOf":  # else a member is called so
+        declared = value_at(schema, path)
+        # By nothing else is a schema quoted: models read this.
+        wrong = [one for one in (declared if isinstance(declared, list) else [declared]) if one not in _TYPES]
+        said = f" is {wrong[0]}, which" if wrong and isinstance(wrong[0], str) and _WORD.fullmatch(wrong[0]) else ""
+        return f"{where}{said} is no type; expected {', '.join(_TYPES[:-1])} or {_TYPES[-1]}"
+    return str(error.message).replace("the value", where, 1)[:_MAX_REASON]
 
 
 def _pattern_options(backtracking: bool) -> jsonschema_rs.RegexOptions | jsonschema_rs.FancyRegexOptions:
@@ -221,3 +284,27 @@ def _count_required(schema: object) -> int:
     """Return the number of names that a schema requires, at any depth."""
     demands = (node.get("required") for node in containers(schema) if isinstance(node, dict))
     return sum(len(required) for required in demands if isinstance(required, list))
+
+
+def _names_in(schema: object) -> SchemaNames:
+    declared: set[str] = set()
+    related: set[str] = set()
+    for node in containers(schema):
+        if not isinstance(node, dict):
+            continue
+        properties = node.get("properties")
+        for name, below in properties.items() if isinstance(properties, dict) else ():
+            declared.add(name)
+            if isinstance(below, dict) and ("const" in below or "enum" in below):
+                related.add(name)
+        related.update(_texts(node.get("required")))
+        for word in ("dependentRequired", "dependentSchemas", "dependencies"):
+            for name, below in others.items() if isinstance(others := node.get(word), dict) else ():
+                related.update((name, *_texts(below)))
+        if isinstance(condition := node.get("if"), dict) and isinstance(tested := condition.get("properties"), dict):
+            related.update(tested)
+    return SchemaNames(frozenset(declared | related), frozenset(related))
+
+
+def _texts(names: object) -> list[str]:
+    return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []

@@ -21,10 +21,10 @@ _READ_CHARS: Final = _SENTENCE_CHARS * 4
 _NAME_CHARS: Final = 200
 _SENTENCE_END: Final = re.compile(r"(?<=[.!?])\s|\n")
 
-# Weight of the similarity, where the best match by words has 1. Tuned with half of the queries of
-# `tests/bench/bench_search.py`, where anything from 0.85 to 2 works equally well. The thesaurus was written with that
-# half at hand, which favours words there: hence the upper end.
-_SIMILARITY_WEIGHT: Final = 2.0
+# Weight of the similarity, where the best match by words has 1: with no more than that, what is first by its words is
+# never behind a tool that has none of them. Whichever set of queries is left out of `tests/bench/bench_search.py
+# --weights`, the others choose 1 to 1.4; with 2, tools were lost that were first by their words.
+SIMILARITY_WEIGHT: Final = 1.0
 # What is less similar is about something else, and only found by its words.
 _MIN_SIMILARITY: Final = 0.25
 
@@ -39,13 +39,16 @@ def embedding_text(tool: SearchableTool) -> str:
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
-def fuse_scores(hits: Sequence[SearchHit], similarity: Mapping[str, float], limit: int) -> list[SearchHit]:
+def fuse_scores(
+    hits: Sequence[SearchHit], similarity: Mapping[str, float], limit: int, *, weight: float = SIMILARITY_WEIGHT
+) -> list[SearchHit]:
     """Return the best tools by words and similarity together, best first; each counts relative to its best value.
 
     Args:
         hits: What was found by words.
         similarity: How similar each tool is to the query, at most 1, by name.
         limit: The most hits to return.
+        weight: How much similarity counts, where the best match by words counts 1.
     """
     found = {hit.name: hit.score for hit in hits}
     best, closest = max(found.values(), default=0.0), max(similarity.values(), default=0.0)
@@ -54,7 +57,7 @@ def fuse_scores(hits: Sequence[SearchHit], similarity: Mapping[str, float], limi
 
     def score(name: str) -> float:
         by_words = found.get(name, 0.0) / (best or 1.0)
-        return round(by_words + _SIMILARITY_WEIGHT * similarity.get(name, 0.0) / closest, SCORE_DIGITS)
+        return round(by_words + weight * similarity.get(name, 0.0) / closest, SCORE_DIGITS)
 
     names = found.keys() | {name for name, value in similarity.items() if value >= _MIN_SIMILARITY}
     scored = (SearchHit(name, score(name)) for name in names)

@@ -20,6 +20,7 @@ from typing import Any, Final, Protocol
 
 from registry.catalog.names import NAME_SEPARATOR
 from registry.schema.display_text import strip_accents
+from registry.search.neighbours import neighbours, read_neighbours
 from registry.search.stemming import stem
 from registry.search.terms import STOP_WORDS, split_words, terms
 from registry.search.thesaurus import MAX_PHRASE_WORDS, Expansions, configured_expansions, general_expansions
@@ -103,6 +104,7 @@ class SearchIndex:
     __slots__ = (
         "_expansions",
         "_name_terms",
+        "_neighbours",
         "_postings",
         "_server_shares",
         "_server_terms",
@@ -117,6 +119,7 @@ class SearchIndex:
         synonyms: Mapping[str, Sequence[str]] | None = None,
         aliases: Mapping[str, str] | None = None,
         thesaurus: bool = True,
+        similar_words: bool = True,
     ) -> None:
         """Index the tools.
 
@@ -125,7 +128,11 @@ class SearchIndex:
             synonyms: Words with their synonyms, in both directions.
             aliases: Further words for a server, such as its display name.
             thesaurus: Whether general synonyms are used as well.
+            similar_words: Whether words that are similar to those of a query are looked for, too.
         """
+        self._neighbours = neighbours if similar_words else _no_neighbours
+        if similar_words:
+            read_neighbours()  # here, where the caller may be in a thread, and not at the first query
         self._expansions: Expansions = general_expansions() if thesaurus else {}
         if synonyms:
             self._expansions = configured_expansions(synonyms, general=thesaurus)
@@ -204,8 +211,10 @@ class SearchIndex:
                     groups[phrase] = group
             if word in silent:
                 continue
-            groups[(term,)] = {term: 1.0, **self._expansions.get((term,), {})}
-            if term not in self._postings and (term,) not in self._expansions and guesses < _MAX_GUESSED_WORDS:
+            near = self._neighbours(term)
+            groups[(term,)] = {**near, term: 1.0, **self._expansions.get((term,), {})}
+            known = term in self._postings or (term,) in self._expansions or bool(near)
+            if not known and guesses < _MAX_GUESSED_WORDS:
                 guesses += 1
                 groups[(term,)] |= self._guesses(word, term)
         return list(groups.values())
@@ -274,6 +283,10 @@ def _fields(tool: SearchableTool, aliases: Mapping[str, str]) -> tuple[str, list
             terms(texts, _MAX_FIELD_TERMS, prose=True),
         ],
     )
+
+
+def _no_neighbours(_term: str) -> Mapping[str, float]:
+    return {}
 
 
 def _text(value: object) -> str:

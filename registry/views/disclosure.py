@@ -82,7 +82,9 @@ def plan_disclosure(
         return DisclosurePlan(reasons=dict.fromkeys(names, "eager"), listed=frozenset(names), defers=False)
     lazy = profile.disclosure == "lazy"
     total = always_tokens + sum(candidate.tokens for candidate in candidates)
-    wanted = all(candidate.pinned for candidate in candidates) if lazy else total <= profile.max_tokens
+    # A lazy list that is empty yet offers the search, as it will once servers are connected.
+    all_pinned = bool(names) and all(candidate.pinned for candidate in candidates)
+    wanted = all_pinned if lazy else total <= profile.max_tokens
     if wanted and always + len(candidates) <= profile.max_tools:
         whole: Reason = "pinned" if lazy else "fits"
         return DisclosurePlan(reasons=dict.fromkeys(names, whole), listed=frozenset(names), defers=False)

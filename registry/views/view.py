@@ -9,15 +9,17 @@ from typing import Any
 
 from registry.catalog.catalog import Catalog, ToolWrapper
 from registry.catalog.filters import allows_uri
-from registry.catalog.names import ServerName
-from registry.catalog.shape import ServerShape, Shape
+from registry.catalog.names import NAME_SEPARATOR, ServerName
+from registry.catalog.shape import RepairLevel, ServerShape, Shape
 from registry.catalog.unmatched import near_miss
 from registry.dialects.client_profiles import DIALECTS, unsupported_names
 from registry.dialects.definitions import LoweredDefinition, lower_definition
 from registry.dialects.null_removal import without_nulls
+from registry.policy.grant import EVERYTHING, CallRules, Grant
 from registry.schema.schemas import compact_json, digest
 from registry.views.descriptions import MAX_DESCRIPTION, contextual_definition
 from registry.views.disclosure import Candidate, Reason, plan_disclosure
+from registry.views.narrowing import narrow
 from registry.views.profile import Profile, selects_prompt, selects_wrapper
 from registry.views.tokens import estimate_tokens
 
@@ -71,7 +73,7 @@ class ViewEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """What callers of one profile can see and call at one moment; never changed, only replaced.
+    """What callers of one profile with the same rights can see and call at one moment; never changed, only replaced.
 
     Attributes:
         catalog: The permitted part of the catalog.
@@ -85,6 +87,9 @@ class View:
         unsupported_names: Names that the profile's client would drop, change or confuse, each with the reason.
         digest: Of what is listed.
         contexts: What definitions were worded from, for the next view.
+        grant: What its callers may do.
+        call_rules: The rules of tools that look at the arguments of a call, by wrapper name.
+        owner: The caller whose own listings it shows; empty where it shows everybody's.
     """
 
     profile: Profile
@@ -99,11 +104,45 @@ class View:
     unsupported_names: Mapping[str, str]
     digest: str
     contexts: Mapping[ServerName, _Context] = field(default_factory=dict, repr=False)
+    grant: Grant = EVERYTHING
+    call_rules: Mapping[str, CallRules] = field(default_factory=dict)
+    owner: str = ""
     _by_name: Mapping[str, ViewEntry] = field(default_factory=dict, repr=False)
+    _plain_levels: dict[str, tuple[ToolWrapper, RepairLevel]] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def key(self) -> tuple[str, Grant, str]:
+        """Whose view it is: equal for the views that follow each other."""
+        return self.profile.name, self.grant, self.owner
+
+    def permits(self, wrapper: ToolWrapper, shape: ServerShape) -> bool:
+        """Return whether its callers may see and call a wrapper, which may have come or gone since it was built."""
+        return self.profile.permits(wrapper, shape) and (self.grant.is_open or self.grant.permits(wrapper, shape))
+
+    def permits_server(self, server: str, shape: ServerShape) -> bool:
+        """Return whether its callers may see a server, which may have come or gone since it was built."""
+        return self.profile.permits_server(server, shape) and self.grant.permits_server(server, shape)
 
     def entry(self, name: str) -> ViewEntry | None:
-        """Return the entry of this wrapper name, or None if there is none that the profile permits."""
+        """Return the entry of this wrapper name, or None if there is none that is permitted."""
         return self._by_name.get(name)
+
+    def plain_level(self, wrapper: ToolWrapper, shape: Shape) -> RepairLevel | None:
+        """Return how arguments are repaired for a tool that is shown as it is and has no defaults; None for another.
+
+        Args:
+            wrapper: The tool.
+            shape: What configuration says; it is looked at once.
+        """
+        known = self._plain_levels.get(wrapper.name)
+        if known is not None:
+            return known[1] if known[0] is wrapper else None
+        entry, of_server = self._by_name.get(wrapper.name), shape.of(wrapper.server)
+        if entry is None or entry.wrapper is not wrapper or entry.lowered.document is not None or of_server.defaults:
+            return None
+        level = self.profile.repair or of_server.repair_level(wrapper.tool)
+        self._plain_levels[wrapper.name] = wrapper, level
+        return level
 
     def siblings(self, server: str) -> Mapping[str, str]:
         """Return the siblings of a server that its descriptions name, with their display names."""
@@ -148,8 +187,10 @@ def build_view(
     always_listed: tuple[dict[str, Any], ...] = (),
     search_tools: tuple[dict[str, Any], ...] = (),
     previous: View | None = None,
+    grant: Grant = EVERYTHING,
+    owner: str = "",
 ) -> View:
-    """Return a catalog as a profile shows it.
+    """Return a catalog as a profile shows it to callers with the same rights.
 
     Only what changed since the previous view is worded and lowered again.
 
@@ -160,6 +201,8 @@ def build_view(
         always_listed: Our own tools that are in every list.
         search_tools: Our own tools that are listed if anything else is not.
         previous: Any earlier view.
+        grant: What the callers may do.
+        owner: The caller whose own catalog it is; empty for everybody's.
     """
 
     def cost(definition: Mapping[str, Any]) -> int:
@@ -169,15 +212,9 @@ def build_view(
     def shape_of(server: ServerName) -> ServerShape:
         return shape.servers.get(server, _UNSHAPED)
 
-    narrowed = catalog
-    if not profile.permits_all:
-        narrowed = catalog.narrowed(
-            wrappers=lambda wrapper: profile.permits(wrapper, shape_of(wrapper.server)),
-            server=lambda server: profile.permits_server(server, shape_of(server)),
-            prompts=lambda prompt: profile.permits_prompt(prompt, shape_of(prompt.server)),
-            resources=lambda item: profile.permits_uri(item.server, item.original, shape_of(item.server)),
-            uris=lambda server, uri: profile.permits_uri(server, uri, shape_of(server)),
-        )
+    narrowed, call_rules, servers = narrow(catalog, shape, profile, grant)
+    if not grant.opens("tools"):
+        always_listed = search_tools = ()
     contexts = {server: (shape_of(server), _siblings(server, narrowed, shape)) for server in narrowed.servers}
     # Narrowed first: names of servers that a caller may not see must not be in a description.
     kept = _kept(previous, profile, contexts)
@@ -239,10 +276,11 @@ def build_view(
         catalog=narrowed,
         entries=entries,
         builtin_tools=ours,
-        servers=tuple(server for server, own in shape.servers.items() if profile.permits_server(server, own)),
+        servers=servers,
         defers=decided.defers,
         warnings=(
-            *_warnings(profile, narrowed, catalog, shape),
+            # Operators look at profiles; what one caller lacks by a rule is meant.
+            *(_warnings(profile, narrowed, catalog, shape) if grant.is_open else ()),
             *decided.warnings,
             *(f"supplements: {entry.name}: {entry.omitted}" for entry in entries if entry.omitted is not None),
         ),
@@ -252,6 +290,9 @@ def build_view(
         digest=digest([[entry.digest for entry in entries if entry.listed], ours]),
         _by_name={entry.wrapper.name: entry for entry in entries},
         contexts=contexts,
+        grant=grant,
+        call_rules=call_rules,
+        owner=owner,
     )
 
 
@@ -311,6 +352,9 @@ def _warnings(profile: Profile, narrowed: Catalog, whole: Catalog, shape: Shape)
             "tools": [name for one in whole.wrappers for name in (one.name, one.tool)],
             "prompts": [name for one in items.prompts for name in (one.key, one.original)],
         }
+        alias = pattern.partition(NAME_SEPARATOR)[0] if NAME_SEPARATOR in pattern else ""
+        if alias and not any(fnmatchcase(server, alias) for server in shape.servers):
+            return near_miss(alias, shape.servers)
         return near_miss(pattern, known.get(key, ()))
 
     warnings = [

@@ -39,6 +39,7 @@ from gateway.hooks.runner import HookRunner
 ROUNDS, CALLS = 15, 4_000
 SEAM = {
     "            with self._hooks.tool_call(wrapper, via, caller) as invocation:\n": "            if True:\n",
+    "                call.invocation = invocation\n": "",
     "await self._run(call, invocation)": "await self._run(call, None)",
     "await invocation.send(call.prepared.arguments, call)": "await call.send()",
     "if invocation.answer is None:": "if True:",
@@ -78,7 +79,7 @@ def without_seam(gateway: Gateway) -> Any:
     """The same pipeline from source in which nobody looks for hooks."""
     source = inspect.getsource(pipeline_module)
     for line, instead in SEAM.items():
-        assert source.count(line) == 1, f"the seam has changed: {line}"
+        assert line in source, f"the seam has changed: {line}"
         source = source.replace(line, instead)
     module = types.ModuleType("pipeline_without_seam")
     sys.modules[module.__name__] = module
@@ -96,7 +97,7 @@ async def measure(gateway: Gateway) -> None:
     async def answered(*_: Any, **__: Any) -> dict[str, Any]:
         return {"content": [{"type": "text", "text": "done"}], "structuredContent": {"done": True}}
 
-    pipeline.forwarder.send = answered  # type: ignore[method-assign] # without pipes there is less noise
+    pipeline._parts.forwarder.send = answered  # type: ignore[method-assign] # nothing is sent
     without = without_seam(gateway)
 
     def runners(count: int) -> tuple[HookRunner, ...]:
@@ -115,7 +116,7 @@ async def measure(gateway: Gateway) -> None:
         return pipeline.call(PARAMS, caller)
 
     def removed() -> Awaitable[Any]:
-        return without.call(PARAMS, caller)  # type: ignore[no-any-return]
+        return without.call(PARAMS, caller)  # type: ignore[no-any-return] # as measured
 
     await took_us(call)
     found = await compared({"removed": removed, "none": call, "one": call, "six": call}, prepare)

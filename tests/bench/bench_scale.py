@@ -70,7 +70,7 @@ async def tools() -> None:
             await one.begin(client)
             everybody.append(one)
         costs = [[await cpu_us(client, one, 2000, 16) for one in everybody] for _ in range(ROUNDS)]
-        await anyio.sleep(4)
+        await anyio.sleep(4)  # free memory is given back some seconds after the last change, which nothing tells of
         memory = [rss_mib(one.pids[0]) for one in everybody]
         for number, listed_s, held, column in zip(numbers, took, memory, zip(*costs, strict=True), strict=True):
             print(f"{number:6} {listed_s:14.2f} {held:15.0f} {statistics.median(column):15.0f}")

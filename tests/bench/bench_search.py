@@ -1,12 +1,20 @@
 """How well and how fast tools are found, over the definitions of real servers; run it as a program.
 
-    python tests/bench/bench_search.py [--tuning] [--misses] [--strict]
+    python tests/bench/bench_search.py [--tuning] [--misses] [--strict] [--queries FILE] [--strangers] [--weights]
 
 Queries with their right answers are in `queries.txt`, and half of them are only ever used for reporting: the search
 is tuned on the other half (`--tuning`), and its misses alone are looked at (`--tuning --misses`). A query is answered
 at k if one of its right tools is among the first k. The same queries go to a plain full-text search (SQLite's FTS5
-over name and description, any word, BM25), to ours without its thesaurus, and to ours with the model of the extra
-`embeddings`, which is installed aside. `--strict` exits 1 where a figure is missed.
+over name and description, any word, BM25), to ours with neither thesaurus nor similar words, with either, and with the
+model of the extra `embeddings`, which is installed aside. `--strict` exits 1 where a figure is missed.
+
+`--queries` names a file of queries of others, to be asked over more servers: a line of JSON each, with `kind`, `query`
+and `relevant`, the right tools as `[server, tool]`.
+
+`--strangers` asks what `strangers.txt` has, over servers more of fields that the thesaurus was not written for.
+
+`--weights` asks all sets of queries, that of `--queries` too, with several weights of similarity: for each set it
+chooses one by the other sets, and prints what is gained by it there, with the standard error.
 
 The thesaurus and the first queries have one author, so `plain` flatters it. `drawn` asks for tools drawn at random,
 and was written when the thesaurus was there already: of what strangers ask it says the most.
@@ -15,14 +23,16 @@ and was written when the thesaurus was there already: of what strangers ask it s
 from __future__ import annotations
 
 import argparse
+import json
 import sqlite3
 import statistics
 import sys
 import time
 import tracemalloc
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 
@@ -30,6 +40,8 @@ sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2])]
 
 from corpus.cases import catalog_of
 from corpus.further import all_listings
+from corpus.strangers import strangers_listings
+from corpus.wider import wider_listings
 from support.clients import installed
 
 sys.path.append(str(installed.site("embeddings", installed.EMBEDDINGS)))
@@ -37,19 +49,21 @@ sys.path.append(str(installed.site("embeddings", installed.EMBEDDINGS)))
 from gateway.embeddings.model import SentenceModel
 from registry.catalog.catalog import ToolWrapper
 from registry.catalog.names import WrapperName
-from registry.search.fusion import embedding_text, fuse_scores
+from registry.search.fusion import SIMILARITY_WEIGHT, embedding_text, fuse_scores
 from registry.search.index import SearchIndex
 from registry.search.terms import split_words
 
-# With embeddings 0.90 is wanted and 0.87 reached: a model this small knows no more of tools drawn at random than the
+# With embeddings 0.90 is wanted and 0.89 reached: a model this small knows no more of tools drawn at random than the
 # thesaurus does, and puts the right one among the first ten where it is not among the first five.
-RECALL_AT_5 = {"typegate": 0.80, "with embeddings": 0.86}
+RECALL_AT_5 = {"typegate": 0.80, "with embeddings": 0.88}
 BUILD_MS = 150.0
 QUERY_MS = 20.0
 CUTS = (1, 3, 5, 10)
+WEIGHTS = (0.5, 0.7, 1.0, 1.4, 2.0, 3.0)
 WHOLE = {"trial": 0, "drawn": 1}
 """Kinds of which all queries are for tuning (0) or for reporting (1)."""
 _QUERIES = Path(__file__).parent / "queries.txt"
+_STRANGERS = Path(__file__).parent / "strangers.txt"
 
 Search = Callable[[str, int], Sequence[str]]
 
@@ -67,13 +81,17 @@ def halves() -> tuple[list[Query], list[Query]]:
     """Return the queries for tuning and those for reporting, which take turns within most kinds."""
     split: tuple[list[Query], list[Query]] = ([], [])
     seen: dict[str, int] = defaultdict(int)
-    for line in _QUERIES.read_text(encoding="utf-8").splitlines():
-        if line and not line.startswith("#"):
-            kind, text, right = (part.strip() for part in line.split("|"))
-            half = WHOLE.get(kind, seen[kind] % 2)
-            split[half].append(Query(kind, text, frozenset(right.split())))
-            seen[kind] += 1
+    for query in read(_QUERIES):
+        split[WHOLE.get(query.kind, seen[query.kind] % 2)].append(query)
+        seen[query.kind] += 1
     return split
+
+
+def read(file: Path) -> list[Query]:
+    """Return the queries of a file of lines: kind, text and right tools."""
+    lines = [line for line in file.read_text(encoding="utf-8").splitlines() if line and not line.startswith("#")]
+    parts = [[part.strip() for part in line.split("|")] for line in lines]
+    return [Query(kind, text, frozenset(right.split())) for kind, text, right in parts]
 
 
 def plain(wrappers: Iterable[ToolWrapper]) -> Search:
@@ -90,27 +108,41 @@ def plain(wrappers: Iterable[ToolWrapper]) -> Search:
     return search
 
 
-def ours(wrappers: Sequence[ToolWrapper], *, thesaurus: bool) -> Search:
+def of_others(file: Path, tools: frozenset[str]) -> list[Query]:
+    """Return the queries of a file, and print how many ask for tools that their server no longer has."""
+    queries: list[Query] = []
+    lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
+    for line in lines:
+        right = frozenset("/".join(tool) for tool in line["relevant"]) & tools
+        if right:
+            queries.append(Query(line["kind"], line["query"], right))
+    print(f"{len(lines) - len(queries)} of {len(lines)} queries left out: no server here has their tools")
+    return queries
+
+
+def ours(wrappers: Sequence[ToolWrapper], *, thesaurus: bool = True, similar_words: bool = True) -> Search:
     """Return the search of the registry, answering as the plain one does."""
-    index = SearchIndex(wrappers, thesaurus=thesaurus)
+    index = SearchIndex(wrappers, thesaurus=thesaurus, similar_words=similar_words)
     tools = {wrapper.name: f"{wrapper.server}/{wrapper.tool}" for wrapper in wrappers}
     return lambda query, limit: [tools[hit.name] for hit in index.search(query, limit)]
 
 
-def meant(wrappers: Sequence[ToolWrapper], model: SentenceModel) -> Search:
-    """Return our search with the model beside it; print what it costs to read the tools."""
+def meant(
+    wrappers: Sequence[ToolWrapper], model: SentenceModel, weights: Sequence[float] = (SIMILARITY_WEIGHT,)
+) -> list[Search]:
+    """Return our search with the model beside it, for each weight; print what it costs to read the tools."""
     index = SearchIndex(wrappers)
     tools = {wrapper.name: f"{wrapper.server}/{wrapper.tool}" for wrapper in wrappers}
-    started = time.perf_counter()
+    started = time.process_time()
     matrix = model.matrix([model.vector(embedding_text(wrapper)) for wrapper in wrappers])
-    print(f"embeddings of {len(wrappers)} tools: {time.perf_counter() - started:.1f} s on one core")
+    print(f"embeddings of {len(wrappers)} tools: {time.process_time() - started:.1f} s of CPU")
     names = [wrapper.name for wrapper in wrappers]
 
-    def search(query: str, limit: int) -> list[str]:
+    def search(query: str, limit: int, *, weight: float) -> list[str]:
         near = dict(zip(names, model.similarities(matrix, query), strict=True))
-        return [tools[hit.name] for hit in fuse_scores(index.search(query, len(near)), near, limit)]
+        return [tools[hit.name] for hit in fuse_scores(index.search(query, len(near)), near, limit, weight=weight)]
 
-    return search
+    return [partial(search, weight=weight) for weight in weights]
 
 
 def rank(search: Search, query: Query) -> int | None:
@@ -145,13 +177,13 @@ def words_of(wrappers: Iterable[ToolWrapper]) -> list[str]:
 
 
 def speed(wrappers: Sequence[ToolWrapper], queries: Sequence[Query]) -> tuple[float, float]:
-    """Print the cost of an index over 1,000 tools; return its time and that of the slowest query, in milliseconds."""
+    """Print the cost of an index over 1,000 tools; return its CPU and that of the slowest query, in milliseconds."""
     many = thousand(wrappers)
     built: list[float] = []
     for _ in range(5):
-        started = time.perf_counter()
+        started = time.process_time()
         SearchIndex(many)
-        built.append((time.perf_counter() - started) * 1e3)
+        built.append((time.process_time() - started) * 1e3)
     tracemalloc.start()
     held = SearchIndex(many)
     size = tracemalloc.get_traced_memory()[0]
@@ -173,15 +205,38 @@ def thousand(wrappers: Sequence[ToolWrapper]) -> list[ToolWrapper]:
 def timed(
     search: Callable[[str], object], wrappers: Sequence[ToolWrapper], queries: Sequence[Query]
 ) -> tuple[float, float]:
-    """Return the usual time of a query and that of the slowest, hostile ones included, in milliseconds."""
+    """Return the usual CPU of a query and that of the slowest, hostile ones included, in milliseconds."""
     taken: list[float] = []
     unknown = " ".join("".join(chr(97 + (at * step) % 26) for step in (3, 5, 7, 11, 1)) for at in range(1, 400))
     hostile = ["get list read " * 400, " ".join(words_of(wrappers)), unknown, "zq" * 500_000]
     for text in [*(query.text for query in queries), *hostile]:
-        started = time.perf_counter()
+        started = time.process_time()
         search(text)
-        taken.append((time.perf_counter() - started) * 1e3)
+        taken.append((time.process_time() - started) * 1e3)
     return statistics.median(taken), max(taken)
+
+
+def weigh(wrappers: Sequence[ToolWrapper], sets: Mapping[str, Sequence[Query]]) -> None:
+    """Print recall at 5 of each set by weight of similarity, and what a weight gains that the other sets chose."""
+    searches = {0.0: ours(wrappers), **dict(zip(WEIGHTS, meant(wrappers, SentenceModel(), WEIGHTS), strict=True))}
+    print(f"{'weight':10}" + "".join(f"{f'{name} ({len(queries)})':>18}" for name, queries in sets.items()))
+    places: dict[float, dict[str, list[int | None]]] = {}
+    for weight, search in searches.items():
+        places[weight] = {name: [rank(search, query) for query in queries] for name, queries in sets.items()}
+        recalls = [row(ranks)[CUTS.index(5)] for ranks in places[weight].values()]
+        print(f"{weight or 'words':<10}" + "".join(f"{recall:>18.3f}" for recall in recalls))
+
+    def reciprocal(weight: float, without: str) -> float:
+        return row(list(chain.from_iterable(ranks for name, ranks in places[weight].items() if name != without)))[-1]
+
+    def found(weight: float, name: str) -> list[bool]:
+        return [place is not None and place <= 5 for place in places[weight][name]]
+
+    for name in sets:
+        chosen = max(searches, key=lambda weight: reciprocal(weight, name))
+        gains = [now - before for now, before in zip(found(chosen, name), found(0.0, name), strict=True)]
+        error = statistics.stdev(gains) / len(gains) ** 0.5
+        print(f"{name}: {chosen:g} by the others, {statistics.mean(gains):+.3f} ± {error:.3f} against words")
 
 
 def main() -> int:
@@ -190,20 +245,42 @@ def main() -> int:
     parser.add_argument("--tuning", action="store_true", help="use the half of the queries that is for tuning")
     parser.add_argument("--misses", action="store_true", help="with --tuning: show what is not among the first five")
     parser.add_argument("--strict", action="store_true", help="exit 1 where a figure is missed")
+    parser.add_argument("--queries", type=Path, metavar="FILE", help="ask the queries of this file, over more servers")
+    parser.add_argument("--strangers", action="store_true", help="ask for tools of servers of further fields")
+    parser.add_argument("--weights", action="store_true", help="compare weights of similarity on all sets of queries")
     options = parser.parse_args()
-    catalog = catalog_of(all_listings())
+    listings = (
+        strangers_listings
+        if options.strangers or options.weights
+        else wider_listings
+        if options.queries
+        else all_listings
+    )
+    catalog = catalog_of(listings())
+    known = frozenset(f"{wrapper.server}/{wrapper.tool}" for wrapper in catalog.wrappers)
     tuning, reporting = halves()
+    if options.weights:
+        sets = {"tuning": tuning, "reporting": reporting, "strangers": read(_STRANGERS)}
+        if options.queries:
+            sets["others"] = of_others(options.queries, known)
+        weigh(catalog.wrappers, sets)
+        return 0
     queries = tuning if options.tuning else reporting
-    missing = {tool for query in tuning + reporting for tool in query.right}
-    missing -= {f"{wrapper.server}/{wrapper.tool}" for wrapper in catalog.wrappers}
+    if options.strangers:
+        queries = read(_STRANGERS)
+    if options.queries:
+        queries = of_others(options.queries, known)
+    missing = {tool for query in (*tuning, *reporting, *queries) for tool in query.right} - known
     if missing:
         raise SystemExit(f"no such tools: {sorted(missing)}")
     print(f"{len(catalog.wrappers)} tools of {len(catalog.servers)} servers, {len(queries)} queries")
     searches = {
         "FTS5": plain(catalog.wrappers),
-        "without thesaurus": ours(catalog.wrappers, thesaurus=False),
-        "typegate": ours(catalog.wrappers, thesaurus=True),
-        "with embeddings": meant(catalog.wrappers, model := SentenceModel()),
+        "words alone": ours(catalog.wrappers, thesaurus=False, similar_words=False),
+        "with thesaurus": ours(catalog.wrappers, similar_words=False),
+        "with similar words": ours(catalog.wrappers, thesaurus=False),
+        "typegate": ours(catalog.wrappers),
+        "with embeddings": meant(catalog.wrappers, model := SentenceModel())[0],
     }
     figures = table(searches, queries)
     if options.tuning and options.misses:
@@ -215,7 +292,7 @@ def main() -> int:
                     print(f"      {', '.join(searches[name](query.text, 5))}")
     built, slowest = speed(catalog.wrappers, queries)
     many = thousand(catalog.wrappers)
-    asked = meant(many, model)
+    [asked] = meant(many, model)
     taken, slowest_meant = timed(lambda query: asked(query, 10), many, queries)
     print(f"1,000 tools with embeddings: a query {taken:.2f} ms, the slowest {slowest_meant:.2f} ms")
     met = all(figures[name][CUTS.index(5)] >= recall for name, recall in RECALL_AT_5.items())

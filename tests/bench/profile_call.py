@@ -15,6 +15,7 @@ import json
 import os
 import pstats
 import sys
+import tempfile
 import time
 from collections import defaultdict
 from contextlib import AsyncExitStack
@@ -33,17 +34,16 @@ from gateway.upstream.transport.http_client import HttpClient
 
 WIDTH = 8
 ROOMS = {
-    "gateway/serving/": "serving: the connection",
-    "gateway/downstream/": "downstream: the request, the answer",
+    "gateway/downstream/": "downstream: the connection, the request, the answer",
+    "gateway/audit/": "audit: the record",
     "gateway/calls/": "calls: the pipeline",
     "registry/": "registry: look-up, repair, check",
     "gateway/upstream/": "upstream: session, exchange",
     "gateway/wire": "wire: JSON",
-    "uvicorn": "uvicorn",
 }
 KERNEL = "writing to sockets and pipes"
 # uvloop's own functions are not seen; these do little but call them.
-WRITES = {("direct.py", "_finish"), ("http_connection.py", "write"), ("stdio.py", "write_line")}
+WRITES = {("responder.py", "respond"), ("http_connection.py", "write"), ("stdio.py", "write_line")}
 OTHER = "other Python and C"
 OUTSIDE = "outside Python"
 
@@ -60,7 +60,7 @@ def room_of(path: str, name: str) -> str:
 def shares(profile: cProfile.Profile, calls: int) -> dict[str, float]:
     """Microseconds of a call by room, as the profiler saw them."""
     found: dict[str, float] = defaultdict(float)
-    stats = pstats.Stats(profile).stats  # type: ignore[attr-defined]
+    stats = pstats.Stats(profile).stats  # type: ignore[attr-defined] # its stubs lack it
     for (path, _, name), (_, _, own_s, _, callers) in stats.items():
         room = room_of(path, name)
         if room != OTHER or not callers:
@@ -92,7 +92,8 @@ async def one_kind(url: str | None, size_bytes: int, modern: bool, calls: int) -
             measured.append((time.process_time() - used_s) / number * 1e6)
         os.kill(os.getpid(), 15)
 
-    await serve(config, host="127.0.0.1", port=0, state_dir=Path("/nonexistent"), on_ready=drive)
+    with tempfile.TemporaryDirectory() as state:
+        await serve(config, host="127.0.0.1", port=0, state_dir=Path(state), on_ready=drive)
     real_us = measured[1]
     parts = shares(profile, calls)
     parts[OUTSIDE] = max(0.0, measured[2] - sum(parts.values()))

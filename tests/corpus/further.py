@@ -6,14 +6,11 @@ They are not in `corpus.servers`, because every test over those would wait for t
 from __future__ import annotations
 
 import functools
-import json
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-import anyio
 from corpus import servers
+from corpus.packages import Commands, Listings, described, kept_listings, node_program
 from support.clients import installed
 
 NODE: Mapping[str, str] = {
@@ -71,29 +68,18 @@ _CREDENTIALS = {
 }
 
 
-def commands(scratch: Path) -> dict[str, dict[str, Any]]:
+def commands(scratch: Path) -> Commands:
     """Return what starts each server, with a directory that is thrown away to work in."""
     # Packages that would download a browser at installation are asked for their tools without one.
     node, modules = str(installed.node22()), installed.npm("further", tuple(NODE.values()), scripts=False)
-    described: dict[str, dict[str, Any]] = {}
+    lines: dict[str, list[str]] = {}
     for server, package in NODE.items():
-        place = modules / package.rpartition("@")[0]
-        programs = json.loads((place / "package.json").read_text(encoding="utf-8"))["bin"]
-        program = programs if isinstance(programs, str) else next(iter(programs.values()))
-        line = [str(place / program), *_ARGUMENTS.get(server, ())]
-        described[server] = {"command": node, "args": line, "env": _CREDENTIALS, "cwd": str(scratch)}
-    return described
+        lines[server] = [node, str(node_program(modules, package)), *_ARGUMENTS.get(server, ())]
+    return described(lines, _CREDENTIALS, scratch)
 
 
 @functools.cache
-def all_listings() -> dict[str, list[dict[str, Any]]]:
+def all_listings() -> Listings:
     """Return the tools of these servers and of those in `corpus.servers`, as they gave them."""
-
-    def install(place: Path) -> None:
-        with tempfile.TemporaryDirectory() as scratch:
-            said = anyio.run(servers.ask_all, commands(Path(scratch)))
-        (place / "listings.json").write_text(json.dumps(said), encoding="utf-8")
-
-    kept = installed.kept("further-listings", (*NODE.values(), *installed.NODE22), install)
-    loaded: dict[str, list[dict[str, Any]]] = json.loads((kept / "listings.json").read_text(encoding="utf-8"))
+    loaded = kept_listings("further-listings", (*NODE.values(), *installed.NODE22), commands)
     return dict(sorted({**servers.listings(), **loaded}.items()))

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import functools
-import json
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-import anyio
-from e2e.processes import raw_stdio
+from corpus.packages import Commands, Listings, described, kept_listings, node_program
 from support.clients import installed
 
 SCOPE = "@modelcontextprotocol/server-"
@@ -44,57 +40,27 @@ _CREDENTIALS = {
     "NOTION_TOKEN": "none",
     "OBSIDIAN_API_KEY": "none",
 }
-_DEADLINE_S = 60
 
 
-def commands(scratch: Path) -> dict[str, dict[str, Any]]:
+def commands(scratch: Path) -> Commands:
     """Return what starts each server; its files go to a directory that is thrown away."""
     arguments = {"everything": ["stdio"], "filesystem": [str(scratch)]}
     node, modules = str(installed.node()), installed.npm("corpus", tuple(NODE.values()))
-    commands: dict[str, list[str]] = {}
+    lines: dict[str, list[str]] = {}
     for server, package in NODE.items():
-        place = modules / package.rpartition("@")[0]
-        programs = json.loads((place / "package.json").read_text(encoding="utf-8"))["bin"]
-        program = programs if isinstance(programs, str) else next(iter(programs.values()))
-        commands[server] = [node, str(place / program), *arguments.get(server, [])]
+        lines[server] = [node, str(node_program(modules, package)), *arguments.get(server, [])]
     binaries = installed.venv("corpus", (*PYTHON.values(), *installed.SDK1)).parent
     for server in PYTHON:
         program = {"obsidian": "mcp-obsidian", "duckduckgo": "duckduckgo-mcp-server"}.get(server)
-        commands[server] = [str(binaries / (program or f"mcp-server-{server}"))]
-    commands["sqlite"] += ["--db-path", str(scratch / "corpus.db")]
-    described = {server: {"command": line[0], "args": line[1:]} for server, line in commands.items()}
-    described |= {"time": installed.time_server(), "git": installed.git_server(scratch)}
-    del described["git"]["args"][2:]  # a repository is wanted only by calls
-    return {server: {**one, "env": _CREDENTIALS, "cwd": str(scratch)} for server, one in described.items()}
-
-
-async def ask_all(commands: Mapping[str, Mapping[str, Any]]) -> dict[str, list[dict[str, Any]]]:
-    """Return what each of these servers lists, asked a few at a time."""
-    said: dict[str, list[dict[str, Any]]] = {}
-    turns = anyio.CapacityLimiter(4)
-
-    async def ask(server: str, config: Mapping[str, Any]) -> None:
-        async with turns, raw_stdio(config) as process:
-            await process.initialize("2025-06-18")
-            said[server] = await process.tools()
-
-    with anyio.fail_after(_DEADLINE_S):
-        async with anyio.create_task_group() as group:
-            for server, config in commands.items():
-                group.start_soon(ask, server, config)
-    return dict(sorted(said.items()))
+        lines[server] = [str(binaries / (program or f"mcp-server-{server}"))]
+    lines["sqlite"] += ["--db-path", str(scratch / "corpus.db")]
+    for server, known in (("time", installed.time_server()), ("git", installed.git_server(scratch))):
+        lines[server] = [known["command"], *known["args"]]
+    del lines["git"][3:]  # a repository is wanted only by calls
+    return described(lines, _CREDENTIALS, scratch)
 
 
 @functools.cache
-def listings() -> dict[str, list[dict[str, Any]]]:
+def listings() -> Listings:
     """Return the tools of every server as it gave them; what cannot be had skips the test."""
-
-    def install(place: Path) -> None:
-        with tempfile.TemporaryDirectory() as scratch:
-            said = anyio.run(ask_all, commands(Path(scratch)))
-        (place / "listings.json").write_text(json.dumps(said), encoding="utf-8")
-
-    versions = (*NODE.values(), *PYTHON.values(), *installed.SERVERS, *installed.SDK1)
-    kept = installed.kept("listings", versions, install)
-    loaded: dict[str, list[dict[str, Any]]] = json.loads((kept / "listings.json").read_text(encoding="utf-8"))
-    return loaded
+    return kept_listings("listings", (*NODE.values(), *PYTHON.values(), *installed.SERVERS, *installed.SDK1), commands)

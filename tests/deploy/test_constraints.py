@@ -14,7 +14,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
-FILES = {"constraints.txt": (), "constraints-extras.txt": ("graphql", "redact")}
+FILES = {"constraints.txt": (), "constraints-extras.txt": ("cluster", "graphql", "otel", "redact")}
 
 
 def locked(file: str) -> dict[str, tuple[Requirement, int]]:

@@ -1,39 +1,22 @@
 """The Kubernetes manifests render, are valid, and keep the promises of the README."""
 
-import os
-import shutil
-import subprocess
 import warnings
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
-from ruamel.yaml import YAML
+from support import manifests
+from support.manifests import FOLDER, rendered
 
 from gateway.cli import parser
 from gateway.config.load import parse
 from gateway.config.model import Config
 
-FOLDER = Path(__file__).parents[2] / "deploy" / "kubernetes"
 # The sidecar form of init containers is on by default since 1.29.
 VERSIONS = ("1.29", "1.32")
 
 
-@cache
-def rendered() -> tuple[dict[str, Any], ...]:
-    kubectl = shutil.which("kubectl")
-    if kubectl is None:
-        assert os.environ.get("CI") != "true", "kubectl is missing"
-        pytest.skip("kubectl is not installed: the manifests cannot be rendered")
-    done = subprocess.run([kubectl, "kustomize", str(FOLDER)], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    return tuple(YAML(typ="safe", pure=True).load_all(done.stdout))
-
-
 def only(kind: str) -> dict[str, Any]:
-    [found] = [manifest for manifest in rendered() if manifest["kind"] == kind]
-    return found
+    return manifests.only(rendered(FOLDER), kind)
 
 
 def pod() -> dict[str, Any]:
@@ -58,7 +41,7 @@ def test_every_manifest_is_valid_for_kubernetes(version: str) -> None:
         warnings.simplefilter("ignore", ResourceWarning)
         import kubernetes_validate
 
-        for manifest in rendered():
+        for manifest in rendered(FOLDER):
             kubernetes_validate.validate(manifest, version, strict=True)
 
 

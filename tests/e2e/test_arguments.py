@@ -192,6 +192,11 @@ async def test_defaults_fill_on_both_routes_and_nothing_is_invented(tmp_path: Pa
         assert record.calls()[-1]["arguments"]["timeZone"] == "UTC"
         missing = text_of(await gateway.call("calendar-mcp__get_calendar_events", {}))
         assert re.search(r"Missing: startDate\.", missing)
+        assert 'Keys sent: (none); added from defaults: timeZone. Call it like: {"startDate":' in missing
+        nested = text_of(await gateway.call("invoke_tool", generic({"note": "x"}, tool="get_calendar_events")))
+        assert "Keys sent: note; added from defaults: timeZone." in nested
+        assert nested.count("<as sent>") == 0
+        assert '"arguments":{"startDate":' in nested
 
 
 async def test_what_a_server_complains_of_is_enriched_and_everything_else_stays(tmp_path: Path) -> None:
@@ -323,7 +328,7 @@ async def test_a_server_that_misses_what_its_schema_does_not_have_is_listed_agai
         for name in ("down", "wants", "wants", "wants"):
             # Nothing can be said of a parameter that is not known.
             assert len((await gateway.call(f"s__{name}", {"to": "a"}))["content"]) == 1
-        with anyio.fail_after(5):
+        with anyio.fail_after(20):
             while len(record.requests("tools/list")) < 2:
                 await glance_again()
         await gateway.call("s__wants", {"to": "a"})

@@ -36,6 +36,7 @@ def test_sound_servers_are_checked_beside_faulty_ones_and_every_line_names_its_s
         "sound": sound,
         "dead": {"command": sys.executable, "args": ["-c", DIES]},
         "gone": {"command": "no-such-program"},
+        "joined": {"command": f"{sys.executable} -m server"},
         "unset": {"command": "x", "env": {"KEY": "${TYPEGATE_TEST_NOT_SET}"}},
         "off": {"command": "x", "disabled": True},
     }
@@ -45,6 +46,7 @@ def test_sound_servers_are_checked_beside_faulty_ones_and_every_line_names_its_s
     said = done.stderr.splitlines()
     assert "typegate: dead: the process exited with code 3: ValueError: no key" in said
     assert "typegate: gone: command not found: no-such-program" in said
+    assert any(line.endswith("-m server (expected the program alone; its arguments belong in args)") for line in said)
     assert any(line.startswith("typegate: unset: left out: mcpServers.unset.env.KEY: ") for line in said)
     assert any(line.startswith("typegate: sound: 1 tool after ") for line in said)
     assert "typegate: warning: profile none: it selects no tool at all" in said
@@ -76,6 +78,7 @@ def test_a_mistyped_deny_or_hidden_fails_the_check_with_the_near_miss(tmp_path: 
     )
     assert "did you mean drop?" in done.stderr
     assert "purge_*" in done.stdout
+    assert done.stderr.count("matches nothing of this server; did you mean") == 1
 
 
 async def test_what_is_left_out_is_in_the_log_and_in_the_admin_api(tmp_path: Path) -> None:
@@ -93,3 +96,25 @@ async def test_what_is_left_out_is_in_the_log_and_in_the_admin_api(tmp_path: Pat
         codes = {row["code"] for row in (await gateway.admin("quarantine")).json()["quarantine"]}
         assert "hides_nothing" in codes
         assert (await gateway.client.get(f"{gateway.origin}/readyz")).status_code == 200
+
+
+async def test_conditions_of_hooks_that_match_nothing_are_told_with_the_near_miss(tmp_path: Path) -> None:
+    sound, _ = scripted_stdio_server(tmp_path, "mail", tools=[tool("send_mail")])
+    hooks = [
+        {"name": "slip", "use": "size_guard", "conditions": {"wrappers": ["mail__send_mial"]}},
+        {"name": "server", "use": "size_guard", "conditions": {"servers": ["male"]}},
+        {"name": "sound", "use": "size_guard", "conditions": {"wrappers": ["send_*"], "servers": ["mail"]}},
+        {"name": "both", "use": "size_guard", "conditions": {"wrappers": ["send_*"], "servers": []}},
+    ]
+    expected = [
+        "hook slip: conditions.wrappers: mail__send_mial matches nothing; did you mean mail__send_mail?",
+        "hook both: its conditions and phases together match no tool, prompt or resource",
+    ]
+    done = check(tmp_path, {"mail": sound}, hooks=hooks)
+    for text in expected:
+        assert f"typegate: warning: {text}" in done.stderr.splitlines()
+    assert "gateway.hooks[1].conditions.servers: male matches no server; did you mean mail?" in done.stderr
+    assert "hook sound" not in done.stderr
+    async with running_gateway(tmp_path, {"mail": sound}, gateway={"hooks": hooks}) as gateway:
+        await gateway.until_listed("mail__send_mail")
+        assert set(expected) <= set((await gateway.admin("hooks")).json()["warnings"])

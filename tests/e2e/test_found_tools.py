@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
+import anyio
+import pytest
 from e2e.test_profiles import LAZY, MAIL, many, server, until_all_ready
-from support.gateways import running_gateway, text_of
+from support.gateways import glance_again, running_gateway, text_of
 from support.upstreams.running import tool
 from support.visitors import ALWAYS, CHANGED, OWN, Visitor, in_both_eras
 
@@ -40,6 +43,7 @@ async def test_found_tools_follow_the_others_and_the_least_recently_found_goes(t
 
 
 @in_both_eras
+@pytest.mark.heavy
 async def test_every_profile_tells_of_a_server_and_on_request_how_to_call_its_tools(era: str, tmp_path: Path) -> None:
     config, _ = server(tmp_path, "office", [MAIL, tool("count_days")], displayName="The office")
     big, _ = server(tmp_path, "big", [{**tool(f"t{n}"), "description": "d" * 2_000} for n in range(40)])
@@ -55,6 +59,7 @@ async def test_every_profile_tells_of_a_server_and_on_request_how_to_call_its_to
         assert (brief["displayName"], brief["tools"]) == ("The office", 2)
         assert set(brief["toolNames"]) == {"office__send_mail", "office__count_days"}
         assert "definitions" not in brief
+        assert (await visitor.called("get_server_details", {"server": "OFFICE"}))["structuredContent"] == brief
         whole = await visitor.called("get_server_details", {"server": "office", "schemas": True})
         definitions = {one["name"]: one for one in whole["structuredContent"]["definitions"]}
         assert definitions["office__send_mail"]["inputSchema"] == MAIL["inputSchema"]
@@ -67,6 +72,24 @@ async def test_every_profile_tells_of_a_server_and_on_request_how_to_call_its_to
         assert "find_tools" not in listed
         refused = await visitor.called("get_server_details", {"server": "hidden"})
         assert text_of(refused) == "Not found: there is no server 'hidden'. Servers: big, office."
+
+
+async def test_details_of_a_server_that_is_not_there_say_why_or_which_may_be_meant(tmp_path: Path) -> None:
+    async with running_gateway(tmp_path, {"gone": {"command": str(tmp_path / "no-such-program")}}) as gateway:
+        found: dict[str, Any] = {}
+        with anyio.fail_after(10):
+            while "problem" not in found:
+                await glance_again()
+                found = (await gateway.call("get_server_details", {"server": "gone"}))["structuredContent"]
+        assert (found["reachable"], found["tools"]) == (False, 0)
+        assert "no-such-program" in found["problem"]
+        near = await gateway.call("get_server_details", {"server": "goen"})
+        assert near["isError"]
+        assert text_of(near) == "Not found: there is no server 'goen'. Did you mean 'gone'? Servers: gone."
+        whole = await gateway.call("get_server_details", {"server": "gonne__send_mail"})
+        assert "Did you mean 'gone'?" in text_of(whole)
+        odd = await gateway.call("get_server_details", {"server": {"name": "gone"}})
+        assert text_of(odd) == "Not found: `server` is a text, you sent an object. Servers: gone."
 
 
 async def test_details_of_a_server_add_its_tools_to_the_list_of_the_session(tmp_path: Path) -> None:

@@ -16,6 +16,9 @@ from support.callers import get_stream, handshake, listen_to, post_stream
 from support.gateways import COMMANDS, RunningGateway, glance_again, running_gateway, text_of
 from support.upstreams.graphql_running import GET_EMPLOYEE, HR_SDL, PLAIN, graphql_gateway, graphql_server
 
+# Each waits until a changed schema is noticed.
+pytestmark = pytest.mark.heavy
+
 NAME = "hr__get_employee"
 FILES = {"a.graphql": GET_EMPLOYEE, "b.graphql": PLAIN}
 
@@ -155,7 +158,7 @@ async def test_an_endpoint_that_is_down_at_the_start_is_called_once_it_is_up(tmp
             assert NAME in await gateway.tools()
             await server.start()
             await gateway.until_listed("asks__get_employee")
-            with anyio.fail_after(5):
+            with anyio.fail_after(20):
                 assert "isError" not in await gateway.call(NAME, {"id": 1})
             await server.stop()
             await gateway.call("hr__list_people")

@@ -14,6 +14,9 @@ from support.receiving import SECRET, receiver
 
 from gateway.hooks.carriers.webhook import sign, verify
 
+# Each starts a gateway, a receiver or a plugin framework.
+pytestmark = pytest.mark.heavy
+
 PROMPTS_AND_RESOURCES: dict[str, Any] = {
     "capabilities": {"prompts": {}, "resources": {}},
     "answers": {
@@ -303,12 +306,14 @@ class Guard(Plugin):
         return ToolPreInvokeResult(modified_payload=ToolPreInvokePayload(name=payload.name, args=args))
 """
 SHAPES = [("nested", True, "tool_args"), ("metadata", False, "arguments"), ("flatMetadata", False, "")]
+FORMER = "from mcpgateway.plugins.framework import"
 
 
 @pytest.mark.heavy
 @pytest.mark.parametrize(("shape", "nested", "key"), SHAPES)
 async def test_a_plugin_for_each_shape_runs_unmodified(shape: str, nested: bool, key: str, tmp_path: Path) -> None:
-    (tmp_path / "shaped_guard.py").write_text(SHAPED)
+    # Guards for adapters import the framework by the name that it had in ContextForge.
+    (tmp_path / "shaped_guard.py").write_text(SHAPED.replace("from cpex.framework import", FORMER))
     entry = {
         "name": "Guard", "kind": "shaped_guard.Guard", "hooks": ["tool_pre_invoke"], "mode": "sequential",
         "config": {"nested": nested, "key": key},

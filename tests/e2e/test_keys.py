@@ -31,6 +31,7 @@ def made(*arguments: str) -> tuple[str, dict[str, Any]]:
     return answer["key"], answer["entry"]
 
 
+@pytest.mark.heavy
 async def test_a_key_enters_its_profiles_and_no_other_is_there_for_it(tmp_path: Path) -> None:
     server, _ = scripted_stdio_server(tmp_path, "up", tools=builtin_tools("echo"))
     (sec, first), (default, second) = made("ann", "--profile", "sec"), made("bob", "--profile", "default")
@@ -90,12 +91,15 @@ def test_what_cannot_be_meant_is_one_readable_line() -> None:
     for arguments, said in (
         (("--expires", "soon"), "--expires soon: expected a number of hours, days or weeks, as 12h, 90d or 4w"),
         (("--scope", "tool"), "--scope tool: expected tools (did you mean it?)"),
-        (("--prof", "x"), "unrecognized arguments: --prof"),
+        (("--prof", "x"), "there is no option --prof; did you mean --profile?"),
     ):
         done = typegate("key", "new", "ann", *arguments)
         assert done.returncode == 2
         assert said in done.stderr, done.stderr
         assert done.stdout == ""
+    reserved = typegate("key", "new", "local")
+    assert (reserved.returncode, reserved.stdout) == (2, "")
+    assert "is reserved (local) for callers without a key" in reserved.stderr
     plain = typegate("key", "new", "ann")
     key, line = plain.stdout.splitlines()
     assert key.startswith("tg_")

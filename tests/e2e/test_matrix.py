@@ -15,6 +15,9 @@ from support.hosts_connected import http_host
 from support.teams import ready, running_team
 from support.upstreams.full_running import full_http, full_stdio
 
+# Every pair of eras and transports; single ones are tried everywhere.
+pytestmark = pytest.mark.heavy
+
 
 def told(failed: dict[str, BaseException]) -> str:
     """All failures, readable."""

@@ -29,8 +29,8 @@ OFFICE = [
     {**tool("resize_image"), "description": "Change the width and height of a picture."},
     {**tool("current_weather"), "description": "Tell the temperature and rain at a place."},
 ]
-# No word of it is in the tool that it means, and the thesaurus has none of them either.
-FOREIGN = ("will I need an umbrella outdoors", "office__current_weather")
+# No word of it is in the tool that it means, nor are synonyms of one or words similar to one.
+FOREIGN = ("should I bring a jacket outdoors tomorrow", "office__current_weather")
 
 
 async def with_the_extra() -> dict[str, str]:
@@ -103,9 +103,11 @@ async def test_a_changed_tool_is_read_anew_and_a_switch_takes_effect_while_the_g
         document["mcpServers"]["office"] |= described
         rewrite()
         with anyio.fail_after(20):
+            # By words it is found at once: its vector comes after.
+            while len(stored(gateway)) != len(OFFICE) + 1:
+                await glance_again()
             while (await found(visitor, "do I get wet"))[:1] != ["office__count_days"]:
                 await glance_again()
-        assert len(stored(gateway)) == len(OFFICE) + 1
         rewrite(search={})
         await until_search_is(gateway, "off")
         assert meant not in await found(visitor, query)

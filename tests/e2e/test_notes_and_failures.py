@@ -22,7 +22,7 @@ async def note(gateway: RunningGateway, text: str, **members: Any) -> str:
 
 
 async def until_described(gateway: RunningGateway, description: str) -> None:
-    with anyio.fail_after(5):
+    with anyio.fail_after(20):
         while (await gateway.tools())["up__send"]["description"] != description:
             await glance_again()
 
@@ -49,7 +49,7 @@ async def test_a_note_is_read_until_the_tool_changes_and_outlives_a_restart(tmp_
         changed = {**SEND, "description": "Sends."}
         rescript(config, record, announce=True, tools=[changed], list_changed=True)
         await until_described(gateway, "Sends.")
-        with anyio.fail_after(5):
+        with anyio.fail_after(20):
             while (await gateway.admin("notes")).json()["notes"]:
                 await glance_again()
         # It does not come back with the old definition either.

@@ -294,3 +294,28 @@ async def test_a_faulty_entry_that_is_new_is_left_out_and_one_that_is_in_use_kee
         assert "mcpServers.up.denny: unknown key, by which something may be meant to be hidden" in row["error"]
         assert "up__echo" in await gateway.tools()
         assert (await gateway.server("up"))["state"] == "ready"
+
+
+SAID: dict[str, Any] = {
+    "name": "reply",
+    "description": "Says it again.",
+    "annotations": {"readOnlyHint": True},
+    "searchHint": "loud",
+    "arguments": [{"name": "n", "type": "integer"}],
+    "hidden": True,
+}
+
+
+@in_both_eras
+async def test_whatever_changes_a_listed_tool_is_announced(era: str, tmp_path: Path) -> None:
+    bare = {"name": "echo", "description": "Does echo.", "inputSchema": {"type": "object"}}
+    config, _ = up(tmp_path, tools=[bare, tool("other")])
+    async with running_gateway(tmp_path, {"up": config}) as gateway:
+        await gateway.until_listed("up__echo")
+        visitor = Visitor(gateway=gateway, era=era)
+        async with visitor.changes() as heard:
+            for key, value in SAID.items():
+                listed = await visitor.listed()
+                rewrite(gateway, lambda one, said={key: value}: one["mcpServers"]["up"].update(tools={"echo": said}))
+                assert (await heard.next())["method"] == CHANGED, key
+                assert await visitor.listed() != listed, key

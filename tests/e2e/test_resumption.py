@@ -10,7 +10,6 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import httpx2
-import pytest
 from support.callers import HandshakeSession, handshake
 from support.gateways import running_gateway
 from support.upstreams.running import builtin_tools, scripted_stdio_server
@@ -152,10 +151,9 @@ class Answering:
         self.cancelled = True
 
 
-async def test_a_caller_that_never_comes_back_cancels_its_call_after_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resumption, "AWAY_S", 0.01)
-    answers, responder, account = ResumableAnswers(), Answering(), account_of_its_own()
-    answer = ResumableAnswer(answers, account, 1, responder)  # type: ignore[arg-type]
+async def test_a_caller_that_never_comes_back_cancels_its_call_after_its_time() -> None:
+    answers, responder, account = ResumableAnswers(away_s=0.01), Answering(), account_of_its_own()
+    answer = ResumableAnswer(answers, account, 1, responder)  # type: ignore[arg-type] # a fake
     answer.emit({"n": 1})
     assert answers.find("1-0") == (answer, 0)
     responder.on_disconnect()
@@ -167,12 +165,9 @@ async def test_a_caller_that_never_comes_back_cancels_its_call_after_its_time(mo
     assert account.held_bytes == 0
 
 
-async def test_a_result_that_is_not_fetched_is_held_on_the_account_of_its_caller_for_a_while(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(resumption, "AWAY_S", 0.05)
-    answers, responder, account = ResumableAnswers(), Answering(), account_of_its_own()
-    answer = ResumableAnswer(answers, account, 1, responder)  # type: ignore[arg-type]
+async def test_a_result_that_is_not_fetched_is_held_on_the_account_of_its_caller_for_a_while() -> None:
+    answers, responder, account = ResumableAnswers(away_s=0.05), Answering(), account_of_its_own()
+    answer = ResumableAnswer(answers, account, 1, responder)  # type: ignore[arg-type] # a fake
     answer.pause(100)
     assert responder.ended
     answer.finish((b"x" * 1000,))
@@ -187,7 +182,7 @@ async def test_a_session_has_a_bounded_number_of_answers_to_come_back_for() -> N
     answers, account = ResumableAnswers(), account_of_its_own()
     made = []
     for number in range(resumption.MAX_ANSWERS + 1):
-        made.append(ResumableAnswer(answers, account, number, Answering()))  # type: ignore[arg-type]
+        made.append(ResumableAnswer(answers, account, number, Answering()))  # type: ignore[arg-type] # a fake
         made[-1].emit({"n": 1}) if number < resumption.MAX_ANSWERS else made[-1].pause(1)
     assert [one.resumable for one in made] == [True] * resumption.MAX_ANSWERS + [False]
     answers.close()
@@ -196,7 +191,7 @@ async def test_a_session_has_a_bounded_number_of_answers_to_come_back_for() -> N
 
 async def test_a_caller_that_comes_back_in_the_moment_its_answer_is_forgotten_does_not_wait_for_ever() -> None:
     answers, responder, back = ResumableAnswers(), Answering(), Answering()
-    answer = ResumableAnswer(answers, account_of_its_own(), 1, responder)  # type: ignore[arg-type]
+    answer = ResumableAnswer(answers, account_of_its_own(), 1, responder)  # type: ignore[arg-type] # a fake
     answer.pause(100)
     answers.close()
     with anyio.fail_after(2):

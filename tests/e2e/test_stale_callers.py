@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import anyio
+import pytest
 from support.gateways import glance_again, running_gateway, text_of
 from support.upstreams.running import rescript, scripted_stdio_server, tool
+from support.visitors import OWN, Visitor
+
+# Each reconnects an upstream with another list; the words are tried in `tests/registry`.
+pytestmark = pytest.mark.heavy
 
 
 async def test_a_call_in_the_old_shape_is_told_what_replaced_what(tmp_path: Path) -> None:
@@ -24,7 +30,7 @@ async def test_a_call_in_the_old_shape_is_told_what_replaced_what(tmp_path: Path
         assert "`subject` is now `title`" in text_of(answer)
         assert "no longer has the tool 'lookup'. Call s__find instead." in text_of(await gateway.call("s__lookup"))
         assert record.calls() == []
-        with anyio.fail_after(5):
+        with anyio.fail_after(20):
             while "isError" in await gateway.call("s__send", {"to": "a", "title": "b"}):
                 await glance_again()
 
@@ -93,3 +99,87 @@ async def test_a_former_name_of_an_optional_parameter_is_not_lost_silently(tmp_p
             assert refused["isError"]
             assert f"This tool has changed: {told}." in text_of(refused)
         assert len(record.calls()) == 1
+
+
+async def test_a_required_parameter_that_came_and_a_renamed_one_are_in_the_ready_call(tmp_path: Path) -> None:
+    text, number = {"type": "string"}, {"type": "integer"}
+    closed = {"additionalProperties": False}
+
+    def tools(key: str, *required: str) -> list[dict[str, Any]]:
+        named = {"id": text, key: number} | dict.fromkeys(required, text)
+        find = tool("find", "id", *required, **named)
+        return [find, {**find, "name": "seek", "inputSchema": {**find["inputSchema"], **closed}}]
+
+    config, record = scripted_stdio_server(tmp_path, "s", tools=tools("limit"), list_changed=True)
+    async with running_gateway(tmp_path, {"s": config}) as gateway:
+        await gateway.until_listed("s__find")
+        rescript(config, record, announce=True, tools=[*tools("most"), tool("later")], list_changed=True)
+        await gateway.until_listed("s__later")
+        for name in ("s__find", "s__seek"):
+            told = text_of(await gateway.call(name, {"id": "1", "limit": 5}))
+            assert 'Call it like: {"id":"<as sent>","most":"<integer>"}' in told
+            assert "This tool has changed: `limit` is now `most`." in told
+        rescript(config, record, announce=True, tools=[*tools("most", "who"), tool("last")], list_changed=True)
+        await gateway.until_listed("s__last")
+        told = text_of(await gateway.call("s__find", {"id": "1"}))
+        assert "Missing: who." in told
+        assert "This tool has changed: `who` is now required." in told
+        assert record.calls() == []
+
+
+async def test_a_removed_tool_is_not_taken_for_one_that_is_spelt_alike(tmp_path: Path) -> None:
+    text = {"type": "string"}
+    one, other = tool("drop-it", "id", id=text), tool("drop_it", "id", "really", id=text, really=text)
+    config, record = scripted_stdio_server(tmp_path, "s", tools=[one], list_changed=True)
+    async with running_gateway(tmp_path, {"s": config}) as gateway:
+        await gateway.until_listed("s__drop-it")
+        rescript(config, record, announce=True, tools=[other], list_changed=True)
+        await gateway.until_listed("s__drop_it")
+        arguments = {"id": "1", "really": "yes"}
+        nested = {"server": "s", "tool": "drop-it", "arguments": arguments}
+        for answer in (await gateway.call("s__drop-it", arguments), await gateway.call("invoke_tool", nested)):
+            assert "no longer has the tool 'drop-it'. Near: s__drop_it." in text_of(answer)
+        assert record.calls() == []
+        await gateway.call("invoke_tool", {"server": "s", "tool": "DROP_IT", "arguments": arguments})
+        assert [call["name"] for call in record.calls()] == ["drop_it"]
+
+
+async def test_a_tool_whose_new_definition_cannot_be_used_is_held_back_and_not_gone(tmp_path: Path) -> None:
+    config, record = scripted_stdio_server(tmp_path, "s", tools=[tool("send"), tool("keep")], list_changed=True)
+    async with running_gateway(tmp_path, {"s": config}) as gateway:
+        await gateway.until_listed("s__send")
+        broken = {"name": "send", "inputSchema": {"type": "object", "properties": {"a": {"type": "nonsense"}}}}
+        rescript(config, record, announce=True, tools=[broken, tool("keep"), tool("done")], list_changed=True)
+        await gateway.until_listed("s__done")
+        for asked in (("s__send", {}), ("invoke_tool", {"server": "s", "tool": "send", "arguments": {}})):
+            told = text_of(await gateway.call(*asked))
+            assert "the tool 'send' of server 's' is held back by the gateway, because its definition" in told
+            assert "no longer" not in told
+
+
+async def test_a_server_with_a_faulty_entry_is_told_as_left_out_to_those_who_may_see_it(tmp_path: Path) -> None:
+    config, _ = scripted_stdio_server(tmp_path, "s", tools=[tool("send")])
+    faulty = {"command": "mail", "env": {"KEY": "${A_VARIABLE_THAT_IS_NOT_SET}"}}
+    profiles = {"mine": {"servers": ["s"]}}
+    async with running_gateway(tmp_path, {"s": config, "mail": faulty}, gateway={"profiles": profiles}) as gateway:
+        await gateway.until_listed("s__send")
+        visitor = Visitor(gateway=gateway, era="2026-07-28")
+        calls = (("mail__send", {}), ("invoke_tool", {"server": "mail", "tool": "send", "arguments": {}}))
+        for name, arguments in calls:
+            told = text_of(await visitor.called(name, arguments))
+            assert "server 'mail' is left out, because its entry in the gateway's configuration has an error" in told
+            assert "A_VARIABLE" not in told
+        answer = await visitor.sent("tools/call", {"name": "mail__send", "arguments": {}}, "mine")
+        assert "left out" not in answer.text
+        assert answer.json()["error"]["code"] == -32602
+
+
+async def test_a_search_before_any_server_is_connected_says_which_are_missing(tmp_path: Path) -> None:
+    config, _ = scripted_stdio_server(tmp_path, "s", tools=[tool("send_mail")], faults={"silent": True})
+    lazy = {"profiles": {"default": {"disclosure": "lazy"}}}
+    async with running_gateway(tmp_path, {"s": config}, gateway=lazy) as gateway:
+        visitor = Visitor(gateway=gateway, era="2026-07-28")
+        assert set(await visitor.listed()) == OWN
+        answer = await visitor.called("find_tools", {"query": "mail"})
+        assert not answer.get("isError")
+        assert text_of(answer) == "No tool fits. Not connected yet: s; try again in a moment."

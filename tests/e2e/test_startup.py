@@ -16,11 +16,12 @@ import pytest
 from anyio.streams.buffered import BufferedByteReceiveStream
 from e2e.processes import below, living, raw_stdio, typegate
 from support.gateways import running_gateway
+from support.pace import limit_now
 from support.upstreams.running import rescript, scripted_http_server, scripted_stdio_server, tool
 from support.visitors import ALWAYS
 
 _ROOT = Path(__file__).parents[2]
-# Hosts wait one second; a machine that does other things at the same time is given another.
+# Hosts wait one second; a machine that does other things at the same time is given another, or more (`limit_now`).
 FIRST_LIST_S = 2.0
 
 
@@ -76,7 +77,7 @@ async def test_the_first_list_over_stdio_is_whole_though_every_upstream_hangs(tm
     for _, names, others in runs:
         assert names == wanted | ALWAYS
         assert others == []
-    assert best_s < FIRST_LIST_S
+    assert best_s < await limit_now(FIRST_LIST_S)
 
 
 @pytest.mark.heavy
@@ -96,7 +97,7 @@ async def test_a_first_list_without_a_snapshot_waits_for_no_upstream_that_hangs(
             with anyio.fail_after(10):
                 while names != ALWAYS | {"healthy__t"}:
                     names = {one["name"] for one in await gateway.tools()}
-    assert min(took_s) < FIRST_LIST_S, took_s
+    assert min(took_s) < await limit_now(FIRST_LIST_S), took_s
 
 
 @pytest.mark.heavy

@@ -18,7 +18,7 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00
 
 
 async def assert_still_serving(gateway: RunningGateway) -> None:
-    with anyio.fail_after(5):
+    with anyio.fail_after(20):
         result = await gateway.call("up__echo", {"still": "here"})
     assert result["structuredContent"] == {"still": "here"}
 
@@ -58,7 +58,7 @@ async def test_what_is_no_request_is_refused_at_once_and_the_connection_goes_on(
         session = await handshake(gateway)
         for body, code in NO_REQUESTS:
             for headers in ({"mcp-protocol-version": "2026-07-28", "mcp-method": "tools/list"}, session.headers):
-                with anyio.fail_after(5):
+                with anyio.fail_after(20):
                     response = await gateway.post(None, headers, raw=body)
                 answered = (response.status_code, response.json()["error"]["code"])
                 assert answered == (400, code), (body[:80], headers, response.text)

@@ -130,10 +130,12 @@ async def test_slow_callers_and_such_as_never_read_are_cut_while_the_others_are_
             received, took_s = ended[name]
             assert status_of(received) == status, (name, received)
             assert least_s <= took_s <= most_s, (name, took_s)
-        assert slowest_s < 1
+        # Those who do not read have fifteen seconds and more: nobody waits for one of them.
+        assert slowest_s < 3
         # Slow is not too slow at once: who still leaves room for others has its time.
         assert min(held) > descriptors + NEVER_READING / 2
-        assert max(memory) - memory[0] < 220 * MIB
+        # The bound of what is held unread, and twenty answers on their way.
+        assert max(memory) - memory[0] < (128 + 20) * MIB
         assert "did not read what they were sent" in gateway.logged()
         assert "Traceback" not in gateway.logged()
 

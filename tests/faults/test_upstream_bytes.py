@@ -96,7 +96,7 @@ async def test_a_long_stream_that_breaks_in_mid_call_is_opened_again(tmp_path: P
         running_gateway(tmp_path, {"e": http.config}) as gateway,
     ):
         await gateway.until_listed("e__echo")
-        with anyio.fail_after(5):
+        with anyio.fail_after(20):
             result = await gateway.call(f"e__{fault}")
         assert "outcome is unknown" in text_of(result)
         assert len(http.recording.calls(fault)) == 1

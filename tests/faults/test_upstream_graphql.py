@@ -53,7 +53,7 @@ async def test_every_broken_answer_is_an_error_for_its_own_call_only(tmp_path: P
             for name, fault in FAULTS.items():
                 server.change(fault=fault)
                 answers: list[dict[str, Any]] = []
-                with anyio.fail_after(5):
+                with anyio.fail_after(20):
                     async with anyio.create_task_group() as tasks:
                         tasks.start_soon(calling, gateway, NAME, {}, answers)
                         assert (await gateway.call("calm__echo", {"n": 1}))["structuredContent"] == {"n": 1}
@@ -97,11 +97,11 @@ async def test_a_hung_call_ends_at_its_deadline_and_many_are_bounded(tmp_path: P
         server.change(fault={"kind": "hang"})
         answers: list[dict[str, Any]] = []
         began_s = anyio.current_time()
-        with anyio.fail_after(5):
+        with anyio.fail_after(20):
             async with anyio.create_task_group() as tasks:
                 for _ in range(20):
                     tasks.start_soon(calling, gateway, NAME, {}, answers)
-        assert anyio.current_time() - began_s < 2.5
+        assert anyio.current_time() - began_s < 5
         texts = [text_of(one) for one in answers]
         assert sum("within 1 s" in text for text in texts) == 5
         assert sum("calls in flight" in text for text in texts) == 15

@@ -62,7 +62,7 @@ async def test_an_answer_that_is_no_strict_json_fails_its_own_call_at_once(tmp_p
                 tasks.start_soon(calling, gateway, f"{alias}__sleep", {"seconds": 1}, others)
                 await record.until(lambda seen: seen.calls("sleep"))
                 for what, line in NO_JSON.items():
-                    with anyio.fail_after(2):
+                    with anyio.fail_after(20):
                         result = await gateway.call(f"{alias}__raw", {"line": line})
                     assert result["isError"], (alias, what)
                     assert "not JSON" in text_of(result), (alias, what, result)
@@ -88,7 +88,7 @@ async def test_what_json_allows_reaches_the_caller_however_odd(tmp_path: Path) -
         await gateway.until_listed(*(f"{alias}__raw" for alias in UPSTREAMS))
         for alias in UPSTREAMS:
             for line, text in odd.items():
-                with anyio.fail_after(2):
+                with anyio.fail_after(20):
                     assert text_of(await gateway.call(f"{alias}__raw", {"line": line})) == text, (alias, line)
 
 
@@ -147,7 +147,7 @@ NESTED = [nested_call(DEEP), nested_call(DEEP, '{"a":', "}"), nested_call(900), 
 async def assert_refused_and_serving(gateway: RunningGateway, record: Recording) -> None:
     head = {"mcp-protocol-version": MODERN, "mcp-method": "tools/call", "mcp-name": "up__echo"}
     for body in NESTED:
-        with anyio.fail_after(2):
+        with anyio.fail_after(20):
             response = await gateway.post(None, head, raw=body)
         answer = response.json()
         if len(body) > DEEP:

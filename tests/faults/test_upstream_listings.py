@@ -212,7 +212,7 @@ async def test_hostile_definitions_cost_their_own_place_at_most(tmp_path: Path) 
             assert {row["code"] for row in rows if row["tool"] == "told"} == {"hidden_text"}
             assert not any(f"s__{name}" in listed for name in refused)
             for name in ("recursive", "pattern", "dynamic"):
-                with anyio.fail_after(5):
+                with anyio.fail_after(20):
                     await gateway.call(f"s__{name}", {"a": "a" * 40 + "!"})
             assert "isError" not in await gateway.call("s__fine")
             assert trap.recording.http() == []
@@ -232,7 +232,7 @@ async def test_a_server_that_is_added_is_listed_and_callable_without_another_lis
             assert "added__echo" in await gateway.tools()
             await eventually(lambda: told.changes == 1)
         assert (await gateway.admin("servers", "POST", {"name": "nowhere", **nowhere})).status_code == 201
-        with anyio.fail_after(5):
+        with anyio.fail_after(20):
             result = await gateway.call("nowhere__echo")
         assert result["isError"]
         assert "not reachable right now" in text_of(result)

@@ -10,8 +10,9 @@ from typing import Any, cast
 import h11
 
 from gateway.downstream.http.connections import Connections
+from gateway.downstream.http.handler import Handler
 from gateway.downstream.http.host_check import HostCheck
-from gateway.downstream.http.protocol import Handler, HttpProtocol
+from gateway.downstream.http.protocol import HttpProtocol
 from gateway.downstream.http.request import RequestHead
 from gateway.downstream.http.responder import Responder
 from tests.fuzz.mutation import pieces

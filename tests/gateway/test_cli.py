@@ -111,7 +111,9 @@ def test_wrong_usage_is_one_line_on_standard_error_and_exit_2(
     assert "secret" not in err
 
 
-@pytest.mark.parametrize("command", ["serve", "stdio", "demo", "check", "servers", "tools", "call"])
+@pytest.mark.parametrize(
+    "command", ["serve", "stdio", "demo", "check", "servers", "tools", "call", "audit", "approvals"]
+)
 def test_the_help_of_every_command_teaches_by_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([command, "--help"]) == 0
     assert f"examples:\n  typegate {command}" in capsys.readouterr().out
@@ -347,3 +349,56 @@ def test_the_demo_is_found_by_its_note_and_a_stale_note_does_not_hide_the_real_o
         assert main(line) == 0
     assert [head["authorization"] for _, head, _ in server.asked] == ["Bearer demos", "Bearer demos", "Bearer own"]
     assert [row.split("\t")[0] for row in capsys.readouterr().out.splitlines()] == ["bank", "calendar-mcp"]
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (
+            "check --confg x",
+            "typegate check: there is no option --confg; did you mean --config? (`typegate check --help`",
+        ),
+        ("check --confg=x", "typegate check: there is no option --confg; did you mean --config?"),
+        ("policy explain --principl a", "there is no option --principl; did you mean --principal?"),
+        ("server", "typegate: there is no command server; did you mean servers or serve? (`typegate --help`"),
+        ("key nwe x", "typegate key: there is no action nwe; did you mean new? (`typegate key --help`"),
+        ("xyzzy", "typegate: there is no command xyzzy (`typegate --help`"),
+        ("check {file}", "typegate check: one argument too many: {file}; did you mean --config {file}?"),
+        ("check nothing", "typegate check: one argument too many: nothing ("),
+        ("call --zzz a__b {}", "typegate call: there is no option --zzz (`typegate call --help`"),
+        ("add", "the following arguments are required: WHAT ("),
+    ],
+)
+def test_a_slip_on_the_command_line_gets_what_was_meant(
+    line: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "mcp.json"
+    file.write_text("{}")
+    assert main(line.replace("{file}", str(file)).split()) == 2
+    told = capsys.readouterr()
+    assert told.err.startswith(said.replace("{file}", str(file))) or said in told.err, told.err
+    assert (told.out, told.err.count("\n")) == ("", 1)
+
+
+def test_the_list_of_commands_cuts_no_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    listed = " ".join(capsys.readouterr().out.partition("commands:")[2].split())
+    assert "what each list costs in each dialect, and how the servers are." in listed
+    assert "Add a server with an exact version: what will run is shown, it is started once" in listed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (
+            ["-a", "to=a", "-a", "to=b"],
+            """-a to is there twice; expected one value, which may be a list: to='["a", "b"]'""",
+        ),
+        (['{"to": "a", "to": "b"}'], 'the arguments are not JSON ("to" is there twice in one object); expected'),
+    ],
+)
+def test_a_value_that_is_given_twice_is_not_lost_silently(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["call", "a__b", *arguments, "--url", "http://127.0.0.1:9/mcp"]) == 2
+    assert capsys.readouterr().err.startswith(f"typegate: {said}")

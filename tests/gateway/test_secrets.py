@@ -158,3 +158,17 @@ def test_a_log_line_holds_no_secret_no_escape_and_no_line_that_it_did_not_begin(
     assert not {"\x1b", "\x9b", "\x07"} & set(text)
     assert "l0gged-s3cret" not in text
     assert text.splitlines()[1].endswith("failed")
+
+
+def test_tokens_that_were_replaced_are_forgotten_and_nothing_else_is() -> None:
+    scrubber = Scrubber()
+    scrubber.hide(["the configured secret"])
+    for number in range(100):
+        # A refresh token that stays, and one that is configured too.
+        scrubber.hide_latest("one", [f"access-token-{number:04}", "refresh-token-9d8c", "the configured secret"])
+        scrubber.hide_latest("one", [f"access-token-{number:04}", "refresh-token-9d8c"])
+        scrubber.hide_latest("other", ["another-token-4e5f"])
+    assert len(scrubber._forms) < 20
+    text = "access-token-0099 access-token-0098 refresh-token-9d8c another-token-4e5f the configured secret"
+    assert set(scrubber.scrub(text).split(" ")) == {HIDDEN}
+    assert scrubber.scrub("access-token-0001") == "access-token-0001"

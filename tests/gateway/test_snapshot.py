@@ -14,6 +14,7 @@ import anyio
 import pytest
 from support.callers import handshake, hello, running_host
 from support.gateways import RunningGateway, glance_again, running_gateway, text_of
+from support.pace import limit_now
 from support.upstreams.running import builtin_tools, rescript, scripted_http_server, scripted_stdio_server, tool
 
 from gateway.snapshot import Saved, load, save
@@ -102,7 +103,7 @@ async def test_a_stdio_gateway_answers_its_first_list_from_the_snapshot_at_once(
         took_s = time.monotonic() - began_s
         assert {one["name"] for one in answer["result"]["tools"]} >= {"up__one", "invoke_tool"}
     # Within one second on an idle machine; the upstream would let it wait for ever.
-    assert took_s < 3
+    assert took_s < await limit_now(3)
 
 
 async def test_the_snapshot_holds_no_secret_and_is_its_owners_alone(tmp_path: Path) -> None:
@@ -193,7 +194,8 @@ async def test_a_snapshot_that_cannot_be_written_costs_a_warning_and_nothing_els
         assert (await gateway.call("up__echo", {"a": 1}))["structuredContent"] == {"a": 1}
         assert await gateway.stop() == 0
         assert "Traceback" not in gateway.logged()
-    assert obstacle != "directory in its place" or [path.name for path in state.iterdir()] == [FILE]
+    if obstacle == "directory in its place":
+        assert {path.name for path in state.iterdir()} == {FILE, "audit.jsonl", "audit.jsonl.head"}
 
 
 @pytest.mark.heavy

@@ -33,6 +33,7 @@ class Authority:
             .public_key(key.public_key())
             .add_extension(x509.SubjectAlternativeName([_name(name) for name in names]), critical=False)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key()), critical=False)
             .sign(self.key, hashes.SHA256())
         )
         file = self.file.with_name(f"{certificate.serial_number}.pem")
@@ -53,10 +54,20 @@ def authority(file: Path) -> Authority:
         builder.issuer_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "authority of the test")]))
         .public_key(key.public_key())
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        # Python 3.13 and later want these of an authority.
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .add_extension(_signs_certificates(), critical=True)
         .sign(key, hashes.SHA256())
     )
     file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
     return Authority(key, certificate, file)
+
+
+def _signs_certificates() -> x509.KeyUsage:
+    return x509.KeyUsage(
+        key_cert_sign=True, crl_sign=True, digital_signature=False, content_commitment=False, key_encipherment=False,
+        data_encipherment=False, key_agreement=False, encipher_only=False, decipher_only=False,
+    )  # fmt: skip
 
 
 def _builder(name: str, days: int) -> x509.CertificateBuilder:

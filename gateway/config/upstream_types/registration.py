@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from itertools import chain
 from typing import Annotated, Any, Final
 
@@ -69,7 +70,12 @@ class _EntrySchema:
 
 AnyServerConfig = Annotated[ServerConfig, BeforeValidator(_of_its_type), _EntrySchema()]
 """An entry, read as the model of its type."""
-_ENTRY: Final[TypeAdapter[ServerConfig]] = TypeAdapter(AnyServerConfig)
+
+
+@cache
+def _entry() -> TypeAdapter[ServerConfig]:
+    # Late: it builds the models of every type.
+    return TypeAdapter(AnyServerConfig)
 
 
 def read_server(entry: object) -> ServerConfig:
@@ -78,7 +84,7 @@ def read_server(entry: object) -> ServerConfig:
     Raises:
         ValidationError: It cannot be used.
     """
-    return _ENTRY.validate_python(entry)
+    return _entry().validate_python(entry)
 
 
 def unknown_keys(entry: dict[str, Any]) -> list[str]:

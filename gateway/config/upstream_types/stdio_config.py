@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from pydantic import Field
 
+from gateway.config.launch_identity import of_command
 from gateway.config.leads_back import leads_back
 from gateway.config.section import WrittenText, fault
 from gateway.config.server import ServerConfig
+
+_WHAT_RUNS: Final = ("command", "url")
 
 
 class StdioConfig(ServerConfig):
@@ -29,7 +33,9 @@ class StdioConfig(ServerConfig):
     args: list[str] = Field(default_factory=list, repr=False)
     """stdio: arguments of the program."""
     env: dict[str, str] = Field(default_factory=dict, repr=False)
-    """stdio: environment variables of the program, in addition to a few basic ones such as PATH and HOME."""
+    """stdio: environment variables of the program. Of the gateway's own it gets a few basic ones such as PATH and HOME,
+    and those that say how the network is reached, so that npx and uvx work behind a proxy: HTTPS_PROXY, HTTP_PROXY,
+    NO_PROXY (also in small letters), SSL_CERT_FILE, SSL_CERT_DIR, REQUESTS_CA_BUNDLE, NODE_EXTRA_CA_CERTS."""
     cwd: str | None = None
     """stdio: working directory of the program; by default the gateway's."""
 
@@ -42,6 +48,10 @@ class StdioConfig(ServerConfig):
         """See `ServerConfig.leads_back`."""
         return leads_back(self.command, self.args, cwd=self.cwd, path=path)
 
+    def launch_identity(self, folder: Path | None) -> str:
+        """See `ServerConfig.launch_identity`."""
+        return of_command(self.command, self.args, folder=folder)
+
     def check_entry(self, entry: Mapping[str, Any]) -> None:
         """See `ServerConfig.check_entry`."""
         if entry.get("url") is not None:
@@ -49,10 +59,20 @@ class StdioConfig(ServerConfig):
                 raise command_and_url()
             raise fault("is stdio, which has no url", "http or sse", key="type")
         if not self.command.strip():
-            raise fault("is missing or empty", "the program to start, or a url beside it", key="command")
+            raise fault(
+                "is missing or empty", f"the program to start, or a url beside it{_meant(entry)}", key="command"
+            )
         # exec would fail on it with an error that names neither the file nor the key.
         if "\0" in self.command or any("\0" in arg for arg in self.args):
             raise fault("holds a NUL character", "text that can be an argument of a program", key="command")
+
+
+def _meant(entry: Mapping[str, Any]) -> str:
+    """What a misspelt key may be meant for, where neither of those is there of which one has to be."""
+    for key in entry:
+        if key not in _WHAT_RUNS and (near := get_close_matches(key, _WHAT_RUNS, n=1)):
+            return f" ({key} is unknown; did you mean {near[0]}?)"
+    return ""
 
 
 def command_and_url() -> Exception:

@@ -101,7 +101,7 @@ def _scope(head: RequestHead, peer: str) -> Scope:
         "raw_path": head.path,
         "query_string": head.query,
         "root_path": "",
-        "headers": head.fields,
+        "headers": list(head.fields),
         "client": (host, int(port)) if port.isdigit() else None,
         "server": None,
         "state": {},

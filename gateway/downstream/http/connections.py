@@ -15,6 +15,7 @@ from typing import Final, Protocol
 import anyio
 
 from gateway.access.quotas import Account
+from gateway.downstream.http.known_heads import KnownHeads
 from gateway.memory import give_back
 
 log = logging.getLogger(__name__)
@@ -22,7 +23,7 @@ log = logging.getLogger(__name__)
 STALLED_S: Final = 30.0
 """A caller that takes nothing of its answer for this long is gone or hostile; mobile networks pause for less."""
 MAX_UNREAD_BYTES: Final = 128 * 1024 * 1024
-"""What all callers together may leave unread: a few dozen of the largest answers, and well within a small pod."""
+"""What all callers together may have us hold unread: a few dozen of the largest answers, well within a small pod."""
 # Deadlines are tens of seconds: one timer a second for all connections replaces two for each request.
 _SWEEP_S: Final = 1.0
 # At the end, a caller that still reads gets its answers; one that takes nothing for this long holds up nobody.
@@ -45,6 +46,10 @@ class CallerConnection(Protocol):
     def unread_bytes(self) -> int:
         """What waits to be read."""
 
+    @property
+    def held_bytes(self) -> int:
+        """What stays in memory for it: of an answer that was read in part, all."""
+
     def look(self, now_s: float) -> None:
         """Apply its deadlines, and note whether anything was taken since the last look."""
 
@@ -63,6 +68,8 @@ class Connections:
 
     Attributes:
         nobody: The same.
+        heads: The heads that were read before.
+        leaving: Each connection ends with its next answer: whoever comes back is sent to another process.
     """
 
     def __init__(self, *, most: int, stalled_s: float = STALLED_S, nobody: Account | None = None) -> None:
@@ -73,7 +80,14 @@ class Connections:
         self._stalled_s = stalled_s
         self._open: set[CallerConnection] = set()
         self._paused: set[CallerConnection] = set()
+        self.heads = KnownHeads()
+        self.leaving = False
         self._cut_since_sweep = False
+
+    @property
+    def open(self) -> int:
+        """How many there are."""
+        return len(self._open)
 
     async def watch(self) -> None:
         """Apply deadlines and bounds, until cancelled."""
@@ -111,7 +125,7 @@ class Connections:
         self._cut_since_sweep = True
 
     def paused(self, connection: CallerConnection) -> None:
-        """Note that much waits to be read on a connection. Answers may come faster than the next sweep."""
+        """Note that a connection holds much that is unread. Answers may come faster than the next sweep."""
         self._paused.add(connection)
         self._cut_down(self._paused)
 
@@ -135,12 +149,12 @@ class Connections:
         """Cut those that took nothing for longest, until the rest is within the bound."""
         # A connection that was cut a moment ago still shows what it held.
         holding = [connection for connection in connections if not connection.is_cut]
-        total_bytes = sum(connection.unread_bytes for connection in holding)
+        total_bytes = sum(connection.held_bytes for connection in holding)
         if total_bytes <= MAX_UNREAD_BYTES:
             return
         log.warning("callers leave more than %d bytes unread: the slowest are cut off", MAX_UNREAD_BYTES)
-        for connection in sorted(holding, key=lambda each: (each.taken_s, -each.unread_bytes)):
+        for connection in sorted(holding, key=lambda each: (each.taken_s, -each.held_bytes)):
             if total_bytes <= MAX_UNREAD_BYTES:
                 return
-            total_bytes -= connection.unread_bytes
+            total_bytes -= connection.held_bytes
             connection.cut()

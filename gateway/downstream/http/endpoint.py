@@ -7,20 +7,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Mapping
+from collections.abc import Mapping
 from functools import partial
-from typing import Any, Final, NamedTuple, Protocol
-from urllib.parse import unquote
+from typing import Any, Final
 
 from gateway import wire
 from gateway.access.authenticator import Authenticator
 from gateway.access.principal import Principal
-from gateway.access.quotas import Account, Quotas
 from gateway.calls.profile_views import ProfileViews
+from gateway.downstream.http.agreement import check_agreement, check_param_headers
+from gateway.downstream.http.callers import Addressed, Admitted, Callers, Unproven
+from gateway.downstream.http.carried import CarriedRequests, Carrier
 from gateway.downstream.http.request import MAX_REQUEST_BYTES, RequestHead, RequestRefused, check_post, over_quota
 from gateway.downstream.http.responder import Responder
 from gateway.downstream.http.resumption import ResumableAnswer
-from gateway.downstream.server import McpRequest, McpResponse, McpServer, error_response
+from gateway.downstream.http.session_streams import SessionStreams
+from gateway.downstream.messages import McpRequest, McpResponse, error_response
+from gateway.downstream.server import McpServer
 from gateway.downstream.sessions import Running, Session, SessionTable
 from gateway.errors import (
     HEADER_MISMATCH,
@@ -33,9 +36,9 @@ from gateway.errors import (
     QuotaExceeded,
     RpcError,
 )
-from gateway.jsonrpc import InvalidMessage, RequestId, RpcNotification, RpcResponse, classify
-from gateway.protocol import HANDSHAKE_VERSIONS, NAMED_BY, VERSION_KEY, check_envelope, is_modern
-from registry.views.profile import DEFAULT_PROFILE
+from gateway.jsonrpc import InvalidMessage, RequestId, RpcNotification, RpcResponse, read
+from gateway.protocol import HANDSHAKE_VERSIONS, is_modern
+from registry.views.view import View
 
 log = logging.getLogger(__name__)
 
@@ -45,8 +48,6 @@ MAX_PARSED_BYTES: Final = 96 * 1024 * 1024
 nested empty lists to twice."""
 # Bodies up to here are not counted: requests in flight are bounded in number, and such a one takes 180 KiB at most.
 _UNCOUNTED_BYTES: Final = 4 * 1024
-# Longer ids of events are no numbers of ours.
-_MAX_EVENT_ID_DIGITS: Final = 15
 _HANDSHAKE: Final = frozenset({None, *(version.encode() for version in HANDSHAKE_VERSIONS)})
 _STATUS: Final[Mapping[int, int]] = {
     PARSE_ERROR: 400,
@@ -57,25 +58,6 @@ _STATUS: Final[Mapping[int, int]] = {
     UNSUPPORTED_PROTOCOL_VERSION: 400,
     METHOD_NOT_FOUND: 404,
 }
-
-
-class Carrier(Protocol):
-    """Hands requests to the process that has their session."""
-
-    def owner(self, session_id: str | None) -> int | None:
-        """Which other process has the session; None where it is this one's, or nobody's."""
-
-    async def carry(self, owner: int, head: RequestHead, body: bytes, responder: Responder) -> None:
-        """Have the request answered there, and pass the response on as it comes."""
-
-
-class _Admitted(NamedTuple):
-    """What the head of a request says of its caller."""
-
-    account: Account
-    principal: Principal
-    profile: str
-    modern: bool
 
 
 class McpEndpoint:
@@ -93,9 +75,9 @@ class McpEndpoint:
         server: McpServer,
         views: ProfileViews,
         authenticator: Authenticator,
-        quotas: Quotas,
+        callers: Callers,
         *,
-        carrier: Carrier | None = None,
+        carrier: Carrier[Any] | None = None,
     ) -> None:
         """Serve these views.
 
@@ -103,17 +85,18 @@ class McpEndpoint:
             server: Answers MCP requests.
             views: The profiles.
             authenticator: Knows who may call.
-            quotas: What each caller may use.
+            callers: Lets them in.
             carrier: Knows the sessions of other processes; None where there is no other process.
         """
         self._server = server
         self._views = views
-        self._carrier = carrier
         # Whose requests run, subscriptions apart from others: a caller may lose its credentials meanwhile.
         self._running: dict[Running, Principal] = {}
         self._listening: dict[Running, Principal] = {}
-        self._carried = 0
-        self._quotas = quotas
+        self._streams = SessionStreams(server, self._listening)
+        self._carried = CarriedRequests(carrier)
+        self._verified = 0
+        self._callers = callers
         self.authenticator = authenticator
         authenticator.on_change(self._end_unknown)
         self.sessions = SessionTable(server.announcer)
@@ -122,83 +105,108 @@ class McpEndpoint:
     @property
     def in_flight(self) -> int:
         """How many requests wait for their answer; subscriptions are none of them."""
-        return len(self._running) + self._carried
+        return len(self._running) + self._carried.in_flight + self._verified
 
     def give_up(self) -> None:
         """Cut off what is still in flight; each caller gets an answer that says so."""
         for running in list(self._running):
             running.cancel()
+        self._carried.give_up()
+
+    def close_streams(self) -> None:
+        """End the streams of sessions that other processes have: their callers open them again elsewhere."""
+        self._carried.close_streams()
 
     def _end_unknown(self) -> None:
         """End all that belongs to callers whose credentials are not valid any more."""
-        knows = self.authenticator.knows
-        self.sessions.close_unless(knows)
-        for running, principal in [*self._running.items(), *self._listening.items()]:
-            if not knows(principal):
+        authenticator = self.authenticator
+        # A session waits for the next token of the same caller.
+        self.sessions.close_unless(authenticator.may_finish)
+        for running, principal in list(self._running.items()):
+            if not authenticator.may_finish(principal):
+                running.cancel()
+        for running, principal in list(self._listening.items()):
+            if not authenticator.knows(principal):
                 running.cancel()
 
     # the head
 
-    def admit(self, head: RequestHead, peer: str = "") -> _Admitted:
+    def admit(self, head: RequestHead, peer: str = "") -> Admitted | Unproven:
         """Judge a request by its head: nobody's body is read before it is known who sends it.
 
         Raises:
             RequestRefused: It is not for us, not from a caller of ours, or not in a form that is taken.
         """
+        judged = head.judged
+        if type(judged) is Addressed:
+            # Its form is right; who sends it, and whether anything is served, is asked each time.
+            admitted = self._callers.admit(judged, head, peer)
+            if self.draining:
+                raise _draining()
+            return admitted
         head.check_fields()
-        path = head.path if b"%" not in head.path else unquote(head.path.decode("latin-1")).encode("latin-1", "replace")
-        profile = path[5:].decode("latin-1") or DEFAULT_PROFILE
-        authorization = head.raw(b"authorization")
-        principal = self.authenticator.principal(None if authorization is None else head.text(b"authorization"))
-        if principal is None:
-            raise RequestRefused(401, "a valid API key is needed", [(b"www-authenticate", b"Bearer")])
-        # After the key: names of profiles are not for everybody.
-        if profile not in self._views.profiles or not principal.may_enter(profile):
-            raise RequestRefused(404, "there is no such profile")
-        if self.draining:
-            raise RequestRefused(503, "the gateway is shutting down", [(b"retry-after", b"1")])
         modern = head.raw(b"mcp-protocol-version") not in _HANDSHAKE
+        addressed = self._callers.addressed(head, modern=modern)
+        admitted = self._callers.admit(addressed, head, peer)
+        if self.draining:
+            raise _draining()
         if head.method == b"POST":
             check_post(head)
+            head.judged = addressed
         elif modern:
             raise RequestRefused(405, "this version has POST only", [(b"allow", b"POST")])
         elif head.method not in (b"GET", b"DELETE"):
-            raise RequestRefused(405, "refused", [(b"allow", b"GET, POST, DELETE")])
-        return _Admitted(self._quotas.account(principal), principal, profile, modern)
+            raise RequestRefused(405, "expected POST, GET or DELETE", [(b"allow", b"GET, POST, DELETE")])
+        return admitted
 
     # the whole request
 
-    def answer(self, head: RequestHead, admitted: _Admitted, body: bytes, responder: Responder, peer: str) -> None:
+    def answer(
+        self, head: RequestHead, admitted: Admitted | Unproven, body: bytes, responder: Responder, peer: str
+    ) -> None:
         """Answer a request that was admitted.
 
         Raises:
             RequestRefused: It names no session of its caller's, or asks for what there is not.
         """
-        if self._carrier is not None and not admitted.modern:
-            owner = self._carrier.owner(head.text(b"mcp-session-id") or None)
-            if owner is not None:
-                responder.run(self._carry(self._carrier, owner, head, body, responder))
-                return
+        if isinstance(admitted, Unproven):
+            try:
+                admitted.account.hold(len(body))
+            except QuotaExceeded as error:
+                raise over_quota(error) from None
+            responder.run(self._verify(head, admitted, body, responder, peer))
+            responder.when_done(partial(admitted.account.release, len(body)))
+            return
+        if not admitted.modern and self._carried.take(head, body, responder):
+            return
         if head.method == b"POST":
             self._post(head, admitted, body, responder, peer)
         elif head.method == b"GET":
-            self._open_stream(head, self._session(head, admitted), admitted.account, responder)
+            self._streams.open(head, self._session(head, admitted), admitted, responder)
         else:
             self.sessions.close(self._session(head, admitted))
             responder.respond(204)
 
-    async def _carry(self, carrier: Carrier, owner: int, head: RequestHead, body: bytes, responder: Responder) -> None:
-        counted = head.method == b"POST"
-        self._carried += counted
+    async def _verify(
+        self, head: RequestHead, unproven: Unproven, body: bytes, responder: Responder, peer: str
+    ) -> None:
+        """Find out who sends a request, then answer it."""
+        self._verified += 1
         try:
-            await carrier.carry(owner, head, body, responder)
+            try:
+                admitted = await self._callers.verify(unproven, head, peer)
+            finally:
+                self._verified -= 1
+            if self.draining:
+                raise _draining()
+            self.answer(head, admitted, body, responder, peer)
+        except RequestRefused as refused:
+            responder.refuse(refused)
         except Exception:  # boundary: without an end of its response the caller would wait for ever
-            log.exception("a request could not be carried")
+            log.exception("a request failed unexpectedly")
             responder.fail()
-        finally:
-            self._carried -= counted
 
-    def _post(self, head: RequestHead, admitted: _Admitted, body: bytes, responder: Responder, peer: str) -> None:
+    def _post(self, head: RequestHead, admitted: Admitted, body: bytes, responder: Responder, peer: str) -> None:
         if len(body) <= _UNCOUNTED_BYTES:
             self._take(head, admitted, body, responder, peer)
             return
@@ -217,16 +225,16 @@ class McpEndpoint:
             raise
         responder.when_done(release)
 
-    def _take(self, head: RequestHead, admitted: _Admitted, body: bytes, responder: Responder, peer: str) -> None:
+    def _take(self, head: RequestHead, admitted: Admitted, body: bytes, responder: Responder, peer: str) -> None:
         try:
-            message = classify(wire.loads(body))
+            message = read(body)
         except wire.MalformedJson as error:
             _send_error(responder, None, RpcError(PARSE_ERROR, f"Parse error: {error}"))
             return
         except InvalidMessage as error:
             _send_error(responder, error.request_id, error)
             return
-        account, principal, profile, modern = admitted
+        modern = admitted.modern
         if isinstance(message, RpcResponse):
             if modern:
                 _send_error(responder, None, RpcError(INVALID_REQUEST, "No request of ours is waiting"))
@@ -240,39 +248,51 @@ class McpEndpoint:
             else:
                 responder.run(self._notified(self._session(head, admitted), message, responder))
             return
-        request_id, method, params = message
+        method, params = message.method, message.params
         session: Session | None = None
+        unchecked: RequestHead | None = None
+        view: View | None = None
         if modern or is_modern(params):
             try:
-                check_agreement(head, method, params)
+                assert type(head.judged) is Addressed
+                check_agreement(head.judged, method, params)
                 if method == "tools/call":
-                    self._check_param_headers(head, profile, params)
+                    view = self._views.current(admitted.profile, admitted.principal)
+                    if view is not None:
+                        check_param_headers(head, view, params)
             except RpcError as error:
-                _send_error(responder, request_id, error)
+                _send_error(responder, message.id, error)
                 return
+            # Which headers a call must have is known once the tools are shown.
+            unchecked = head if method == "tools/call" and view is None else None
             modern = True
         elif method != "initialize":
             session = self._session(head, admitted)
+            if method == "tools/call":
+                view = self._views.current(admitted.profile, admitted.principal)
         answer = None
         if session is not None and session.resumable:
-            answer = ResumableAnswer(session.answers, account, request_id, responder)
+            answer = ResumableAnswer(session.answers, admitted.account, message.id, responder)
         request = McpRequest(
-            id=request_id,
+            id=message.id,
             method=method,
             params=params,
             modern=modern,
-            principal=principal,
-            account=account,
+            principal=admitted.principal,
+            account=admitted.account,
             emit=responder.emit if answer is None else answer.emit,
             pause=None if answer is None else answer.pause,
             session=session,
             trace=head.trace,
             peer=peer,
-            profile=profile,
+            profile=admitted.profile,
+            view=view,
         )
-        responder.run(self._run(request, responder, answer))
+        responder.run(self._run(request, responder, answer, unchecked))
 
-    async def _run(self, request: McpRequest, responder: Responder, answer: ResumableAnswer | None) -> None:
+    async def _run(
+        self, request: McpRequest, responder: Responder, answer: ResumableAnswer | None, unchecked: RequestHead | None
+    ) -> None:
         """Have a request answered; it is known as running until it has its response."""
         session = request.session
         running: Running = responder if answer is None else answer
@@ -283,7 +303,9 @@ class McpEndpoint:
         fields = None
         # In this task and not before it starts: one that is cancelled earlier leaves nothing behind.
         try:
-            response = await self._server.answer(request)
+            response = await (
+                self._server.answer(request) if unchecked is None else self._answer_checked(unchecked, request)
+            )
             if (opened := response.session) is not None:
                 try:
                     self.sessions.put(opened)
@@ -310,53 +332,21 @@ class McpEndpoint:
         else:
             responder.finish(status, pieces, fields)
 
+    async def _answer_checked(self, head: RequestHead, request: McpRequest) -> McpResponse:
+        """Answer a call whose headers could not be checked before: its view has to be made first."""
+        try:
+            check_param_headers(head, await self._views.prepared(request.profile, request.principal), request.params)
+        except KeyError:
+            pass  # its profile has gone meanwhile, which it is told below
+        except RpcError as error:
+            return error_response(request.id, error)
+        return await self._server.answer(request)
+
     def _cut_off(self, request: McpRequest, *, streaming: bool) -> wire.Pieces:
         """What answers a request that was cancelled; nothing where its stream just ends."""
         if self.draining:
             return self._server.abandoned(request).pieces
         return () if streaming else error_response(request.id, RpcError(_CANCELLED, "Request cancelled")).pieces
-
-    def _open_stream(self, head: RequestHead, session: Session, account: Account, responder: Responder) -> None:
-        accept = head.text(b"accept")
-        if "text/event-stream" not in accept and "*/*" not in accept:
-            raise RequestRefused(406, "Accept must contain text/event-stream")
-        last = head.text(b"last-event-id")
-        if session.answers.names(last):
-            found = session.answers.find(last)
-            if found is None:
-                raise RequestRefused(400, "Last-Event-ID names no answer that is still kept")
-            responder.run(self._counted(account, responder, found[0].resume(responder, found[1])))
-            return
-        if session.streaming and not last:
-            raise RequestRefused(409, "this session already has a stream")
-        after = int(last) if last.isdecimal() and len(last) <= _MAX_EVENT_ID_DIGITS else None
-        responder.run(self._counted(account, responder, self._stream(session, after, responder)))
-
-    async def _counted(self, account: Account, responder: Responder, stream: Coroutine[Any, Any, None]) -> None:
-        """Count a stream for as long as it is open, or refuse it."""
-        try:
-            account.open_stream()
-        except QuotaExceeded as error:
-            stream.close()
-            responder.refuse(over_quota(error))
-            return
-        try:
-            await stream
-        finally:
-            account.streams -= 1
-
-    async def _stream(self, session: Session, after: int | None, responder: Responder) -> None:
-        """Carry what a session hears beside its requests, until it ends, another stream takes over, or we close."""
-        emit = responder.emit
-        responder.ping()  # the head goes out before there is anything to tell
-        session.open_stream(emit, responder.cancel, after)
-        try:
-            await self._server.closing.wait()
-        except asyncio.CancelledError:
-            pass  # its caller has left, or is to leave: either way the stream ends here
-        finally:
-            session.close_stream(emit)
-        responder.end()
 
     async def _notified(self, session: Session, message: RpcNotification, responder: Responder) -> None:
         params = message.params
@@ -366,7 +356,7 @@ class McpEndpoint:
             await self._server.notified(session, message.method)
         responder.respond(202)
 
-    def _session(self, head: RequestHead, admitted: _Admitted) -> Session:
+    def _session(self, head: RequestHead, admitted: Admitted) -> Session:
         session_id = head.raw(b"mcp-session-id")
         if session_id is None:
             raise RequestRefused(400, "Mcp-Session-Id is missing: initialize first")
@@ -375,46 +365,9 @@ class McpEndpoint:
             raise RequestRefused(404, "Session not found")
         return session
 
-    def _check_param_headers(self, head: RequestHead, profile: str, params: dict[str, Any]) -> None:
-        name, arguments = params.get("name"), params.get("arguments")
-        entry = self._views.view(profile).entry(name) if isinstance(name, str) else None
-        if entry is None or not entry.wrapper.headers:
-            return
-        from mcp.shared.inbound import validate_mcp_param_headers
 
-        # What a caller is shown decides which headers it has to send: a dialect may leave the annotation out.
-        arguments = arguments if isinstance(arguments, dict) else {}
-        rejection = validate_mcp_param_headers(entry.definition["inputSchema"], arguments, head.texts())
-        if rejection is not None:
-            raise RpcError(rejection.code, rejection.message, rejection.data)
-
-
-def check_agreement(head: RequestHead, method: str, params: dict[str, Any]) -> None:
-    """Headers against body (MCP 2026-07-28, Streamable HTTP, "Server Validation").
-
-    Raises:
-        RpcError: They disagree, or the envelope is unsound.
-    """
-    meta = params.get("_meta")
-    claimed = meta.get(VERSION_KEY) if isinstance(meta, dict) else None
-    if isinstance(claimed, str) and head.text(b"mcp-protocol-version") != claimed:
-        raise RpcError(HEADER_MISMATCH, "MCP-Protocol-Version does not match the request's protocol version")
-    modern = is_modern(params)  # without an envelope the request is refused for that, below
-    if modern and head.text(b"mcp-method") != method:
-        raise RpcError(HEADER_MISMATCH, "Mcp-Method does not match the request's method")
-    key = NAMED_BY.get(method)
-    named = params.get(key) if key is not None and modern else None
-    if named is not None and (head.raw(b"mcp-name") is None or _decoded(head.text(b"mcp-name")) != named):
-        raise RpcError(HEADER_MISMATCH, f"Mcp-Name does not match params.{key}")
-    check_envelope(params)
-
-
-def _decoded(value: str) -> str | None:
-    if not value.startswith("=?base64?"):
-        return value
-    from mcp.shared.inbound import decode_header_value
-
-    return decode_header_value(value)
+def _draining() -> RequestRefused:
+    return RequestRefused(503, "the gateway is shutting down", [(b"retry-after", b"1")])
 
 
 def _status_of(request: McpRequest, response: McpResponse) -> int:

@@ -70,9 +70,12 @@ class RequestHead:
         fields: Names in lower case and values, in their order; a name may stand twice.
         version: The HTTP version, `1.0` or `1.1`.
         keep_alive: Whether the connection may carry another request after this one.
+        judged: What an endpoint has found out from it, which holds for every request with this head; None before.
+        routed: The router that was asked, and who answers; None before.
     """
 
-    __slots__ = ("_by_name", "fields", "keep_alive", "method", "path", "query", "target", "version")
+    __slots__ = ("_by_name", "_texts", "fields", "judged", "keep_alive", "method", "path", "query", "routed", "target",
+                 "version")  # fmt: skip
 
     def __init__(self, method: bytes, target: bytes, fields: Fields, *, version: str, keep_alive: bool) -> None:
         self.method = method
@@ -92,6 +95,10 @@ class RequestHead:
         self.keep_alive = keep_alive
         # Of fields that may be repeated the values are read as one list; the others are checked by `check_fields`.
         self._by_name: dict[bytes, bytes] = dict(fields)
+        # Read from them before; one head may be that of many requests.
+        self._texts: dict[bytes, str] = {}
+        self.judged: object = None
+        self.routed: tuple[object, object] | None = None
         if len(self._by_name) != len(fields):
             self._join_repeated()
 
@@ -101,8 +108,14 @@ class RequestHead:
 
     def text(self, name: bytes, default: str = "") -> str:
         """The value of a field without the white space around it (RFC 9110, section 5.5 "Field Values")."""
+        known = self._texts.get(name)
+        if known is not None:
+            return known
         value = self._by_name.get(name)
-        return default if value is None else value.decode("latin-1").strip(" \t")
+        if value is None:
+            return default
+        text = self._texts[name] = value.decode("latin-1").strip(" \t")
+        return text
 
     def texts(self) -> dict[str, str]:
         """Every field by name."""

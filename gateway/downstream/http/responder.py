@@ -11,6 +11,8 @@ from collections.abc import Callable, Coroutine
 from http import HTTPStatus
 from typing import Any, Final, Protocol
 
+from msgspec import Struct
+
 from gateway import wire
 from gateway.downstream.http import sse
 from gateway.downstream.http.request import Fields, RequestHead, RequestRefused
@@ -29,6 +31,7 @@ _STATUS_LINES: Final = {
     status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode("latin-1") for status in HTTPStatus
 }
 _JSON: Final = b"content-type: application/json\r\n"
+_USUAL_HEAD: Final = b"%b%bcontent-length: %%d\r\n\r\n" % (_STATUS_LINES[200], _JSON)
 _CLOSE: Final = b"connection: close\r\n"
 
 
@@ -42,41 +45,48 @@ class Connection(Protocol):
     def response_ended(self) -> None:
         """Go on with the next request."""
 
+    def wrote(self, size_bytes: int) -> None:
+        """Note that so much was written at once, and stays in memory as a whole until the last of it is read."""
+
     async def drain(self) -> None:
         """Return once the caller has read enough of what it was sent."""
 
 
-class Responder:
+class Responder(Struct, eq=False):
     """Answers one request. Every method may be called when the caller has left already, and then does nothing.
 
     Attributes:
+        keep_alive: The connection stays open after the response.
         ended: The whole response is written.
         disconnected: The caller has left.
-        keep_alive: The connection stays open after the response.
         on_disconnect: Called when the caller leaves before the end; None cancels the task.
         on_stream: Called when the response becomes an event stream, before its first event.
         pings: A response that stays silent becomes a stream and is kept alive.
     """
 
-    __slots__ = ("_bare", "_chunked", "_connection", "_head_only", "_loop", "_silent_since_s", "_started", "_streaming",
-                 "_task", "disconnected", "ended", "keep_alive", "on_disconnect", "on_stream", "pings")  # fmt: skip
+    _connection: Connection
+    _loop: asyncio.AbstractEventLoop
+    _head_only: bool
+    # HTTP/1.0 knows no chunks: its stream ends with the connection.
+    _bare: bool
+    keep_alive: bool
+    ended: bool = False
+    disconnected: bool = False
+    # None and not `self.cancel`: a bound method would make each request a reference cycle.
+    on_disconnect: Callable[[], object] | None = None
+    on_stream: Callable[[], None] | None = None
+    pings: bool = True
+    _task: asyncio.Task[None] | None = None
+    _started: bool = False
+    _streaming: bool = False
+    _chunked: bool = False
+    _silent_since_s: float = 0.0
 
-    def __init__(self, connection: Connection, head: RequestHead, loop: asyncio.AbstractEventLoop) -> None:
-        self._connection = connection
-        self._loop = loop
-        self._head_only = head.method == b"HEAD"
-        # HTTP/1.0 knows no chunks: its stream ends with the connection.
-        self._bare = head.version == "1.0"
-        self._task: asyncio.Task[None] | None = None
-        self._started = self._streaming = self._chunked = False
-        self._silent_since_s = 0.0
-        self.keep_alive = head.keep_alive and not self._bare
-        self.ended = False
-        self.disconnected = False
-        # None and not `self.cancel`: a bound method would make each request a reference cycle.
-        self.on_disconnect: Callable[[], object] | None = None
-        self.on_stream: Callable[[], None] | None = None
-        self.pings = True
+    @classmethod
+    def of(cls, head: RequestHead, connection: Connection, loop: asyncio.AbstractEventLoop) -> Responder:
+        """Answer the request that has this head."""
+        bare = head.version == "1.0"
+        return cls(connection, loop, head.method == b"HEAD", bare, head.keep_alive and not bare)
 
     @property
     def task(self) -> asyncio.Task[None] | None:
@@ -116,6 +126,13 @@ class Responder:
     def respond(self, status: int, pieces: wire.Pieces = (), fields: Fields | None = None) -> None:
         """Send a response: JSON, or nothing but its head where there are no pieces."""
         size_bytes = sum(map(len, pieces))
+        usual = status == 200 and not fields and self.keep_alive and not (self._head_only or self.disconnected)
+        if usual and 0 < size_bytes <= _ONE_WRITE_BYTES:
+            # Nearly all of them.
+            self._started = True
+            self._connection.transport.write(b"".join((_USUAL_HEAD % size_bytes, *pieces)))
+            self._end()
+            return
         kind = _JSON if pieces else b""
         more = _lines(fields) if fields else b""
         close = b"" if self.keep_alive else _CLOSE
@@ -132,6 +149,7 @@ class Responder:
             transport.write(b"".join((head, *pieces)))
         else:
             transport.writelines((head, *pieces))
+            self._connection.wrote(size_bytes)
         self._end()
 
     def refuse(self, refused: RequestRefused) -> None:
@@ -178,6 +196,11 @@ class Responder:
             self.write(sse.event(pieces))
         self.end()
 
+    @property
+    def started(self) -> bool:
+        """Whether anything was sent."""
+        return self._started
+
     def begin_stream(self) -> None:
         """Become an event stream, unless it is one already."""
         if self._streaming or self.ended or self.disconnected:
@@ -208,6 +231,8 @@ class Responder:
         """Send a part of the body."""
         if data and not (self._head_only or self.disconnected or self.ended):
             self._connection.transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
+            if len(data) > _ONE_WRITE_BYTES:
+                self._connection.wrote(len(data))
 
     def end(self) -> None:
         """End the response after what was written."""

@@ -36,9 +36,14 @@ _MAX_ID_CHARS: Final = 32
 
 
 class ResumableAnswers:
-    """Those answers of one session that have become streams, by number."""
+    """Those answers of one session that have become streams, by number.
 
-    def __init__(self) -> None:
+    Attributes:
+        away_s: How long a caller whose connection has ended may take to come back.
+    """
+
+    def __init__(self, *, away_s: float = AWAY_S) -> None:
+        self.away_s = away_s
         self._answers: dict[int, ResumableAnswer] = {}
         self._next = 1
 
@@ -229,7 +234,7 @@ class ResumableAnswer:
 
     def _wait(self) -> None:
         """Give the caller its time to come back."""
-        self._away = asyncio.get_running_loop().call_later(AWAY_S, self._give_up)
+        self._away = asyncio.get_running_loop().call_later(self._answers.away_s, self._give_up)
 
     def _give_up(self) -> None:
         self._away = None

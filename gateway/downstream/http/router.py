@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Final, cast
+
+from gateway.downstream.http.handler import Handler
 from gateway.downstream.http.host_check import HostCheck
-from gateway.downstream.http.protocol import Handler
+from gateway.downstream.http.protected_resource import WELL_KNOWN
 from gateway.downstream.http.request import RequestHead
+
+_WELL_KNOWN: Final = WELL_KNOWN.encode()
 
 
 class PathRouter:
-    """Gives `/mcp` and what is below it to the endpoint, all other paths to the application beside it."""
+    """Gives `/mcp` and what is below it to the endpoint, all other paths to what is beside it."""
 
-    def __init__(self, host_check: HostCheck, endpoint: Handler, application: Handler) -> None:
+    def __init__(
+        self, host_check: HostCheck, endpoint: Handler, protected_resource: Handler, application: Handler
+    ) -> None:
         self._host_check = host_check
         self._endpoint = endpoint
+        self._protected_resource = protected_resource
         self._application = application
 
     def route(self, head: RequestHead) -> Handler:
@@ -21,9 +29,18 @@ class PathRouter:
         Raises:
             RequestRefused: Its Host or Origin is not served.
         """
+        # One head may be that of many requests, and nothing else is looked at here.
+        routed = head.routed
+        if routed is not None and routed[0] is self:
+            return cast(Handler, routed[1])
         self._host_check.check(head)
         path = head.path
-        return self._endpoint if path == b"/mcp" or path.startswith(b"/mcp/") else self._application
+        if path == b"/mcp" or path.startswith(b"/mcp/"):
+            handler = self._endpoint
+        else:
+            handler = self._protected_resource if path.startswith(_WELL_KNOWN) else self._application
+        head.routed = self, handler
+        return handler
 
 
 class AdminRouter:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from gateway import wire
+from gateway.audit.call import session_mark
 from gateway.hooks import settings
 from gateway.hooks.formats import described
 from gateway.hooks.hook import Call, Hook, Mode, Result
@@ -22,8 +22,6 @@ _MIN_BYTES: Final = 1_000
 _MAX_BYTES: Final = 2**40
 # Every kept file is renamed at each rotation, while the hook's queue waits.
 _MAX_KEEP: Final = 1_000
-# Hexadecimal digits, so 64 bits: enough to tell sessions apart, and useless for guessing an id.
-_SESSION_HASH_CHARS: Final = 16
 
 
 class AuditLog(Hook):
@@ -67,7 +65,7 @@ class AuditLog(Hook):
         """Write one line."""
         row = described(call.metadata)
         session = row.pop("session")
-        row["session"] = hashlib.sha256(session.encode()).hexdigest()[:_SESSION_HASH_CHARS] if session else None
+        row["session"] = session_mark(session) if session else None
         at = datetime.fromtimestamp(self._clock(), UTC).isoformat(timespec="milliseconds")
         outcome = "blocked" if call.metadata.blocked_by else "error" if result.is_error else "ok"
         line = {"time": at, "outcome": outcome, "elapsedMs": call.metadata.elapsed_ms, **row}

@@ -10,7 +10,8 @@ object. `context.global_context` has `request_id` (our call id, unique), `user` 
 alias), `tenant_id` (the profile) and, in `metadata`, what our own hooks get apart from the arguments. What it stores
 in `context.state` before a call it finds there after it. A violation blocks; its `mcp_error_code` is the code
 of the block. A resource's contents are shown one by one. Modified headers and retry delays are ignored, and
-completions are not shown: the framework has no hook for them.
+completions are not shown: the framework has no hook for them. Plugins may import the framework by the name that it
+had in ContextForge, too.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from gateway.hooks.carriers.framework_names import answer_to_former_name
 from gateway.hooks.formats import described
 from gateway.hooks.hook import BLOCK_CODE, After, Before, Block, Call, Hook, Result
 from gateway.hooks.payloads import BadPayload
@@ -62,6 +64,7 @@ class CpexPlugins(Hook):
             manager: Any = importlib.import_module("cpex.framework.manager")
         except ImportError as error:
             raise ImportError(f"the plugin framework is missing ({error}); install typegate[cpex]") from None
+        answer_to_former_name()
         try:
             self._manager: Any = manager.TenantPluginManager(str(file), default_hook_policy="allow")
         except Exception as error:  # noqa: BLE001 - boundary: YAML, templates, models; whatever it is, it is no use

@@ -4,7 +4,7 @@
 `operations` makes a tool of a document, `inputs` the JSON Schema of its variables; `tool_set` holds what all of
 them gave and makes again only what changed; `rejections` words why a file gives no tool. `endpoint` sends
 requests, `responses` reads what comes back, `introspection_tools` has the two tools that know the schema;
-`session` and `connector` are what a link sees. `worker_thread` is for work that would hold up the event loop.
+`session` and `connector` are what a link sees.
 
 graphql-core is an extra: only `connector`, `endpoint` and `folder` are imported without it.
 """

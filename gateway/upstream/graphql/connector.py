@@ -14,6 +14,7 @@ import anyio.to_thread
 
 from gateway.config.upstream_types.graphql_config import GraphqlConfig
 from gateway.errors import ConnectionLost, GatewayError
+from gateway.upstream.credentials import Credentials
 from gateway.upstream.graphql.endpoint import Endpoint
 from gateway.upstream.graphql.folder import FileStamp, FilesUnusable, stamp_of, watch_paths
 from gateway.upstream.reachability import accepts_connections
@@ -38,9 +39,16 @@ class GraphqlConnector:
     """Opens sessions to one configured endpoint; remembers what its files and its schema gave."""
 
     def __init__(
-        self, server: str, config: GraphqlConfig, client: HttpClient, *, host: HostSession | None = None
+        self,
+        server: str,
+        config: GraphqlConfig,
+        client: HttpClient,
+        *,
+        host: HostSession | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
-        # No host: an endpoint asks nobody, and the configuration refuses `elicitation`.
+        # No host: an endpoint asks nobody, and the configuration refuses `elicitation`. No credentials either: those
+        # of an endpoint are in its headers.
         self._server = server
         self._config = config
         self._client = client

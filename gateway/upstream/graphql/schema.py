@@ -14,7 +14,7 @@ from gateway.upstream.graphql.endpoint import Endpoint
 from gateway.upstream.graphql.folder import FilesUnusable
 from gateway.upstream.graphql.rejections import SCHEMA_ERRORS
 from gateway.upstream.graphql.responses import error_text, response_of
-from gateway.upstream.graphql.worker_thread import run_in_thread
+from gateway.worker_thread import run_in_thread
 from registry.schema.display_text import excerpt
 
 # Large public schemas have some megabytes as introspection JSON.

@@ -13,9 +13,9 @@ from gateway.upstream.graphql import introspection_tools
 from gateway.upstream.graphql.endpoint import Endpoint
 from gateway.upstream.graphql.responses import is_request_error, response_of, result_of
 from gateway.upstream.graphql.tool_set import ToolSet, ToolSetBuilder
-from gateway.upstream.graphql.worker_thread import run_in_thread
 from gateway.upstream.session import ALL_KINDS, OnListChanged, RawListing, UpstreamCall
 from gateway.upstream.watch_list import WatchList
+from gateway.worker_thread import run_in_thread
 from registry.catalog.catalog import ListKind
 from registry.schema.display_text import excerpt
 

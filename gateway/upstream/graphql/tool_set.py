@@ -22,7 +22,7 @@ from gateway.upstream.graphql.folder import SourceFile, read_folder
 from gateway.upstream.graphql.operations import Operation, tool_of
 from gateway.upstream.graphql.rejections import SCHEMA_ERRORS, FileRejected
 from gateway.upstream.graphql.schema import fetch_introspection, load_introspection, load_schema, read_schema_file
-from gateway.upstream.graphql.worker_thread import run_in_thread
+from gateway.worker_thread import run_in_thread
 from registry.intake.issues import ItemIssue
 
 # A thread works so long at most before it returns, and what it made is kept: a connection that ends while thousands

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from gateway.errors import ConnectionLost
-from gateway.lines import LineSplitter
+from gateway.lines import ENDS_BYTES, LineSplitter
 from gateway.upstream.transport.bounds import MAX_MESSAGE_BYTES
 
 # Milliseconds: eleven days at most; longer numbers are nonsense.
@@ -47,9 +47,12 @@ class EventParser:
         last_id: str | None = None,
         retry_ms: int | None = None,
     ) -> None:
+        self._on_skipped = on_skipped
         self._lines = LineSplitter(MAX_MESSAGE_BYTES, lambda ends: on_skipped(ends.removeprefix(b"data:")))
         self._skip_large = skip_large
         self._dropping = False
+        # Of an event that is dropped.
+        self._head = self._tail = b""
         self._data: list[bytes] = []
         self._data_bytes = 0
         self._event = ""
@@ -82,6 +85,9 @@ class EventParser:
         if not line:
             self._whole_id = self._id
             # An empty line ends an event; one without data is not dispatched.
+            if self._dropping:
+                self._on_skipped(self._head + b"\n" + self._tail)
+                self._head = self._tail = b""
             if not self._data or self._dropping:
                 self._data, self._data_bytes, self._event, self._dropping = [], 0, "", False
                 return None
@@ -90,13 +96,16 @@ class EventParser:
             return made
         name, _, value = line.partition(b":")
         value = value.removeprefix(b" ")
-        if name == b"data" and not self._dropping:
+        if name == b"data" and self._dropping:
+            self._tail = (self._tail + b"\n" + value)[-ENDS_BYTES:]
+        elif name == b"data":
             self._data.append(value)
             self._data_bytes += len(value)
             # Many short lines can make one large event.
             if self._data_bytes > MAX_MESSAGE_BYTES:
                 if not self._skip_large:
                     raise _too_large()
+                self._head, self._tail = b"\n".join(self._data)[:ENDS_BYTES], value[-ENDS_BYTES:]
                 self._data, self._data_bytes, self._dropping = [], 0, True
         elif name == b"event":
             self._event = value.decode("utf-8", "replace")

@@ -5,16 +5,22 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections import deque
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 from urllib.parse import urljoin, urlsplit
 
+import anyio
+from msgspec import Struct
+
 from gateway.errors import ConnectionLost, HttpStatusError, UnusableAnswer
 from gateway.upstream.transport.bounds import MAX_MESSAGE_BYTES
 from gateway.upstream.transport.http_connection import HttpConnection
+
+Dial = Callable[[Callable[[], HttpConnection]], Awaitable[HttpConnection]]
+"""Opens a connection with the protocol that the function makes; raises `OSError` where it cannot."""
 
 # uvicorn and Node close idle connections after 5 s: leave before they do.
 IDLE_S: Final = 4.0
@@ -24,6 +30,8 @@ MAX_IDLE: Final = 256
 _MAX_REDIRECTS: Final = 3
 # Far above the URLs of a configuration; those of redirects must not fill the memory.
 _MAX_CACHED_URLS: Final = 1024
+# Servers send one or two.
+_MAX_CACHED_TYPES: Final = 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +50,10 @@ class Origin:
 
     def __str__(self) -> str:
         return f"{'https' if self.secure else 'http'}://{self.authority}"
+
+
+Resolve = Callable[[Origin], Awaitable[Sequence[str]]]
+"""The addresses that may be dialled for an origin, the first one first; raises `GatewayError` where none may be."""
 
 
 @lru_cache(maxsize=_MAX_CACHED_URLS)
@@ -82,18 +94,22 @@ def _first_lines(method: str, url: str) -> tuple[str, bytes]:
     return str(origin), head.encode("latin-1", "replace")
 
 
-@dataclass(slots=True, kw_only=True)
-class Response:
+@lru_cache(maxsize=_MAX_CACHED_TYPES)
+def _media_type(value: str) -> str:
+    return value.partition(";")[0].strip().lower()
+
+
+class Response(Struct, eq=False):
     """The head of a response, and its body as it comes."""
 
     status: int
     headers: dict[str, str]
-    connection: HttpConnection = field(repr=False)
+    connection: HttpConnection
 
     @property
     def content_type(self) -> str:
         """The media type without parameters, in lower case."""
-        return self.headers.get("content-type", "").partition(";")[0].strip().lower()
+        return _media_type(self.headers.get("content-type", ""))
 
     async def read(self, limit_bytes: int = MAX_MESSAGE_BYTES) -> bytes:
         """The whole body.
@@ -102,6 +118,10 @@ class Response:
             ConnectionLost: The connection ended first, or the body is over the limit.
         """
         connection = self.connection
+        if connection.complete and (whole := connection.take_whole()) is not None:
+            if len(whole) > limit_bytes:
+                raise UnusableAnswer(f"the answer is larger than {limit_bytes} bytes")
+            return whole
         parts: list[bytes] = []
         size_bytes = 0
         while True:
@@ -138,17 +158,35 @@ class HttpClient:
 
     Requests beyond what the caller limits are not queued here: the link's bulkhead bounds
     them. Nothing is retried. A redirect is followed only within its own origin.
+
+    Attributes:
+        parsing: Bounds how many large answers are parsed beside the loop: more at a time would keep it from its turn.
     """
 
-    def __init__(self, *, connect_timeout_s: float = 10.0, unix_path: str | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        connect_timeout_s: float = 10.0,
+        unix_path: str | None = None,
+        resolve: Resolve | None = None,
+        dial: Dial | None = None,
+        follows_redirects: bool = True,
+    ) -> None:
         """Open no connection yet.
 
         Args:
             connect_timeout_s: For each attempt; a host on the network that answers at all does so within some seconds.
             unix_path: A socket in the file system that every request goes to, whatever host its URL names.
+            resolve: Says which addresses are dialled, in place of the system; names are not looked up again.
+            dial: Opens every connection, whatever host the URL names.
+            follows_redirects: Otherwise a redirect is an answer as any other.
         """
+        self._resolve = resolve
+        self._follows_redirects = follows_redirects
         self._connect_timeout_s = connect_timeout_s
         self._unix_path = unix_path
+        self._opener = dial
+        self.parsing = anyio.CapacityLimiter(1)
         self._idle: dict[str, deque[HttpConnection]] = {}
         self._tls: ssl.SSLContext | None = None
 
@@ -201,8 +239,8 @@ class HttpClient:
                 connection.abort()
                 raise
             # 301, 302 and 303 would turn a POST into a GET; they are an answer that is no result.
-            if status not in (307, 308):
-                return Response(status=status, headers=headers, connection=connection)
+            if status not in (307, 308) or not self._follows_redirects:
+                return Response(status, headers, connection)
             self._keep(connection)
             try:
                 url = urljoin(url, headers.get("location", ""))
@@ -223,9 +261,7 @@ class HttpClient:
         while idle:
             connection = idle.pop()
             # The newest first: the older ones are the likeliest to be closed by their server.
-            fresh = asyncio.get_running_loop().time() - connection.idle_since_s < IDLE_S
-            if fresh and connection.alive and connection.is_quiet:
-                connection.reset()
+            if connection.idle_s < IDLE_S and connection.begin():
                 return connection
             connection.abort()
         return None
@@ -240,27 +276,43 @@ class HttpClient:
                         lambda: HttpConnection(loop, str(origin)), self._unix_path
                     )
                     return made
-                _, made = await loop.create_connection(
-                    lambda: HttpConnection(loop, str(origin)),
-                    origin.host,
-                    origin.port,
-                    ssl=self._context() if origin.secure else None,
-                )
+                if self._opener is not None:
+                    return await self._opener(lambda: HttpConnection(loop, str(origin)))
+                return await self._dial(origin, loop)
         except TimeoutError:
             raise ConnectionLost(f"no connection within {self._connect_timeout_s:g} s", sent=False) from None
         except OSError as error:
             raise ConnectionLost(f"cannot connect ({error.strerror or error})", sent=False) from None
-        return made
+
+    async def _dial(self, origin: Origin, loop: asyncio.AbstractEventLoop) -> HttpConnection:
+        context = self._context() if origin.secure else None
+        hosts: Sequence[str] = (origin.host,) if self._resolve is None else await self._resolve(origin)
+        failure = OSError("there is no address of this name")
+        for host in hosts:
+            try:
+                _, made = await loop.create_connection(
+                    lambda: HttpConnection(loop, str(origin)),
+                    host,
+                    origin.port,
+                    ssl=context,
+                    # Where the address was found elsewhere the certificate is still that of the name.
+                    server_hostname=origin.host if context is not None else None,
+                )
+            except OSError as error:
+                failure = error
+            else:
+                return made
+        raise failure
 
     def _keep(self, connection: HttpConnection) -> None:
-        if not (connection.complete and connection.reusable and connection.alive):
+        if not connection.end():
             connection.abort()
             return
-        connection.take()
-        idle = self._idle.setdefault(connection.origin, deque())
-        if len(idle) >= MAX_IDLE:
+        idle = self._idle.get(connection.origin)
+        if idle is None:
+            idle = self._idle[connection.origin] = deque()
+        elif len(idle) >= MAX_IDLE:
             idle.popleft().abort()
-        connection.idle_since_s = asyncio.get_running_loop().time()
         idle.append(connection)
 
     def _context(self) -> ssl.SSLContext:

@@ -15,6 +15,7 @@ import anyio
 
 from gateway import wire
 from gateway.errors import INTERNAL_ERROR, Congested, ConnectionLost, GatewayError, HttpStatusError
+from gateway.upstream.credentials import Credentials, NotSignedIn
 from gateway.upstream.transport.event_stream import EventParser
 from gateway.upstream.transport.http_client import HttpClient, Response, split_url
 from gateway.upstream.transport.jsonrpc import OnMessage
@@ -25,11 +26,19 @@ log = logging.getLogger(__name__)
 # Messages that wait for their POST to begin, which takes no longer than a turn of the loop: four times the calls
 # that are in flight by default, for their cancellations and answers.
 _MAX_UNSENT: Final = 256
+# Once with each of two tokens.
+_MAX_SENT: Final = 2
 
 
 @asynccontextmanager
 async def open_sse(
-    server: str, url: str, *, headers: Mapping[str, str], client: HttpClient, on_message: OnMessage
+    server: str,
+    url: str,
+    *,
+    headers: Mapping[str, str],
+    client: HttpClient,
+    on_message: OnMessage,
+    credentials: Credentials | None = None,
 ) -> AsyncIterator[StreamTransport]:
     """Open the long stream and learn where to post.
 
@@ -37,8 +46,9 @@ async def open_sse(
         ConnectionLost: The stream ended before it named an endpoint.
         HttpStatusError: It is no event stream, or names an endpoint of another origin.
     """
-    async with anyio.create_task_group() as group:
-        connection = _SseConnection(server, url, headers, client, on_message)
+    connection = _SseConnection(server, url, headers, client, on_message, credentials)
+    # Closed last: who waits for a message hears the end of the messages, which is no error.
+    async with connection.to_post, anyio.create_task_group() as group:
         group.start_soon(connection.hold_stream)
         try:
             await connection.wait_endpoint()
@@ -53,12 +63,14 @@ class _SseConnection:
     """The long stream, and the queue of messages to post."""
 
     def __init__(
-        self, server: str, url: str, headers: Mapping[str, str], client: HttpClient, on_message: OnMessage
-    ) -> None:
+        self, server: str, url: str, headers: Mapping[str, str], client: HttpClient, on_message: OnMessage,
+        credentials: Credentials | None,
+    ) -> None:  # fmt: skip
         self._url = url
         self._headers = headers
         self._client = client
-        self._unsent, self._to_post = anyio.create_memory_object_stream[bytes](_MAX_UNSENT)
+        self._credentials = credentials
+        self._unsent, self.to_post = anyio.create_memory_object_stream[bytes](_MAX_UNSENT)
         self._endpoint = ""
         self._endpoint_known = anyio.Event()
         self._failure: Exception = ConnectionLost("the connection is closed", sent=False)
@@ -66,9 +78,8 @@ class _SseConnection:
 
     async def hold_stream(self) -> None:
         """Read the stream until it ends."""
-        head = {**self._headers, "accept": "text/event-stream"}
         try:
-            async with self._client.send("GET", self._url, head) as response:
+            async with self._opened() as response:
                 if response.status != 200 or response.content_type != "text/event-stream":
                     raise HttpStatusError(response.status, "not an event stream")
                 await self._read(response)
@@ -78,6 +89,30 @@ class _SseConnection:
             self.transport.close(str(self._failure))
             self._endpoint_known.set()
 
+    @asynccontextmanager
+    async def _opened(self) -> AsyncIterator[Response]:
+        """The answer to the request for the stream; it is sent once more where there are other credentials."""
+        credentials = self._credentials
+        if credentials is not None:
+            await credentials.prepare()
+            version, again = credentials.version, False
+            async with self._client.send("GET", self._url, self._head("GET", self._url)) as response:
+                if response.status in (401, 403):
+                    challenge = response.headers.get("www-authenticate", "")
+                    nonce = response.headers.get("dpop-nonce", "")
+                    again = await credentials.refused(response.status, challenge, version, nonce)
+                if not again:
+                    yield response
+                    return
+        async with self._client.send("GET", self._url, self._head("GET", self._url)) as response:
+            yield response
+
+    def _head(self, method: str, url: str, **more: str) -> dict[str, str]:
+        own: Mapping[str, str] = {}
+        if self._credentials is not None:
+            own = {**self._credentials.headers, **(self._credentials.proof(method, url) or {})}
+        return {**self._headers, **own, "accept": "text/event-stream", **more}
+
     async def wait_endpoint(self) -> None:
         """Return once the stream has named where to post, or raise the reason why it never will."""
         await self._endpoint_known.wait()
@@ -86,14 +121,13 @@ class _SseConnection:
 
     async def post_all(self) -> None:
         """Post every message, each in its own time, so that a slow one holds up no other."""
-        async with anyio.create_task_group() as group, self._to_post:
-            async for line in self._to_post:
+        async with anyio.create_task_group() as group:
+            async for line in self.to_post:
                 group.start_soon(self._post, line)
 
     def close(self) -> None:
         """Take no more messages."""
         self._unsent.close()
-        self._to_post.close()
         self.transport.close("the connection is being closed")
 
     async def _read(self, response: Response) -> None:
@@ -120,14 +154,37 @@ class _SseConnection:
 
     async def _post(self, line: bytes) -> None:
         try:
-            head = {**self._headers, "content-type": "application/json"}
-            async with self._client.send("POST", self._endpoint, head, line) as response:
-                await response.read()
-                if response.status >= 400:
-                    raise HttpStatusError(response.status, "the message was refused")
+            status = await self._posted(line)
+            if status >= 400:
+                raise HttpStatusError(status, "the message was refused")
         except (GatewayError, ValueError) as error:
             message = wire.loads(line)
             # A request of ours gets an answer, or it would wait for its deadline.
             if isinstance(message.get("id"), int):
                 failure = {"code": INTERNAL_ERROR, "message": f"could not be sent: {error}"}
                 self.transport.receive(wire.dumps({"id": message["id"], "error": failure}))
+            if isinstance(error, NotSignedIn) and not error.step_up:
+                # The stream would go on, and no message could be sent.
+                self.transport.close(str(error))
+
+    async def _posted(self, line: bytes) -> int:
+        """Post a message, once more where the credentials were refused and there are others; returns the status."""
+        credentials, status = self._credentials, 0
+        for _ in range(_MAX_SENT):
+            if credentials is not None and not credentials.ready:
+                await credentials.prepare()
+            version = credentials.version if credentials is not None else 0
+            head = self._head("POST", self._endpoint, **{"content-type": "application/json"})
+            async with self._client.send("POST", self._endpoint, head, line) as response:
+                await response.read()
+                status = response.status
+            if credentials is None:
+                return status
+            if status not in (401, 403):
+                credentials.accepted(version)
+                return status
+            found = response.headers
+            challenge, nonce = found.get("www-authenticate", ""), found.get("dpop-nonce", "")
+            if not await credentials.refused(status, challenge, version, nonce):
+                return status
+        return status

@@ -23,6 +23,7 @@ import anyio
 from gateway.errors import Congested, ConnectionLost
 from gateway.lines import LineSplitter
 from gateway.upstream.transport.bounds import MAX_MESSAGE_BYTES
+from gateway.upstream.transport.child_environment import child_environment
 from gateway.upstream.transport.jsonrpc import OnMessage
 from gateway.upstream.transport.stream_transport import StreamTransport
 from registry.schema.display_text import excerpt
@@ -55,24 +56,11 @@ _TRAILER: Final = re.compile(
 _SPAWN_DESCRIPTORS: Final = 8
 # Windows has none that cannot be caught; there the process is ended in another way.
 _KILL: Final = getattr(signal, "SIGKILL", signal.SIGTERM)
-# What a program needs to run at all; everything else a child must be given by name.
-SAFE_ENVIRONMENT: Final = (
-    "HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "USER", "TZ",
-    "APPDATA", "COMSPEC", "HOMEDRIVE", "HOMEPATH", "LOCALAPPDATA", "PATHEXT", "PROGRAMDATA", "PROGRAMFILES",
-    "SYSTEMDRIVE", "SYSTEMROOT", "TEMP", "TMP", "USERNAME", "USERPROFILE", "WINDIR",
-)  # fmt: skip
 _COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
 # Of <linux/prctl.h>.
 _PR_SET_PDEATHSIG: Final = 1
 # Loaded here: between fork and exec nothing may be loaded.
 _LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
-
-
-def child_environment(named: Mapping[str, str], ours: Mapping[str, str]) -> dict[str, str]:
-    """What the child sees: the safe set of ours, and what its configuration names."""
-    environment = {key: ours[key] for key in SAFE_ENVIRONMENT if key in ours}
-    environment.update(named)
-    return environment
 
 
 class ChildProcess(asyncio.SubprocessProtocol):
@@ -100,7 +88,7 @@ class ChildProcess(asyncio.SubprocessProtocol):
         Args:
             command: The program, looked for on the child's own PATH.
             args: Its arguments.
-            env: Variables in addition to the safe ones of ours.
+            env: Variables in addition to those of ours that it gets.
             cwd: Where it starts.
             on_line: Takes each line of its output.
             on_skipped: Takes the two ends of each line that was too long.
@@ -112,7 +100,10 @@ class ChildProcess(asyncio.SubprocessProtocol):
         # Found here: the loops report a missing program in different ways, or not before the child has failed.
         path = shutil.which(command, path=environment.get("PATH"))
         if path is None:
-            raise ConnectionLost(f"command not found: {command}", sent=False)
+            # A whole line of a shell, as other programs take it.
+            alone = shutil.which(command.split(maxsplit=1)[0], path=environment.get("PATH")) if " " in command else None
+            hint = " (expected the program alone; its arguments belong in args)" if alone is not None else ""
+            raise ConnectionLost(f"command not found: {command}{hint}", sent=False)
         self._on_line = on_line
         self._stdout = LineSplitter(MAX_MESSAGE_BYTES, on_skipped)
         self._stderr = LineSplitter(_STDERR_LINE_BYTES)

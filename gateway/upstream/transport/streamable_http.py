@@ -9,6 +9,7 @@ import itertools
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, Final
 
 import anyio
@@ -16,8 +17,10 @@ from anyio.abc import TaskGroup
 
 from gateway import wire
 from gateway.errors import ConnectionLost, GatewayError, HttpStatusError, SessionForgotten, UnusableAnswer
+from gateway.upstream.credentials import Credentials
 from gateway.upstream.transport.event_stream import EventParser
-from gateway.upstream.transport.http_client import HttpClient, Response, header_lines
+from gateway.upstream.transport.http_client import HttpClient, Response
+from gateway.upstream.transport.http_refusals import reason_phrase, says_forgotten
 from gateway.upstream.transport.invalid_json import repaired_response
 from gateway.upstream.transport.jsonrpc import (
     OnMessage,
@@ -28,10 +31,11 @@ from gateway.upstream.transport.jsonrpc import (
     result_in,
     with_progress_token,
 )
+from gateway.upstream.transport.request_head import RequestHead
+from gateway.worker_thread import run_in_thread
 
 log = logging.getLogger(__name__)
 
-_POST_HEADERS: Final = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
 # Cancellations and answers that are on their way in addition to the calls: as many as calls are in flight by default.
 _MAX_BACKGROUND: Final = 64
 # A notification is answered with an empty 202: a server that takes longer is stuck.
@@ -44,16 +48,12 @@ _MAX_RESUMED: Final = 3_600
 # Where a server does not say how long to wait, and the least that it may ask for.
 _RETRY_MS: Final = 1_000
 _MIN_RETRY_MS: Final = 50
+# An expired token, then one more scope than the new one has.
+_MAX_REFUSALS: Final = 2
+# Of a list. Some megabytes of them arrive at the same moment where many servers are connected, and to parse them takes
+# 10 ms for each; what a tool answers is not parsed as a whole.
+_ASIDE_BYTES: Final = 64 * 1024
 _ENDED_EARLY: Final = "the stream of the answer ended before the answer"
-# The specification requires 404; these are the messages of servers that use another status.
-_FORGOTTEN: Final = (
-    "session not found",
-    "session terminated",
-    "no valid session",
-    "invalid session",
-    "unknown session",
-)
-
 # One row for the whole process: sessions of one origin share connections, and an answer that a server sends late must
 # not look like that to another session's request.
 _ids: Final = itertools.count(1)
@@ -66,7 +66,7 @@ class StreamableHttpTransport:
 
     def __init__(
         self, server: str, client: HttpClient, url: str, headers: Mapping[str, str], on_message: OnMessage,
-        group: TaskGroup,
+        group: TaskGroup, credentials: Credentials | None = None,
     ) -> None:  # fmt: skip
         self._server = server
         self._client = client
@@ -78,17 +78,12 @@ class StreamableHttpTransport:
         self._reason = "the connection is closed"
         self._ended = False
         self._abandoned = False
-        self._headers: dict[str, str] = {**_POST_HEADERS, **headers}
-        # The head of a usual request, written once; None while it has to be written anew.
-        self._lines: bytes | None = None
-        self.session_id: str | None = None
+        self._credentials = credentials
+        self._head = RequestHead(url, headers, credentials)
 
     def use_version(self, version: str) -> None:
         """See `Transport.use_version`."""
-        # Source: MCP 2025-06-18, "Transports", "Protocol Version Header"; servers before it know no such header.
-        if version >= "2025-06-18":
-            self._headers["mcp-protocol-version"] = version
-            self._lines = None
+        self._head.use_version(version)
 
     async def request(
         self,
@@ -106,8 +101,19 @@ class StreamableHttpTransport:
             params = with_progress_token(params, request_id)
         body = wire.dumps({"jsonrpc": "2.0", "id": request_id, "method": method, "params": params})
         finished = False
+        credentials, head = self._credentials, self._head
+        if credentials is not None and not credentials.ready:
+            await credentials.prepare()
         try:
-            response = await self._client.exchange("POST", self._url, self._head_lines(headers), body)
+            lines = head.lines(headers)
+            # By the time of the answer others may be sent with newer ones.
+            version = head.version
+            response = await self._client.exchange("POST", self._url, lines, body)
+            if credentials is not None:
+                if response.status in (401, 403):
+                    response = await self._sent_again(response, headers, body, credentials, version)
+                else:
+                    credentials.accepted(version)
             # Without a context manager: a generator's frame would cost every call something.
             try:
                 message = await self._answer(
@@ -115,15 +121,14 @@ class StreamableHttpTransport:
                 )
                 finished = True
                 if method == "initialize":
-                    self.session_id = response.headers.get("mcp-session-id")
-                    self._lines = None
+                    head.use_session(response.headers.get("mcp-session-id"))
             finally:
                 self._client.release(response)
-            if self.session_id is not None and _says_forgotten(message):
+            if head.session_id is not None and says_forgotten(message):
                 raise SessionForgotten("the upstream has forgotten the session")
             return result_in(message)
         finally:
-            if not finished and self.session_id is not None:
+            if not finished and head.session_id is not None:
                 # In the handshake era a closed connection cancels nothing by itself.
                 self._post_later(cancellation(request_id))
 
@@ -146,9 +151,7 @@ class StreamableHttpTransport:
 
     async def listen(self, on_open: Callable[[], None]) -> None:
         """See `Transport.listen`: the stream that a handshake-era server gives to a GET; some offer none."""
-        head = {**self._head(), "accept": "text/event-stream"}
-        head.pop("content-type", None)
-        async with self._client.send("GET", self._url, head) as response:
+        async with self._client.send("GET", self._url, self._head.stream_fields()) as response:
             if response.status != 200 or response.content_type != "text/event-stream":
                 raise HttpStatusError(response.status, "no stream of notifications")
             on_open()
@@ -167,22 +170,34 @@ class StreamableHttpTransport:
         """
         # First: cancellations of the calls that end now would arrive after the end of the session.
         self._ended = True
-        if self.session_id is not None and not self._abandoned:
-            async with self._client.send("DELETE", self._url, self._head()) as response:
+        if self._head.session_id is not None and not self._abandoned:
+            async with self._client.send("DELETE", self._url, self._head.fields("DELETE")) as response:
                 await response.read()
 
-    def _head(self) -> dict[str, str]:
-        if self.session_id is None:
-            return self._headers
-        return {**self._headers, "mcp-session-id": self.session_id}
-
-    def _head_lines(self, extra: dict[str, str] | None) -> bytes:
-        # Rare: a header twice is an error, or means both values.
-        if extra and not extra.keys().isdisjoint(self._headers):
-            return header_lines({**self._head(), **extra})
-        if self._lines is None:
-            self._lines = header_lines(self._head())
-        return self._lines + header_lines(extra) if extra else self._lines
+    async def _sent_again(
+        self, response: Response, extra: dict[str, str] | None, body: bytes, credentials: Credentials, version: int
+    ) -> Response:
+        """The answer to a refused request with other credentials; the refusal itself where there are none."""
+        for _ in range(_MAX_REFUSALS):
+            try:
+                # Read, so that the connection can be kept; what it says is nobody's business.
+                await response.read()
+                challenge = response.headers.get("www-authenticate", "")
+                nonce = response.headers.get("dpop-nonce", "")
+                again = await credentials.refused(response.status, challenge, version, nonce)
+            except BaseException:
+                self._client.release(response)
+                raise
+            if not again:
+                return response
+            self._client.release(response)
+            lines = self._head.lines(extra)
+            version = self._head.version
+            response = await self._client.exchange("POST", self._url, lines, body)
+            if response.status not in (401, 403):
+                credentials.accepted(version)
+                return response
+        return response
 
     async def _answer(
         self,
@@ -193,11 +208,11 @@ class StreamableHttpTransport:
         on_message: OnMessage,
         on_pause: OnPause | None,
     ) -> dict[str, Any]:
-        if response.status == 404 and self.session_id is not None:
+        if response.status == 404 and self._head.session_id is not None:
             raise SessionForgotten("the upstream has forgotten the session")
         if response.status in (401, 403):
             # Whatever its body holds: servers repeat there what they were sent, credentials included.
-            raise HttpStatusError(response.status, _reason_phrase(response.status))
+            raise HttpStatusError(response.status, reason_phrase(response))
         kind = response.content_type
         if kind == "text/event-stream" and response.status == 200:
             async for message in self._resumed_messages(response, method, on_pause):
@@ -218,7 +233,10 @@ class StreamableHttpTransport:
         # Some servers send JSON under another type; a brace is enough to try.
         if kind == "application/json" or body[:1] == b"{":
             try:
-                parsed = _read(body, method)
+                if len(body) > _ASIDE_BYTES and method != "tools/call":
+                    parsed = await run_in_thread(partial(_read, body, method), limiter=self._client.parsing)
+                else:
+                    parsed = _read(body, method)
             except wire.MalformedJson as error:
                 if response.status < 400:
                     parsed = await repaired_response(body, method)
@@ -237,7 +255,7 @@ class StreamableHttpTransport:
             if isinstance(message.get("error"), dict) and "code" in message["error"]:
                 return message
         if response.status >= 300:
-            raise HttpStatusError(response.status, _reason_phrase(response.status))
+            raise HttpStatusError(response.status, reason_phrase(response))
         raise UnusableAnswer("the answer is neither JSON nor an event stream")
 
     async def _resumed_messages(
@@ -256,14 +274,13 @@ class StreamableHttpTransport:
                 raise
         for _ in range(_MAX_RESUMED):
             # Without an id there is nothing to go on from.
-            if parser.last_id is None or self.session_id is None:
+            if parser.last_id is None or self._head.session_id is None:
                 return
             retry_ms = _RETRY_MS if parser.retry_ms is None else max(parser.retry_ms, _MIN_RETRY_MS)
             if on_pause is not None:
                 on_pause(retry_ms)
             await anyio.sleep(retry_ms / 1000)
-            head = {**self._head(), "accept": "text/event-stream", "last-event-id": parser.last_id}
-            head.pop("content-type", None)
+            head = {**self._head.stream_fields(), "last-event-id": parser.last_id}
             # What was cut in the middle is sent again as a whole.
             parser = EventParser(last_id=parser.last_id, retry_ms=parser.retry_ms)
             try:
@@ -294,7 +311,7 @@ class StreamableHttpTransport:
 
     async def _post(self, message: dict[str, Any]) -> None:
         with anyio.fail_after(_NOTIFY_S):
-            async with self._client.send("POST", self._url, self._head(), wire.dumps(message)) as response:
+            async with self._client.send("POST", self._url, self._head.fields("POST"), wire.dumps(message)) as response:
                 await response.read()
 
     def _post_later(self, message: dict[str, Any]) -> None:
@@ -316,11 +333,17 @@ class StreamableHttpTransport:
 
 @asynccontextmanager
 async def open_streamable_http(
-    server: str, url: str, *, headers: Mapping[str, str], client: HttpClient, on_message: OnMessage
+    server: str,
+    url: str,
+    *,
+    headers: Mapping[str, str],
+    client: HttpClient,
+    on_message: OnMessage,
+    credentials: Credentials | None = None,
 ) -> AsyncIterator[StreamableHttpTransport]:
     """A Streamable HTTP connection; nothing is sent before its first request."""
     async with anyio.create_task_group() as group:
-        transport = StreamableHttpTransport(server, client, url, headers, on_message, group)
+        transport = StreamableHttpTransport(server, client, url, headers, on_message, group, credentials)
         try:
             yield transport
         finally:
@@ -336,17 +359,3 @@ async def open_streamable_http(
 def _read(data: bytes, method: str) -> Any:
     # Of what a tool answers most is only passed on.
     return wire.loads_answer(data) if method == "tools/call" else wire.loads(data)
-
-
-def _says_forgotten(message: dict[str, Any]) -> bool:
-    error = message.get("error")
-    text = error.get("message") if isinstance(error, dict) else None
-    return isinstance(text, str) and any(words in text.lower() for words in _FORGOTTEN)
-
-
-def _reason_phrase(status: int) -> str:
-    if status in (401, 403):
-        return "the credentials were refused"
-    if 300 <= status < 400:
-        return "a redirect is not followed"
-    return ""

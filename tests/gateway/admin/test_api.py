@@ -118,7 +118,7 @@ async def test_a_server_that_is_added_is_listed_called_and_announced(tmp_path: P
         assert (await stream.next())["method"] == "notifications/tools/list_changed"
         twice = await gateway.admin("servers", "POST", {"name": "late", "config": server})
         assert twice.status_code == 400
-        assert "late" in twice.json()["error"]
+        assert "there is a server 'late' already" in twice.json()["error"]
         assert (await gateway.admin("servers/late", "DELETE")).status_code == 204
         assert (await stream.next())["method"] == "notifications/tools/list_changed"
         assert await gateway.tools() == {}

@@ -21,6 +21,7 @@ from gateway.calls.builtin_arguments import repair_builtin
         ("find_tools", {"query": ["mail"]}, {"query": "mail"}, ["item_taken"]),
         ("get_server_details", {"serverName": "od-a"}, {"server": "od-a"}, ["renamed"]),
         ("get_server_details", {"name": "od-a"}, {"server": "od-a"}, ["renamed"]),
+        ("get_server_details", {"servers": ["od-a"]}, {"server": "od-a"}, ["renamed", "item_taken"]),
     ],
 )
 def test_what_was_meant_is_taken_and_named(name: str, sent: Any, meant: Any, named: list[str]) -> None:

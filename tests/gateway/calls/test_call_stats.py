@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from gateway.access.principal import LOCAL, Principal
 from gateway.calls.call_stats import FLAG_FAILURES, MAX_COUNTED_TOOLS, WINDOW_S, CallStats, Failure
@@ -19,6 +20,8 @@ from gateway.errors import (
     UpstreamTimeout,
     UpstreamUnavailable,
 )
+from gateway.instruments.durations import MAX_NAMED_TOOLS, OTHER
+from gateway.telemetry.metrics import families_of_calls
 from registry.arguments.diagnosis import ArgumentProblem
 from registry.arguments.repair_report import Repair
 from registry.catalog.build import build_catalog
@@ -79,7 +82,7 @@ def test_callers_without_sessions_are_told_apart_by_principal_and_address() -> N
     stats = CallStats(clock=Clock())
     for peer in ("10.0.0.1", "10.0.0.2"):
         stats.record_failure(wrapper(), LOST, caller(peer=peer))
-    stats.record_failure(wrapper(), LOST, replace(caller(peer="10.0.0.1"), principal=Principal(name="ann")))
+    stats.record_failure(wrapper(), LOST, structs.replace(caller(peer="10.0.0.1"), principal=Principal(name="ann")))
     assert stats.failure_rows()[0]["sessions"] == 3
 
 
@@ -158,6 +161,21 @@ def test_beyond_the_bound_new_tools_are_not_counted_and_known_ones_are() -> None
     assert stats.calls["up", "0", "wrapper", "ok"] == 2
 
 
+def test_counters_have_series_for_as_many_tools_as_histograms_and_lose_no_call() -> None:
+    stats = CallStats(clock=Clock())
+    for number in range(MAX_NAMED_TOOLS + 50):
+        for _ in range(2 if number else 1):
+            stats.count_call(replace(wrapper(), tool=ToolName(str(number))), "wrapper", "ok", 0.5)
+    calls, seconds = families_of_calls(stats)
+    counted = {sample.labels["tool"]: sample.value for sample in calls.samples}
+    assert len(counted) == len(seconds.samples) == MAX_NAMED_TOOLS + 1
+    assert sum(counted.values()) == 2 * (MAX_NAMED_TOOLS + 50) - 1
+    assert "0" not in counted
+    assert next(one.labels for one in calls.samples if one.labels["tool"] == OTHER)["server"] == ""
+    named = {key.tool for key, _ in stats.durations.series()}
+    assert named == set(counted), "a tool has all its series or none"
+
+
 def test_repairs_are_counted_by_call_and_by_kind() -> None:
     stats = CallStats(clock=Clock())
     stats.record_repairs(wrapper(), [Repair(name="renamed"), Repair(name="renamed"), Repair(name="parsed")])
@@ -170,9 +188,9 @@ def test_a_caller_on_several_connections_is_one_and_two_clients_of_a_host_are_tw
     stats = CallStats(clock=Clock())
     agent = {"name": "agent", "version": "1"}
     for port in (4000, 4001, 4002):
-        stats.record_failure(wrapper(), LOST, replace(caller(peer=f"127.0.0.1:{port}"), client_info=agent))
+        stats.record_failure(wrapper(), LOST, structs.replace(caller(peer=f"127.0.0.1:{port}"), client_info=agent))
     assert (stats.failure_rows()[0]["sessions"], stats.failure_rows()[0]["flagged"]) == (1, False)
-    stats.record_failure(wrapper(), LOST, replace(caller(peer="127.0.0.1:4003"), client_info={"name": "other"}))
+    stats.record_failure(wrapper(), LOST, structs.replace(caller(peer="127.0.0.1:4003"), client_info={"name": "other"}))
     assert (stats.failure_rows()[0]["sessions"], stats.failure_rows()[0]["flagged"]) == (2, True)
 
 

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.wrappers import wrapper_of
 
-from gateway.calls.error_hints import MAX_BODY_CHARS, MAX_HINT_CHARS, find_complaint, with_hint
+from gateway.calls.complaints import find_complaint
+from gateway.calls.error_hints import MAX_BODY_CHARS, MAX_HINT_CHARS, with_hint
 from gateway.errors import RpcError, relay
 from registry.catalog.catalog import ToolWrapper
 
@@ -92,6 +93,12 @@ COMPLAINTS = {
     "ASP.NET": '{"errors": {"To": ["The To field is required."]}}',
     "ASP.NET, in words": "The To field is required.",
     "Laravel": "The to field is required. (and 1 more error)",
+    "a list after a colon": "The following parameters are required: subject, to",
+    "a list in quotes": "Required parameters are missing: `subject`, `to` and `cc`.",
+    "a demand": "You must specify to",
+    "a request": "Please provide a value for 'to'.",
+    "no value": "no value given for required parameter to",
+    "a Python key, with its class": "KeyError: 'to'",
     "a body of text": '{"error": "\'to\' is required", "input": {}}',
 }
 
@@ -125,6 +132,9 @@ def test_the_missing_field_is_found_in_the_messages_of_common_libraries(name: st
         "subject-to is required",
         "into is required",
         "Required.",
+        "Please provide to somebody else what he asks for",
+        "You must specify where to",
+        "Not all services are up: to, body",
         '{"input": "Authentication is required"}',
         '{"errors": [{"field": "scope", "code": "missing", "input": "to"}]}',
         '{"path": "/x", "status": "not found"}',
@@ -176,6 +186,8 @@ def test_a_protocol_error_for_invalid_params_is_told_with_the_shape_of_a_right_c
     def relayed(code: int, message: str, data: Any = None) -> dict[str, Any]:
         return relay(RpcError(code, message, data), server="calendar-mcp", verbatim=False)
 
+    for said in ("'to' was not provided", "KeyError: 'to'"):
+        assert "Missing: to." in str(added(relayed(-32602, said), {"body": "b"}))
     text = added(relayed(-32602, "'to' was not provided"), {"body": "b"})
     assert text is not None
     assert "Missing: to." in text

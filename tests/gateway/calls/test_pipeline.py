@@ -5,23 +5,32 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, cast
 
+import anyio.lowlevel
 import pytest
 
 from gateway.access.principal import LOCAL
 from gateway.access.signing import Signer
+from gateway.audit.record import Audit
+from gateway.calls.approval_book import ApprovalBook
+from gateway.calls.approvals import Approvals
 from gateway.calls.call_stats import CallStats
 from gateway.calls.context import Caller
+from gateway.calls.permission import Permission
 from gateway.calls.pipeline import CallPipeline
 from gateway.calls.profile_views import ProfileViews
-from gateway.calls.prompts_and_resources import TaskIds
+from gateway.calls.task_ids import TaskIds
 from gateway.calls.thorough_checks import ThoroughChecks
 from gateway.calls.unknown_tool import UnknownToolErrors
+from gateway.config.approvals import ApprovalsConfig
+from gateway.config.audit import AuditConfig
 from gateway.config.hooks import HookConfig
 from gateway.errors import RpcError, UpstreamTimeout
 from gateway.hooks import After, Answer, Before, Call, Hook, Result
 from gateway.hooks.active import ActiveHooks
-from gateway.hooks.invocation import PASS_THROUGH, Rejection
+from gateway.hooks.hooked_request import PASS_THROUGH, Rejection
 from gateway.hooks.runner import HookRunner
+from gateway.upstream.oauth.sign_ins import SignIns
+from gateway.upstream.user_links import UserLinks
 from registry.catalog.listing import ServerListing
 from registry.catalog.names import ServerName
 from registry.catalog.shape import Shape
@@ -41,6 +50,8 @@ class FakeLink:
     """A link that is connected at an epoch; `wait_ready` runs what the test wants to have happened meanwhile."""
 
     patience_s = 0.0
+    per_user = False
+    owner = ""
 
     def __init__(self, epoch: int = 1) -> None:
         self.epoch = epoch
@@ -79,18 +90,27 @@ class Setup:
         )
         self.views = ProfileViews(self.registry, {})
         links = cast("Any", {"up": self.link})
+        users = UserLinks(cast("Any", None), cast("Any", None), SignIns(), links)
         self.pipeline = CallPipeline(
             registry=self.registry,
             links=links,
+            users=users,
             forwarder=cast("Any", self.forwarder),
             task_ids=TaskIds(Signer(), self.hooks),
             unknown_tool=UnknownToolErrors(
-                registry=self.registry, links=links, retired=lambda alias: False, successor=lambda alias: None
+                registry=self.registry,
+                users=users,
+                retired=lambda alias: False,
+                successor=lambda alias: None,
+                faulty=lambda alias: False,
             ),
             call_stats=self.stats,
             search_tools=cast("Any", None),
             hooks=self.hooks,
             thorough_checks=ThoroughChecks(),
+            permission=Permission(self.registry),
+            audit=(audit := Audit(AuditConfig(), None)),
+            approvals=Approvals(ApprovalBook(ApprovalsConfig(), audit), Signer()),
         )
 
     def caller(self) -> Caller:
@@ -191,6 +211,7 @@ class Waits(Hook):
     """Changes the tool while the call waits for it, as a slow hook may see."""
 
     async def before_call(self, call: Call) -> Before:
+        await anyio.lowlevel.checkpoint()
         self.config["meanwhile"]()
         return None
 

@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from gateway.cluster import single_process_only
 from gateway.cluster.assignment import Assignment, owner_of, prefix_of
 from gateway.cluster.metrics_ledger import Ledger
-from gateway.config.model import Config
+from gateway.config.model import Config, GatewayConfig
 from gateway.config.upstream_types.http_config import HttpConfig
 from gateway.config.upstream_types.stdio_config import StdioConfig
 from gateway.errors import ConfigError
@@ -33,7 +33,7 @@ def text(calls: dict[str, int], up: int = 1, flight: int = 0) -> str:
             return [counter, states, waiting]
 
     registry = CollectorRegistry()
-    registry.register(Said())  # type: ignore[arg-type]
+    registry.register(Said())
     return generate_latest(registry).decode()
 
 
@@ -109,7 +109,7 @@ def test_what_needs_one_process_is_named_with_its_reason() -> None:
 
 def test_hooks_that_keep_state_in_one_process_are_named_with_their_reason() -> None:
     def config(*hooks: dict[str, str]) -> Config:
-        return Config.model_validate({"gateway": {"hooks": hooks}})
+        return Config(gateway=GatewayConfig.model_validate({"hooks": hooks}))
 
     single_process_only.check(
         config({"name": "again", "use": "cache"}, {"name": "own", "path": "./h.py:Own"}), file="f"

@@ -327,6 +327,13 @@ def test_an_input_that_no_variable_stands_for_is_told_with_the_variable_to_set()
     assert "expected the environment variable API_KEY instead" in config.left_out["code"].reason
 
 
+@pytest.mark.parametrize(("key", "meant"), [("comand", "command"), ("ulr", "url")])
+def test_an_entry_that_misspells_what_has_to_be_there_is_told_what_was_meant(key: str, meant: str) -> None:
+    config = tolerated(code={key: "x"})
+    assert f"command: is missing or empty; expected the program to start, or a url beside it ({key} is unknown; did " \
+        f"you mean {meant}?)" in config.left_out["code"].reason  # fmt: skip
+
+
 def test_names_of_servers_and_tags_that_stand_for_nothing_are_warnings_with_the_near_miss() -> None:
     hook = {"name": "h", "use": "size_guard", "conditions": {"servers": ["snud", "cal*"], "tags": ["vsc"]}}
     gateway = {

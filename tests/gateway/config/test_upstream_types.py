@@ -29,7 +29,7 @@ def test_every_field_of_a_type_says_what_a_change_of_it_means(model: type[Server
 def test_every_type_names_a_connector_that_can_be_constructed(model: type[ServerConfig]) -> None:
     module, _, name = model.connector.partition(":")
     connector = getattr(import_module(module), name)
-    assert list(inspect.signature(connector).parameters) == ["server", "config", "client", "host"]
+    assert list(inspect.signature(connector).parameters) == ["server", "config", "client", "host", "credentials"]
     assert inspect.isfunction(connector.open)
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import signal
 from pathlib import Path
 
 import anyio
 
-from gateway.config.watch import OtherFiles, ReloadRequests, follow
+from gateway.config.overlay import Change, Overlay
+from gateway.config.watch import OtherFiles, ReloadRequests, digest_of, follow
 
 
 async def no_others() -> OtherFiles:
@@ -59,3 +61,62 @@ async def test_a_signal_while_a_reload_runs_is_another_reload_whatever_the_file_
                 group.cancel_scope.cancel()
             finally:
                 signal.signal(signal.SIGHUP, before)
+
+
+async def test_what_was_read_earlier_and_has_changed_since_is_a_change(tmp_path: Path) -> None:
+    path, other = tmp_path / "file", tmp_path / "other"
+    path.write_text("one")
+    other.write_text("as administrators have it by now")
+    seen = {other: hashlib.sha256(b"as it was read").digest()}
+    noticed = anyio.Event()
+
+    async def changed() -> None:
+        noticed.set()
+
+    async def others() -> OtherFiles:
+        return OtherFiles(files=(other,))
+
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as group:
+            group.start_soon(lambda: follow(path, changed, hangups=False, others=others, seen=seen))
+            await noticed.wait()
+            group.cancel_scope.cancel()
+
+
+async def test_a_file_that_goes_as_soon_as_a_reload_has_read_it_is_noticed(tmp_path: Path) -> None:
+    path, folder = tmp_path / "file", tmp_path / "more"
+    path.write_text("one")
+    folder.mkdir()
+    gone = folder / "gone"
+    gone.write_text("read")
+    runs = 0
+    again = anyio.Event()
+
+    async def changed() -> None:
+        nonlocal runs
+        runs += 1
+        if runs == 1:
+            gone.unlink()
+        else:
+            again.set()
+
+    async def others() -> OtherFiles:
+        return OtherFiles(files=tuple(folder.iterdir()), folders=(folder,))
+
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as group:
+            seen = {path: hashlib.sha256(b"none").digest()}
+            group.start_soon(lambda: follow(path, changed, hangups=False, others=others, seen=seen))
+            await again.wait()
+            group.cancel_scope.cancel()
+
+
+async def test_the_digest_of_an_overlay_is_that_of_what_it_read(tmp_path: Path) -> None:
+    config = tmp_path / "config.json"
+    overlay = Overlay(tmp_path, config, follows=True)
+    assert overlay.digest is None
+    assert overlay.path is not None
+    Overlay(tmp_path, config).replace([Change(kind="server_disabled", target="bank")])
+    read = Overlay(tmp_path, config, follows=True)
+    assert read.digest == digest_of(overlay.path)
+    assert read.digest is not None

@@ -25,7 +25,7 @@ def tool(name: str, words: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("modern", [True, False])
-def test_a_list_after_any_change_is_the_one_that_would_be_made_from_nothing(modern: bool) -> None:
+async def test_a_list_after_any_change_is_the_one_that_would_be_made_from_nothing(modern: bool) -> None:
     registry = Registry(Shape(servers={server: ServerShape() for server in SERVERS}))
     kept, previous = ListResults(), None
 
@@ -37,8 +37,8 @@ def test_a_list_after_any_change_is_the_one_that_would_be_made_from_nothing(mode
         before = registry.catalog.servers.get(server)
         registry.put(listing_of(raw, server=server, epoch=epoch, transport="http", before=before))
 
-    def listed(views: ListResults, view: View, found: frozenset[str] = frozenset()) -> bytes:
-        return views.result(view, "tools", modern=modern, shared=True, found=found)
+    async def listed(lists: ListResults, view: View, found: tuple[str, ...] = ()) -> bytes:
+        return await lists.prepared(view, "tools", modern=modern, shared=True, found=found)
 
     changes = [("a", "b"), ("a", "c"), ("c",), ("a", "c", "d"), ("a", "b")]
     for epoch, words in enumerate(changes, 1):
@@ -48,9 +48,9 @@ def test_a_list_after_any_change_is_the_one_that_would_be_made_from_nothing(mode
             catalog, shape = registry.catalog, registry.shape
             build = partial(build_view, catalog, shape, profile, always_listed=BUILTIN_TOOLS, search_tools=SEARCH_TOOLS)
             view, fresh = build(previous=previous), build()
-            found = frozenset({"s0__t0"})
-            assert listed(kept, view, found) == listed(ListResults(), fresh, found)
-            assert listed(kept, view) == listed(ListResults(), fresh)
-            names = [one["name"] for one in orjson.loads(listed(kept, view))["tools"]]
+            found = ("s0__t0",)
+            assert await listed(kept, view, found) == await listed(ListResults(), fresh, found)
+            assert await listed(kept, view) == await listed(ListResults(), fresh)
+            names = [one["name"] for one in orjson.loads(await listed(kept, view))["tools"]]
             assert len(names) == len(set(names))
             previous = view if profile.disclosure == "eager" else previous

@@ -20,7 +20,7 @@ class Announcer:
     def __init__(self) -> None:
         self.listening = 0
 
-    def subscribe(self, listener: Any, profile: str) -> Callable[[], None]:
+    def subscribe(self, listener: Any, profile: str, principal: object) -> Callable[[], None]:
         self.listening += 1
 
         def end() -> None:
@@ -53,7 +53,7 @@ def session() -> Session:
 
 def table() -> tuple[SessionTable, Announcer, Clock]:
     announcer, clock = Announcer(), Clock()
-    return SessionTable(announcer, clock=clock), announcer, clock  # type: ignore[arg-type]
+    return SessionTable(announcer, clock=clock), announcer, clock  # type: ignore[arg-type] # a fake
 
 
 def test_an_idle_session_ends_with_all_that_is_its_own_though_nobody_calls() -> None:
@@ -105,7 +105,7 @@ def test_a_session_that_is_closed_stops_watching_and_what_it_runs_is_cancelled()
     one, running, ended = session(), Running(), list[str]()
     one.running[1] = running
     for uri in ("x://a", "x://b"):
-        one.subscribed[uri] = lambda uri=uri: ended.append(uri)  # type: ignore[misc]
+        one.subscribed[uri] = lambda uri=uri: ended.append(uri)  # type: ignore[misc] # of a lambda with a default
     hung_up: list[bool] = []
     one.open_stream(lambda message, number: None, lambda: hung_up.append(True))
     known.put(one)

@@ -10,13 +10,14 @@ import anyio.lowlevel
 import pytest
 
 from gateway import wire
-from gateway.access.principal import LOCAL
+from gateway.access.principal import LOCAL, Principal
 from gateway.calls.context import Caller
 from gateway.config.hooks import HookConfig
 from gateway.errors import RpcError, UpstreamProtocolError
 from gateway.hooks import After, Answer, Before, Block, Call, Hook, Result
 from gateway.hooks.active import ActiveHooks
-from gateway.hooks.invocation import BLOCKED_KEY, PASS_THROUGH, HookRefusal, Invocation, Rejection
+from gateway.hooks.hooked_request import PASS_THROUGH, HookRefusal, Invocation, Rejection
+from gateway.hooks.invocation import BLOCKED_KEY
 from gateway.hooks.runner import HookRunner
 from registry.catalog.catalog import ToolWrapper
 from registry.catalog.listing import ServerListing
@@ -116,7 +117,51 @@ async def test_hooks_run_by_priority_before_and_in_reverse_after() -> None:
     before, after = up.log[:3], up.log[3:]
     assert before == ["first before", "second before", "third before"]
     assert after == ["third after", "second after", "first after"]
+    assert (request.sent, request.arguments) == (1, None), "nothing has changed, so nothing is looked at again"
+
+
+async def test_what_others_may_have_changed_while_a_hook_waited_is_looked_at_again() -> None:
+    class Waits(Hook):
+        async def before_call(self, call: Call) -> Before:
+            await anyio.lowlevel.checkpoint()
+            return None
+
+    up, request = Setup(), Request()
+    up.runners.append(HookRunner(Waits({}), HookConfig(name="waits", use="test")))
+    assert await up.call(request, {"to": "ann"}) == DONE
     assert (request.sent, request.arguments) == (1, {"to": "ann"})
+
+
+async def test_after_a_call_a_hook_gets_the_arguments_as_they_were_sent_whatever_it_did_with_its_copy() -> None:
+    class Scribbles(Hook):
+        async def before_call(self, call: Call) -> Before:
+            call.memo["seen"] = 1
+            if self.config.get("scribbles"):
+                call.args["to"] = "eve"
+            return None
+
+        async def after_call(self, call: Call, result: Result) -> After:
+            self.config["log"].append((call.args, call.memo))
+            return None
+
+    up, request = Setup(), Request()
+    for scribbles in (True, False):
+        hook = Scribbles({"log": up.log, "scribbles": scribbles})
+        up.runners.append(HookRunner(hook, HookConfig(name=f"scribbles-{scribbles}", use="test")))
+    assert await up.call(request, {"to": "ann"}) == DONE
+    assert up.log == [({"to": "ann"}, {"seen": 1})] * 2
+
+
+async def test_one_chain_runs_for_each_principal_what_its_conditions_say() -> None:
+    up = Setup()
+    up.add("for-ci", conditions={"principals": ["ci"]})
+    up.add("for-all")
+    for name in ("local", "ci", "local", "ci"):
+        view = build_view(up.registry.catalog, up.registry.shape, Profile())
+        with up.hooks.tool_call(up.wrapper, "wrapper", Caller(principal=Principal(name=name), view=view)) as invocation:
+            await invocation.send({}, Request())
+    runs = {runner.name: runner.run_count for runner in up.runners}
+    assert runs == {"for-ci": 4, "for-all": 8}
 
 
 async def test_each_hook_gets_what_the_one_before_it_has_made() -> None:

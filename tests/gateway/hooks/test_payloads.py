@@ -138,7 +138,7 @@ def test_nothing_of_a_call_can_be_set() -> None:
         with pytest.raises(AttributeError):
             setattr(call, attribute, 1)
     with pytest.raises(AttributeError):
-        METADATA.principal = "bob"  # type: ignore[misc]
+        METADATA.principal = "bob"  # type: ignore[misc] # that is the point
 
 
 async def test_what_a_hook_notes_before_it_finds_after_whatever_its_shape() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.wrappers import wrapper_of
 
-from registry.arguments.example import example_arguments
+from registry.arguments.example import AS_SENT, example_arguments
 from registry.arguments.prepare import prepare
 from registry.arguments.problems import explain
 from registry.schema import schemas
@@ -103,6 +103,20 @@ def test_the_example_has_the_parameter_at_fault_wherever_it_is_and_what_was_righ
     assert answered(FILTER, deep) == '{"where":{"and":[{"not":{"salary":{"gt":"<integer>"}}}]}}'
     assert answered(FILTER, {"where": {"salary": {"gt": []}}}) == '{"where":{"salary":{"gt":"<integer>"}}}'
     assert answered(FILTER, {"where": {"salary": 5}}) == '{"where":{"salary":{"gt":"<integer>"}}}'
+
+
+def test_what_was_sent_rightly_beside_a_fault_inside_stays_too() -> None:
+    point = {"type": "object", "properties": {axis: {"type": "integer"} for axis in "xyz"}, "required": ["x"]}
+    schema = {
+        "type": "object",
+        "properties": {"a": {"type": "object", "properties": {"from": point, "to": point, "n": {"type": "string"}}}},
+    }
+    sent = {"a": {"from": {"x": 1, "y": "no", "other": 1}, "to": {"x": 2}, "n": "name"}}
+    example = example_arguments(schema, shown=[("a", "from", "y")], sent=sent)
+    assert example == {"a": {"from": {"x": AS_SENT, "y": "<integer>"}, "to": AS_SENT, "n": AS_SENT}}
+    rows = {"type": "object", "properties": {"rows": {"type": "array", "items": point}}}
+    in_a_row = example_arguments(rows, shown=[("rows", 1, "y")], sent={"rows": [{"x": 1, "z": 1}, {"x": 1, "y": "no"}]})
+    assert in_a_row == {"rows": [{"x": "<integer>", "y": "<integer>"}]}
 
 
 def test_an_object_with_too_few_or_too_many_members_is_told_which_there_are() -> None:

@@ -66,8 +66,8 @@ def test_a_default_that_does_not_fit_spoils_no_call() -> None:
 def test_null_is_no_arguments_at_all() -> None:
     optional = {"type": "object", "properties": {"limit": {"type": "integer"}}}
     for level in ("off", "safe", "full"):
-        assert prepare(wrapper(optional), None, level=level).arguments == {}  # type: ignore[arg-type]
-        assert [problem.kind for problem in prepare(wrapper(), None, level=level).problems] == ["missing"] * 2  # type: ignore[arg-type]
+        assert prepare(wrapper(optional), None, level=level).arguments == {}
+        assert [problem.kind for problem in prepare(wrapper(), None, level=level).problems] == ["missing"] * 2
 
 
 def test_problems_speak_of_what_is_inside_a_wrapping() -> None:

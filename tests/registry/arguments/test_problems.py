@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from typing import Any
 
@@ -103,7 +104,7 @@ SECRETS = st.sampled_from(["hunter2", ["hunter2"], {"b": "hunter2"}, {"bb": {"c"
 def test_no_schema_makes_an_explanation_repeat_a_value(properties: dict[str, Any], arguments: dict[str, Any]) -> None:
     tool = wrapper({"type": "object", "properties": properties, "required": ["a"], "additionalProperties": False})
     for via in ("wrapper", "invoke_tool"):
-        text = explain(tool, check(tool, arguments), arguments, via=via)  # type: ignore[arg-type]
+        text = explain(tool, check(tool, arguments), arguments, via=via)
         assert "hunter2" not in text
         assert len(text) <= 4_000
 
@@ -193,7 +194,7 @@ def test_a_value_of_the_wrong_type_is_not_also_told_to_be_no_option() -> None:
         ({"id": 7}, "missing", ("at", "kind"), "at.kind is required"),
         ({"kind": "circle"}, "missing", ("at", "radius"), "at.radius is required"),
         ({"kind": "circle", "radius": "5"}, "type", ("at", "radius"), "declared as number"),
-        ({"kind": "line"}, "value", ("at",), "none of the alternatives"),
+        ({"kind": "line"}, "value", ("at", "kind"), 'at.kind must be one of ["circle",'),
         ([], "type", ("at",), "at is declared as object or string, you sent an array"),
     ],
 )
@@ -244,3 +245,111 @@ def test_of_a_big_schema_the_part_that_this_call_is_about_is_shown() -> None:
 def test_problems_are_values() -> None:
     one = ArgumentProblem(path=("a",), kind="missing", message="a is required")
     assert one == ArgumentProblem(path=("a",), kind="missing", message="a is required")
+
+
+def test_alternatives_that_are_constants_are_told_as_the_options_that_they_are() -> None:
+    schema = {"type": "object", "properties": {"unit": {"anyOf": [{"const": "km"}, {"const": "mile"}, {"const": 1}]}}}
+    (problem,) = check(wrapper(schema), {"unit": "mil"})
+    assert problem.message == 'unit must be one of ["km","mile",1]; did you mean mile?'
+
+
+def test_a_path_of_many_levels_is_shown_with_its_beginning_and_its_end() -> None:
+    node: Any = {"type": "object", "properties": {"below": {"$ref": "#"}, "size": {"type": "integer"}}}
+    sent: Any = {"size": "large"}
+    for _ in range(40):
+        sent = {"below": sent}
+    (problem,) = check(wrapper(node), sent)
+    assert problem.message.startswith("below.below.below.")
+    assert problem.message.endswith("….below.below.below.below.size is declared as integer, you sent a string")
+
+
+MARKED = {
+    "oneOf": [
+        {
+            "type": "object",
+            "properties": {"kind": {"const": kind}, size: {"type": "number"}},
+            "required": ["kind", size],
+            "additionalProperties": False,
+        }
+        for kind, size in (("circle", "radius"), ("square", "side"))
+    ]
+}
+NEEDING = {
+    "properties": {"id": {"type": "integer"}, "name": {"type": "string"}},
+    "anyOf": [{"required": ["id"]}, {"required": ["name"]}],
+}
+
+
+@pytest.mark.parametrize(
+    ("properties", "more", "sent", "told", "call"),
+    [
+        ({"at": MARKED}, {}, {"at": {}}, ["at.kind is required"], '{"at":{"kind":"circle","radius":"<number>"}}'),
+        ({}, NEEDING, {}, ["id or name is required"], '{"id":"<integer>"}'),
+        ({"by": NEEDING}, {}, {"by": {}}, ["by needs id or name"], '{"by":{"id":"<integer>"}}'),
+        (
+            {"l": {"type": "array", "contains": {"const": "x"}}},
+            {},
+            {"l": []},
+            ['l has to contain "x"'],
+            '{"l":["x"]}',
+        ),
+        (
+            {"no": {"enum": []}, "n": {"type": "integer"}},
+            {},
+            {"no": 1, "n": 2},
+            ["no is not allowed here"],
+            '{"n":"<as sent>"}',
+        ),
+        (
+            {"n": {"$ref": "#/$defs/n", "minimum": 10}},
+            {"$defs": {"n": {"type": "integer"}}},
+            {"n": "many"},
+            ["n is declared as integer, you sent a string"],
+            '{"n":10}',
+        ),
+        (
+            {"b": {"type": "string"}},
+            {"allOf": [{"properties": {"a": {"type": "integer"}}}], "unevaluatedProperties": False},
+            {"a": "x", "b": "y"},
+            ["a is declared as integer, you sent a string"],
+            '{"b":"<as sent>","a":"<integer>"}',
+        ),
+        (
+            {"l": {"type": "array", "items": {"minimum": 4, "type": "integer"}, "minItems": 3, "uniqueItems": True}},
+            {},
+            {"l": [4, 4, 4]},
+            ["l: the value has non-unique elements"],
+            '{"l":[4,5,6]}',
+        ),
+        (
+            {},
+            {"additionalProperties": {"type": "integer"}},
+            {"a": "x", "b": 2},
+            ["a is declared as integer, you sent a string"],
+            '{"a":"<integer>","b":"<as sent>"}',
+        ),
+        (
+            {"n": {"type": "integer"}},
+            {"additionalProperties": False},
+            {"n": 1, "N": 2},
+            ["N is not a parameter; did you mean n?"],
+            '{"n":"<as sent>"}',
+        ),
+        (
+            {"at": {"properties": {"x": {"type": "integer"}}, "additionalProperties": False}},
+            {},
+            {"at": {"x": 1, "z": 2}},
+            ["at.z is not a parameter"],
+            '{"at":{"x":"<as sent>"}}',
+        ),
+    ],
+)
+def test_what_is_told_is_short_and_the_call_that_is_shown_would_pass(
+    properties: Any, more: Any, sent: Any, told: list[str], call: str
+) -> None:
+    tool = wrapper({"type": "object", "properties": properties, **more})
+    found = check(tool, sent)
+    assert [problem.message for problem in found] == told
+    assert (
+        json.loads(call) == json.JSONDecoder().raw_decode(explain(tool, found, sent).partition("Call it like: ")[2])[0]
+    )

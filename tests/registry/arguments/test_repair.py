@@ -169,7 +169,10 @@ def test_a_wrapping_that_an_open_schema_accepts_is_taken_off_where_all_inside_is
         assert outcome.arguments == {"limit": 5}, sent
         assert names(outcome)[0] == ("unwrapped", "arguments")
         assert repaired(outcome.arguments, schema).arguments is outcome.arguments
-    for other in ({"arguments": {"size": 5}}, {"arguments": {}}, {"arguments": {"limit": 5}, "state": "open"}):
+    for empty in ({"arguments": {}}, {"tool": "send_email", "arguments": {}}, {"arguments": {"arguments": {}}}):
+        outcome = repaired(empty, schema)
+        assert (outcome.arguments, names(outcome)[0]) == ({}, ("unwrapped", "arguments")), empty
+    for other in ({"arguments": {"size": 5}}, {"input": ""}, {"arguments": {"limit": 5}, "state": "open"}):
         assert repaired(other, schema).arguments is other
     wrapped = {"arguments": {"limit": 5}}
     assert repaired(wrapped, schema, "off").arguments is wrapped

@@ -11,13 +11,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from registry.arguments.coercion import is_single_item
-from registry.arguments.repair import repair
+from registry.arguments.repair import Repaired, repair
 from registry.arguments.unwrapping import ToolAddress, may_be_wrapped
 from registry.catalog.shape import RepairLevel
 from registry.errors import NotChecked, SchemaRejected
 from registry.schema import schemas
 from registry.schema.effort import THOROUGH, effort_of
 from registry.schema.json_values import deep_copy
+from registry.schema.validators import Validator
 
 ADDRESS = ToolAddress(server="calendar-mcp", tool="send_email", name="calendar-mcp__send_email")
 DIALECTS = (
@@ -206,6 +207,8 @@ RECURSIVE = {
     "anyOf": [{"properties": {"a": {"$ref": "#"}}}, {"title": "t", "properties": {"a": {"$ref": "#"}}}],
 }
 BRANCHES = [{"type": "object", "properties": {f"b{n}": {"const": n}}, "required": [f"b{n}"]} for n in range(999)]
+# Of the loop's time, on a slow machine: most of these take a hundredth of it.
+MOST_S = 0.5
 HOSTILE: dict[str, tuple[Any, Any]] = {
     "5,000 properties, one slip": ({"type": "object", "properties": MANY}, {"parameter_number_7": "x", "y": []}),
     "5,000 properties, all slips": (
@@ -272,18 +275,25 @@ HOSTILE: dict[str, tuple[Any, Any]] = {
 }
 
 
+def _timed(schema: Any, validator: Validator, sent: Any, level: RepairLevel) -> tuple[Repaired | None, float]:
+    began_s = time.process_time()
+    try:
+        outcome = repair(schema, validator, sent, level, address=ADDRESS)
+    except NotChecked:
+        outcome = None  # left to a process of its own
+    return outcome, time.process_time() - began_s
+
+
 @pytest.mark.parametrize("level", ["safe", "full"])
 @pytest.mark.parametrize("name", HOSTILE)
 def test_no_schema_and_call_together_raise_or_stall_a_repair(name: str, level: RepairLevel) -> None:
     schema, sent = HOSTILE[name]
     validator = schemas.compile_schema(schema)
-    started = time.process_time()
-    try:
-        outcome = repair(schema, validator, sent, level, address=ADDRESS)
-    except NotChecked:
-        outcome = None  # left to a process of its own
-    took_s = time.process_time() - started
-    assert took_s < 0.5
+    outcome, took_s = _timed(schema, validator, sent, level)
+    # A second time where the collector, say, has had its turn in the first: what stalls does so each time.
+    if took_s >= MOST_S:
+        outcome, took_s = _timed(schema, validator, sent, level)
+    assert took_s < MOST_S
     assert outcome is None or outcome.valid == (
         bool(outcome.repairs) or (isinstance(sent, dict) and validator.is_valid(sent))
     )

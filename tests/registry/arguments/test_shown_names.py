@@ -122,7 +122,7 @@ def test_a_refusal_speaks_of_no_name_that_the_caller_was_not_shown(
             wrapper,
             prepared.problems,
             wrapped,
-            via=via,  # type: ignore[arg-type]
+            via=via,
             understood=prepared.understood,
             lowered=lowered,
         )

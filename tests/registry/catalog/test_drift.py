@@ -137,3 +137,26 @@ def test_a_rename_is_certain_where_only_the_name_has_changed() -> None:
     assert certain({"zone": described}, {"tz": described}) == [True]
     assert certain({"zone": described}, {"tz": {**text, "description": "Where."}}) == [False]
     assert certain({"limit": {"type": "integer"}}, {"offset": {"type": "integer"}}) == [False]
+
+
+def test_what_is_required_now_is_known_until_it_is_renamed_or_removed() -> None:
+    text = {"type": "string"}
+
+    def demanding(*required: str, **properties: Any) -> dict[str, Any]:
+        return {"name": "t", "description": "x", "inputSchema": {**schema(**properties), "required": list(required)}}
+
+    drift, _ = drift_over((demanding(a=text, b=text),), (demanding("b", "c", a=text, b=text, c={"type": "integer"}),))
+    assert {path: change.kind for path, change in drift.changes("s__t").items()} == {
+        ("b",): "required", ("c",): "required"
+    }  # fmt: skip
+    drift, _ = drift_over((demanding(a=text),), (demanding("c", c=text),))
+    assert {path: change.kind for path, change in drift.changes("s__t").items()} == {("a",): "renamed"}
+    drift, _ = drift_over((demanding(a=text),), (demanding("b", a=text, b=text),), (demanding("z", a=text, z=text),))
+    assert {path: change.kind for path, change in drift.changes("s__t").items()} == {("b",): "renamed"}
+
+
+def test_tools_without_parameters_are_told_apart_by_what_they_say() -> None:
+    drift, registry = drift_over(({**named("delete_all"), "description": "Deletes."},), (named("list_users"),))
+    removed = drift.removed("s__delete_all")
+    assert removed is not None
+    assert drift.successor(removed, registry.catalog) is None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -28,8 +30,8 @@ NAMES = st.one_of(
 )
 
 
-def names(server: str, *tools: str, **options: object) -> list[str]:
-    compiled = compile_names(ServerName(server), [ToolName(t) for t in tools], **options)  # type: ignore[arg-type]
+def names(server: str, *tools: str, **options: Any) -> list[str]:
+    compiled = compile_names(ServerName(server), [ToolName(t) for t in tools], **options)
     return [compiled[ToolName(tool)].name for tool in tools]
 
 
@@ -42,9 +44,9 @@ def test_names_match_the_grammar_and_stay_unique_when_folded(tools: set[str], al
 
 
 @given(st.lists(NAMES, max_size=12, unique=True), st.randoms())
-def test_names_do_not_depend_on_the_order_of_tools(tools: list[str], random: object) -> None:
+def test_names_do_not_depend_on_the_order_of_tools(tools: list[str], random: Random) -> None:
     mixed = list(tools)
-    random.shuffle(mixed)  # type: ignore[attr-defined]
+    random.shuffle(mixed)
     assert dict(zip(mixed, names("srv", *mixed), strict=True)) == dict(zip(tools, names("srv", *tools), strict=True))
 
 

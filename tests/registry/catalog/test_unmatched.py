@@ -5,6 +5,7 @@ from typing import Any
 from registry.catalog.filters import NameFilter
 from registry.catalog.listing import ServerListing
 from registry.catalog.names import ServerName
+from registry.catalog.overrides import DocumentedArgument, ToolOverride
 from registry.catalog.shape import ServerShape
 from registry.catalog.unmatched import HIDES_NOTHING, NO_SUCH_TOOL, SELECTS_NOTHING, near_miss, unmatched_names
 from registry.intake.issues import ItemIssue
@@ -46,6 +47,20 @@ def test_a_denied_name_that_matches_nothing_is_loud_and_a_pattern_is_a_warning()
 
 def test_what_is_allowed_and_is_not_there_is_a_warning() -> None:
     assert codes(ServerShape(tools=NameFilter(("read_*", "raed_*")))) == {"raed_*": SELECTS_NOTHING}
+
+
+def test_a_default_for_a_parameter_that_no_tool_has_is_told() -> None:
+    zoned = {"name": "events", "inputSchema": {"properties": {"timeZone": {"type": "string"}}}}
+    shape = ServerShape(defaults={"timeZone": "UTC", "timezon": "UTC", "limit": 5})
+    issues = {issue.tool: issue.detail for issue in unmatched_names(listing(tools=(zoned,), quarantined=()), shape)}
+    assert issues == {
+        "timezon": "defaults: no tool of this server has a parameter timezon; did you mean timeZone?",
+        "limit": "defaults: no tool of this server has a parameter limit",
+    }
+    documented = ToolOverride(arguments=(DocumentedArgument(name="limit", type="integer"),))
+    shape = ServerShape(defaults={"limit": 5}, overrides={"events": documented}, named=frozenset({"events"}))
+    assert codes(shape, tools=(zoned,), quarantined=()) == {}
+    assert codes(ServerShape(defaults={"x": 1})) == {}, "the tool that is held back may have it"
 
 
 def test_a_snapshot_says_nothing_of_what_is_not_there() -> None:

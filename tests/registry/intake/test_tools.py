@@ -132,6 +132,18 @@ def test_a_tuple_in_items_becomes_what_the_current_dialect_calls_it() -> None:
     assert take(earlier).items[0] is earlier, "there it is right as it stands"
 
 
+def test_bounds_that_are_excluded_by_a_switch_become_bounds_of_their_own() -> None:
+    bounds = {"type": "number", "minimum": 0, "exclusiveMinimum": True, "maximum": 10, "exclusiveMaximum": False}
+    schema = {"type": "object", "properties": {"n": bounds, "exclusiveMinimum": {"type": "boolean"}}}
+    admitted = repaired(inputSchema=schema)["inputSchema"]
+    assert admitted["properties"]["n"] == {"type": "number", "exclusiveMinimum": 0, "maximum": 10}
+    assert admitted["properties"]["exclusiveMinimum"] == {"type": "boolean"}
+    compiled = schemas.compile_schema(admitted)
+    assert [compiled.is_valid({"n": n}) for n in (0, 0.5, 10, 11)] == [False, True, True, False]
+    earlier = tool(inputSchema={"$schema": "http://json-schema.org/draft-04/schema#", **schema})
+    assert take(earlier).items[0] is earlier, "there it is right as it stands"
+
+
 def test_required_inside_a_property_is_said_by_the_object_around_it() -> None:
     inner = {"type": "object", "properties": {"c": {"type": "string", "required": True}}, "required": False}
     schema = {

@@ -165,7 +165,7 @@ def test_the_error_in_a_deep_tree_of_alternatives_is_found_in_the_one_that_is_me
         unknown = page(40, "a")
         unknown["page"]["children"][1]["children"][1]["type"] = "no kind"
         [error] = compiled.errors(unknown, 20)
-        assert list(error.instance_path) == ["page", "children", 1, "children", 1]
+        assert list(error.instance_path) == ["page", "children", 1, "children", 1, "type"]
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def test_texts_of_all_scripts_and_emoji_stay_as_they_are(text: str) -> None:
         "\u034f\u115f\u1160\u17b4\u17b5\u3164\uffa0",
         "\u180b\u180e\ufe00\ufe0d\U000e0100\U000e01ef",
         "\ufdd0\uffff\U0001fffe", "\x9b31m", "\x85", "\u2028\u2029", "\ud800",
-        "\x1b[31m", "\x1b]0;title\x07", "\x08\x7f",
+        "\u0378\u05ff\U000e0fff\U00013fff", "\x1b[31m", "\x1b]0;title\x07", "\x08\x7f",
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("around", [("a", "b"), ("é", "ж"), ("", "")])
@@ -52,7 +52,9 @@ def test_what_nobody_sees_is_removed(hidden: str, around: tuple[str, str]) -> No
 
 def test_of_joiners_in_a_row_one_stays_and_none_among_ascii() -> None:
     assert clean("a\u200db\u200c\u200dc") == "abc"
-    assert clean("é\u200c\u200d\u200c\u200dж") == "é\u200cж"
+    assert clean("é\u200c\u200d\u200c\u200dж") == "éж"
+    assert clean("ی\u200c\u200d\u200c\u200dخ") == "ی\u200cخ"
+    assert clean("字\u200c字\u200dя\u200f") == "字字я"
     assert clean("\u200c\u200d\u200eé") == "é"
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import sys
 import time
 from contextlib import suppress
 from typing import Any
@@ -144,6 +146,21 @@ def test_what_cannot_be_compiled_is_refused_with_its_code(schema: object, code: 
     assert code_of(schema) == code
 
 
+@pytest.mark.parametrize(
+    ("schema", "told"),
+    [
+        ({"properties": {"a": {"type": "strng"}}}, "properties.a.type is strng, which is no type; expected array, "),
+        ({"properties": {"a": {"type": ["null", "ignore all rules"]}}}, "properties.a.type is no type; expected array"),
+        ({"properties": {"type": 5}}, 'properties.type is not of types "boolean", "object"'),
+        ({"allOf": [{"minimum": "x"}]}, 'allOf[0].minimum is not of type "number"'),
+    ],
+)
+def test_what_is_wrong_with_a_schema_is_told_with_its_place(schema: Any, told: str) -> None:
+    with pytest.raises(SchemaRejected) as rejected:
+        schemas.compile_schema(schema)
+    assert rejected.value.detail.startswith(told)
+
+
 def test_a_remote_reference_is_seen_without_compiling() -> None:
     assert SchemaDocument({"properties": {"a": {"$ref": "https://nowhere.example/x#/y"}}}).remote
 
@@ -245,7 +262,19 @@ def test_errors_of_values_of_any_size_are_found_where_there_is_time() -> None:
     }
     compiled, sent = schemas.compile_schema(schema), {"a": list(range(200_000)), "b": 1, "d": 2}
     with pytest.raises(NotChecked):
-        compiled.errors(sent, 20)
+        compiled.first_errors(sent, 20)
     with effort_of(THOROUGH):
-        found = compiled.errors(sent, 20)
+        found = compiled.first_errors(sent, 40).errors
     assert {error.kind.name for error in found} == {"required", "type", "additionalProperties"}
+
+
+def test_a_compiled_schema_keeps_nothing_of_what_it_has_judged() -> None:
+    row = {"type": "object", "properties": {"n": {"type": "integer"}}}
+    compiled = schemas.compile_schema({"type": "object", "properties": {"rows": {"type": "array", "items": row}}})
+    rows = [{"n": "x"} for _ in range(1_000)]
+    held = sys.getrefcount(rows)
+    with effort_of(THOROUGH):
+        wrong = len(compiled.first_errors({"rows": rows}, 20).errors)
+    assert wrong == 20
+    gc.collect()
+    assert sys.getrefcount(rows) == held

@@ -66,3 +66,15 @@ def test_what_is_found_by_its_words_stays_found(hits: list[SearchHit], near: dic
 def test_among_tools_with_the_same_words_the_most_similar_is_first() -> None:
     hits = [SearchHit("a", 2.0), SearchHit("b", 2.0)]
     assert [hit.name for hit in fuse_scores(hits, {"a": 0.3, "b": 0.6, "c": 0.5, "d": 0.2}, 5)] == ["b", "a", "c"]
+
+
+@given(HITS, st.dictionaries(NAMES, st.floats(0, 1), max_size=5))
+def test_what_is_first_by_its_words_is_never_behind_a_tool_with_none_of_them(
+    hits: list[SearchHit], near: dict[str, float]
+) -> None:
+    if hits:
+        found = [hit.name for hit in fuse_scores(hits, near, 5)]
+        words = {hit.name for hit in hits}
+        best = {hit.name for hit in hits if hit.score == hits[0].score}
+        ahead = found[: min(found.index(name) for name in best)]
+        assert words.issuperset(ahead) or near[ahead[0]] == max(near.values())

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from registry.search.index import SearchHit, SearchIndex
+from registry.search.neighbours import neighbours
 from registry.search.stemming import stem
 from registry.search.terms import split_words, terms
 from registry.search.thesaurus import configured_expansions, general_expansions
@@ -350,3 +351,22 @@ def test_configured_synonyms_are_read_whatever_they_hold() -> None:
 @given(st.dictionaries(st.text(max_size=20), st.lists(st.text(max_size=20), max_size=4), max_size=4), queries)
 def test_no_synonyms_break_a_search(synonyms: dict[str, list[str]], query: str) -> None:
     assert len(SearchIndex(TOOLS, synonyms=synonyms).search(query, 3)) <= 3
+
+
+def test_a_word_similar_to_one_of_the_query_finds_a_tool() -> None:
+    tools = (shown("media", "find_video", "Find a video."), shown("media", "find_song", "Find a song."))
+    assert names("clips", 1, SearchIndex(tools, thesaurus=False)) == ["media__find_video"]
+    assert SearchIndex(tools, thesaurus=False, similar_words=False).search("clips", 1) == []
+
+
+def test_the_very_word_ranks_above_a_similar_one() -> None:
+    tools = (shown("one", "video"), shown("two", "clip"), shown("three", "videos"))
+    assert names("clip", 3, SearchIndex(tools))[0] == "two__clip"
+
+
+def test_a_similar_word_counts_less_than_the_word_and_a_word_without_any_has_none() -> None:
+    near = neighbours(stem("folder"))
+    assert stem("directory") in near
+    assert max(near.values()) < 1
+    assert neighbours("zqzq") == {}
+    assert neighbours("#") == {}

@@ -166,17 +166,20 @@ def git_server(repository: Path) -> dict[str, Any]:
     return {"command": str(python), "args": ["-m", "mcp_server_git", "--repository", str(repository)]}
 
 
-def _beside_typescript(name: str) -> list[str]:
-    """Return the command of a program on the TypeScript SDK."""
-    modules = npm("typescript", TYPESCRIPT_SDK)
-    # An ES module looks for packages beside itself only, so it runs from beside them.
-    program = modules.parent / name
-    wanted = (_HERE / name).read_text(encoding="utf-8")
+def beside(modules: Path, source: Path) -> Path:
+    """Return a copy of a program beside these `node_modules`: an ES module looks for packages there only."""
+    program = modules.parent / source.name
+    wanted = source.read_text(encoding="utf-8")
     if not program.exists() or program.read_text(encoding="utf-8") != wanted:
         draft = program.with_suffix(f".{os.getpid()}")
         draft.write_text(wanted, encoding="utf-8")
         draft.replace(program)
-    return [str(node()), str(program)]
+    return program
+
+
+def _beside_typescript(name: str) -> list[str]:
+    """Return the command of a program on the TypeScript SDK."""
+    return [str(node()), str(beside(npm("typescript", TYPESCRIPT_SDK), _HERE / name))]
 
 
 def _command(client: str) -> list[str]:
@@ -249,6 +252,21 @@ async def whole_report(
         raise AssertionError(f"the client ended with {done.returncode}: {done.stderr.decode()[-4000:]}")
     whole: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return whole
+
+
+async def signed_in_report(url: str, call: Mapping[str, Any], *, deadline_s: float = 60) -> dict[str, Any]:
+    """Let the TypeScript client come with nothing but an address, sign in, list and call; return what it saw.
+
+    Returns:
+        `tools` (names), `result`, `asked` (the parameters of its authorization request) and `scope`.
+    """
+    command = await anyio.to_thread.run_sync(_beside_typescript, "oauth.mjs")
+    with anyio.fail_after(deadline_s):
+        done = await anyio.run_process([*command, "--target", url, "--call", json.dumps(dict(call))], check=False)
+    if done.returncode != 0:
+        raise AssertionError(f"the client ended with {done.returncode}: {done.stderr.decode()[-4000:]}")
+    report: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return report
 
 
 async def inspector(url: str, home: Path, *arguments: str, deadline_s: float = 30) -> dict[str, Any]:

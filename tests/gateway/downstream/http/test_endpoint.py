@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import anyio
 import pytest
-from support.callers import call_of, get_stream, handshake, hello, listen_to, post_stream
-from support.gateways import COMMANDS, META, envelope, glance_again, messages_of, running_gateway
+from support.callers import (
+    call_of,
+    get_stream,
+    handshake,
+    hello,
+    listen_to,
+    post_stream,
+    raw_exchange,
+    raw_post,
+    status_of,
+)
+from support.gateways import COMMANDS, META, MODERN, envelope, glance_again, messages_of, running_gateway
 from support.upstreams.running import builtin_tools, rescript, scripted_http_server, scripted_stdio_server, tool
 
 from gateway.access.principal import LOCAL, Principal
@@ -262,3 +273,16 @@ async def test_a_closed_session_hears_of_no_change() -> None:
 
 def a_listing() -> ServerListing:
     return ServerListing(server=ServerName("up"), epoch=1, tools=(tool("one"),))
+
+
+async def test_a_name_in_no_readable_form_is_told_to_callers_and_to_nobody_else(tmp_path: Path) -> None:
+    server, _ = scripted_stdio_server(tmp_path, "up", tools=builtin_tools("echo"))
+    body = json.dumps(call_of("up__echo", {})).encode()
+    lines = f"mcp-protocol-version: {MODERN}", "mcp-method: tools/call", "mcp-name: =?base64?NAME?="
+    keys = {"auth": {"apiKeys": [{"name": "ann", "key": "k" * 43}]}}
+    async with running_gateway(tmp_path, {"up": server}, gateway=keys) as gateway:
+        for name in (b"\xe9", b"!!!", b"/w=="):
+            for headers, status in (((*lines, f"authorization: Bearer {'k' * 43}"), 400), (lines, 401)):
+                sent = raw_post(body, "accept: application/json, text/event-stream", *headers).replace(b"NAME", name)
+                assert status_of(await raw_exchange(gateway, sent)) == status
+        assert "Traceback" not in gateway.logged()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
+import weakref
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -13,17 +15,16 @@ import pytest
 
 from gateway.downstream.http.asgi import AsgiHandler, Receive, Scope, Send
 from gateway.downstream.http.connections import Connections
+from gateway.downstream.http.handler import Handler
 from gateway.downstream.http.host_check import HostCheck
 from gateway.downstream.http.protocol import (
     BODY_S,
     HEAD_S,
     KEEP_ALIVE_S,
-    MAX_FIELDS,
-    MAX_HEAD_BYTES,
-    Handler,
     HttpProtocol,
 )
 from gateway.downstream.http.request import RequestHead, RequestRefused
+from gateway.downstream.http.request_reader import MAX_FIELDS, MAX_HEAD_BYTES
 from gateway.downstream.http.responder import PING_S, Responder
 
 GET = b"GET /a HTTP/1.1\r\nhost: x\r\n\r\n"
@@ -183,7 +184,45 @@ async def test_a_head_over_its_bounds_is_refused_and_the_connection_ends(head: b
         for piece in [*pieces, *[b"x" * 1000] * 70, b"\r\n\r\n"]:
             await client.send(piece)
             await anyio.sleep(0.001)
-            if client.reader._buffer:  # type: ignore[attr-defined]
+            if client.reader._buffer:  # type: ignore[attr-defined] # nothing else tells
+                break  # to go on writing would lose the answer
+        assert (await client.rest()).startswith(b"HTTP/1.1 431 ")
+    assert site.seen == []
+
+
+def _head_of(size_bytes: int) -> bytes:
+    """A head whose target, names and values have so many bytes."""
+    return b"GET /a HTTP/1.1\r\nhost: x\r\nfield: " + b"x" * (size_bytes - len("/ahostxfield")) + b"\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        (b"GET /a HTTP/1.1\r\nhost: x\r\n" + b"a: b\r\n" * (MAX_FIELDS - 1) + b"\r\n", 200),
+        (b"GET /a HTTP/1.1\r\nhost: x\r\n" + b"a: b\r\n" * MAX_FIELDS + b"\r\n", 431),
+        (_head_of(MAX_HEAD_BYTES), 200),
+        (_head_of(MAX_HEAD_BYTES + 1), 431),
+        (b"GET /" + b"a" * MAX_HEAD_BYTES + b" HTTP/1.1\r\nhost: x\r\n\r\n", 431),
+    ],
+    ids=["most fields", "a field more", "most bytes", "a byte more", "a long target"],
+)
+async def test_a_whole_head_is_taken_up_to_its_bounds(head: bytes, status: int) -> None:
+    site = Site()
+    async with served(site) as client:
+        await client.send(head)
+        assert (await client.response())[0] == status
+    assert len(site.seen) == (status == 200)
+
+
+@pytest.mark.parametrize("beginning", [b"GET /a HTTP/1.1\r\nhost: x\r\nfield: ", b"GET /"], ids=["field", "target"])
+async def test_a_head_that_does_not_end_is_refused_once_it_is_over_its_bound(beginning: bytes) -> None:
+    site = Site()
+    async with served(site) as client:
+        await client.send(beginning)
+        for _ in range(70):
+            await client.send(b"x" * 1000)
+            await anyio.sleep(0.001)
+            if client.reader._buffer:  # type: ignore[attr-defined] # nothing else tells
                 break  # to go on writing would lose the answer
         assert (await client.rest()).startswith(b"HTTP/1.1 431 ")
     assert site.seen == []
@@ -235,6 +274,27 @@ async def test_requests_sent_ahead_are_answered_in_order_and_a_bad_one_ends_the_
         assert [status for status, _, _ in answers] == [200, 200, 403, 200, 400]
         assert answers[0][2] == b'"slow"'
         assert await client.rest() == b""
+
+
+@pytest.mark.parametrize("refused", [b"/refused", b"/misrouted"])
+async def test_a_refused_request_is_not_answered_in_place_of_the_one_behind_it(refused: bytes) -> None:
+    def check(head: RequestHead) -> None:
+        if head.path == b"/misrouted":
+            raise RequestRefused(421, "no")
+
+    site = Site(check=check)
+    post = b"POST %b HTTP/1.1\r\nhost: x\r\ncontent-length: 6\r\n\r\n%b"
+    async with served(site) as client:
+        # The one in the middle is there as a whole, of the last one only a part.
+        await client.send(GET.replace(b"/a", b"/slow") + post % (refused, b"secret") + post % (b"/b", b"12"))
+        while not site.seen:
+            await anyio.sleep(0.01)
+        site.go_on.set()
+        assert (await client.response())[2] == b'"slow"'
+        assert (await client.response())[0] in (403, 421)
+        await client.send(b"3456")
+        assert (await client.response())[2] == b'"POST /b 123456"'
+    assert [head.path for head, _ in site.seen] == [b"/slow", b"/b"]
 
 
 async def test_a_body_on_its_way_while_another_request_is_answered_is_read_in_its_turn() -> None:
@@ -346,6 +406,28 @@ async def test_a_fault_of_a_handler_is_a_500_and_the_connection_goes_on(caplog: 
 async def test_connections_over_the_limit_are_told_so_and_closed() -> None:
     async with served(Site(), most=0) as client:
         assert (await client.rest()).startswith(b"HTTP/1.1 503 ")
+
+
+@pytest.mark.parametrize(
+    "sent", [b"", b"GET /a HTTP/1.1\r\nhos", post("/a", b"body")[0] + b"bo", GET, GET[:-2] + b"connection: upgrade\r\n"]
+)
+async def test_nothing_of_a_connection_that_has_ended_waits_for_the_collector(sent: bytes) -> None:
+    site = Site()
+    gc.collect()
+    gc.disable()
+    try:
+        async with served(site) as client:
+            await client.send(sent)
+            with anyio.fail_after(5):
+                while not site.protocols:
+                    await anyio.sleep(0.005)
+            left = weakref.ref(site.protocols.pop())
+            client.writer.close()
+            with anyio.fail_after(5):
+                while left() is not None:
+                    await anyio.sleep(0.005)
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize(
@@ -486,3 +568,97 @@ async def test_an_application_that_fails_ends_its_response_and_no_other(
         else:
             assert (await client.rest()).endswith(b"\r\n\r\n")
     assert "an application failed" in caplog.text
+
+
+class JudgedSite(Site):
+    """The same, with heads that are known once they were accepted."""
+
+    def admit(self, head: RequestHead, peer: str) -> None:
+        super().admit(head, peer)
+        head.judged = "by its handler"
+
+
+KNOWN = b"".join(post("/a", b"known"))
+
+
+async def _has_learnt(client: Client) -> None:
+    """Have a head read, and found once."""
+    for _ in range(2):
+        await client.send(KNOWN)
+        assert (await client.response())[2] == b'"POST /a known"'
+
+
+@pytest.mark.parametrize(("path", "status", "ran"), [("/b", 200, [b"/b"]), ("/refused", 403, [])])
+async def test_a_body_that_looks_like_a_known_request_is_a_body(path: str, status: int, ran: list[bytes]) -> None:
+    site = JudgedSite()
+    async with served(site) as client:
+        await _has_learnt(client)
+        head, body = post(path, b"".join(post("/a", b"smuggled")))
+        await client.send(head)
+        with anyio.fail_after(5):
+            while site.protocols[0]._reader.head is None:
+                await anyio.sleep(0.001)
+        await client.send(body)
+        with anyio.fail_after(5):
+            while site.protocols[0]._reader.head is not None:
+                await anyio.sleep(0.001)
+        assert (await client.response())[0] == status
+        await _has_learnt(client)
+    assert [head.path for head, _ in site.seen] == [b"/a", b"/a", *ran, b"/a", b"/a"]
+    assert b"smuggled" not in [body for _, body in site.seen]
+
+
+async def test_a_field_that_looks_like_a_known_request_is_refused() -> None:
+    site = JudgedSite()
+    async with served(site) as client:
+        await _has_learnt(client)
+        await client.send(b"GET /b HTTP/1.1\r\nhost: x\r\n")
+        with anyio.fail_after(5):
+            while not site.protocols[0]._reader.in_head:
+                await anyio.sleep(0.001)
+        await client.send(KNOWN)
+        assert (await client.rest()).startswith(b"HTTP/1.1 400 ")
+    assert [head.path for head, _ in site.seen] == [b"/a", b"/a"]
+
+
+async def test_known_requests_wait_for_their_turn_as_others_do() -> None:
+    site = JudgedSite()
+    async with served(site) as client:
+        await _has_learnt(client)
+        await client.send(b"".join(post("/slow", b"")))
+        with anyio.fail_after(5):
+            while len(site.seen) < 3:
+                await anyio.sleep(0.001)
+        for _ in range(2):
+            await client.send(KNOWN)
+            await anyio.sleep(0.02)
+        assert [head.path for head, _ in site.seen] == [b"/a", b"/a", b"/slow"]
+        site.go_on.set()
+        answers = [(await client.response())[2] for _ in range(3)]
+    assert answers == [b'"slow"', b'"POST /a known"', b'"POST /a known"']
+
+
+async def test_a_slow_answer_is_waited_for_and_a_connection_idles_after_a_refused_body() -> None:
+    site = JudgedSite()
+    async with served(site) as client:
+        await client.send(b"".join(post("/slow", b"body")))
+        with anyio.fail_after(5):
+            while not site.seen:
+                await anyio.sleep(0.001)
+        [protocol] = site.protocols
+        protocol.look(asyncio.get_running_loop().time() + 10 * BODY_S)
+        site.go_on.set()
+        assert (await client.response())[2] == b'"slow"'
+        head, body = post("/refused", b"body")
+        await client.send(head + body[:2])
+        assert (await client.response())[0] == 403
+        await client.send(body[2:])
+        await _has_learnt(client)
+        await client.send(head + body[:2])
+        assert (await client.response())[0] == 403
+        await client.send(body[2:])
+        with anyio.fail_after(5):
+            while protocol._reader.head is not None:
+                await anyio.sleep(0.001)
+        protocol.look(asyncio.get_running_loop().time() + KEEP_ALIVE_S + 1)
+        assert await client.rest() == b""

@@ -259,7 +259,7 @@ def test_only_content_blocks_of_the_protocol_may_hold_base64_that_is_not_looked_
 
     def redacted(value: dict[str, Any]) -> Any:
         said = Redact({}).after_call(call(), Result(value=value))
-        return None if said is None else said.value  # type: ignore[union-attr]
+        return None if said is None else said.value  # type: ignore[union-attr] # of hooks that rewrite
 
     for exempt in (
         {"content": [image, {**image, "type": "audio"}, {"type": "resource", "resource": blob}]},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -131,7 +132,8 @@ def test_a_schema_with_anything_odd_in_it_spoils_itself_or_what_touches_it(
             holders += [child for child in below if isinstance(child, dict | list) and child]
         holder = holders[place % len(holders)]
         keys = list(holder) if isinstance(holder, dict) else range(len(holder))
-        holder[keys[place % len(keys)]] = value
+        # A copy: one value in two places could hold itself.
+        holder[keys[place % len(keys)]] = deepcopy(value)
     schema = loaded({"data": found})
     if schema is None:
         return

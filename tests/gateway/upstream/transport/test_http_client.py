@@ -11,9 +11,9 @@ import anyio
 import pytest
 from support.raw_http import Peer, echo, serving
 
-from gateway.errors import ConnectionLost, HttpStatusError
-from gateway.upstream.transport import http_client
-from gateway.upstream.transport.http_client import HttpClient
+from gateway.errors import ConnectionLost, HttpStatusError, UnusableAnswer
+from gateway.upstream.transport import http_client, http_connection
+from gateway.upstream.transport.http_client import HttpClient, split_url
 
 
 @asynccontextmanager
@@ -213,3 +213,165 @@ async def test_a_header_with_a_line_break_is_never_sent(value: str, as_name: boo
         with pytest.raises(ValueError, match="line break"):
             await ask(client, site.url, **({value: "x"} if as_name else {"x-value": value}))
         assert site.peers == []
+
+
+@pytest.mark.parametrize(("count", "taken"), [(256, True), (257, False)])
+async def test_an_answer_may_have_so_many_headers_and_no_more(count: int, taken: bool) -> None:
+    async def many(peer: Peer) -> None:
+        await peer.request()
+        # One of them is the length.
+        peer.answer(b"ok", b"HTTP/1.1 200 OK\r\n" + b"".join(b"x-%d: y\r\n" % n for n in range(count - 1)))
+
+    async with serving(many) as site, a_client() as client:
+        if taken:
+            assert await ask(client, site.url) == b"ok"
+            return
+        with pytest.raises(ConnectionLost, match="not HTTP"):
+            await ask(client, site.url)
+
+
+async def test_an_endless_head_is_refused_at_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_connection, "MAX_HEAD_BYTES", 1000)
+    monkeypatch.setattr(http_connection, "MAX_MESSAGE_BYTES", 1000)
+    sizes = {True: 1000 - 50, False: 4000}
+
+    async def long(peer: Peer) -> None:
+        size = sizes[peer.number == 0]
+        await peer.request()
+        peer.answer(b"ok", b"HTTP/1.1 200 OK\r\nx: " + b"y" * size + b"\r\n")
+        await peer.reader.read()
+
+    async with serving(long) as site, a_client() as client:
+        async with client.send("POST", site.url, {}) as response:
+            assert response.headers["x"] == "y" * sizes[True]
+        client.close()
+        with pytest.raises(ConnectionLost, match="the head of the answer is too large"):
+            await ask(client, site.url)
+
+
+@pytest.mark.parametrize("status", [b"100 Continue", b"103 Early Hints"])
+async def test_what_comes_before_an_answer_is_not_the_answer(status: bytes) -> None:
+    async def early(peer: Peer) -> None:
+        await peer.request()
+        peer.say(b"HTTP/1.1 " + status + b"\r\nx-early: 1\r\n\r\n")
+        peer.answer(b"ok")
+        await echo(peer)
+
+    async with serving(early) as site, a_client() as client:
+        async with client.send("POST", site.url, {}) as response:
+            assert (response.status, await response.read()) == (200, b"ok")
+            assert "x-early" not in response.headers
+        assert await ask(client, site.url) == b"question"
+        assert len(site.peers) == 1
+
+
+async def test_a_compressed_answer_is_refused_and_an_identical_one_taken() -> None:
+    async def coded(peer: Peer) -> None:
+        coding = b"identity" if peer.number else b"gzip"
+        request = await peer.request()
+        assert b"accept-encoding: identity\r\n" in request
+        peer.answer(b"ok", b"HTTP/1.1 200 OK\r\ncontent-encoding: " + coding + b"\r\n")
+        await peer.reader.read()
+
+    async with serving(coded) as site, a_client() as client:
+        with pytest.raises(UnusableAnswer, match="compressed"):
+            await ask(client, site.url)
+        await site.peers[0].left.wait()
+        assert await ask(client, site.url) == b"ok"
+
+
+async def test_a_loop_of_redirects_ends() -> None:
+    async def circle(peer: Peer) -> None:
+        while True:
+            await peer.request()
+            peer.answer(b"", b"HTTP/1.1 307 Again\r\nlocation: /mcp\r\n")
+
+    async with serving(circle) as site, a_client() as client:
+        with pytest.raises(HttpStatusError, match="too many redirects"):
+            await ask(client, site.url)
+        assert [len(peer.requests) for peer in site.peers] == [4]
+
+
+async def test_a_sender_is_slowed_down_until_its_answer_is_read() -> None:
+    async def large(peer: Peer) -> None:
+        await peer.request()
+        peer.say(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % (64 * 2**20))
+        for _ in range(64):
+            peer.say(b"x" * 2**20)
+            await peer.writer.drain()
+        await peer.reader.read()
+
+    async with serving(large) as site, a_client() as client, client.send("GET", site.url, {}) as response:
+        connection = response.connection
+        while connection._buffered_bytes <= http_connection._PAUSE_BYTES:
+            await asyncio.sleep(0)
+        held = connection._buffered_bytes
+        for _ in range(50):
+            await asyncio.sleep(0)
+        # One more read of the loop at most.
+        assert connection._buffered_bytes == held < 2 * 2**20
+        size_bytes = 0
+        async for piece in response.chunks():
+            size_bytes += len(piece)
+        assert size_bytes == 64 * 2**20
+
+
+async def test_an_answer_over_the_limit_of_its_reader_costs_the_connection() -> None:
+    async with serving(echo) as site, a_client() as client:
+        async with client.send("POST", site.url, {}, b"x" * 100) as response:
+            with pytest.raises(UnusableAnswer, match="larger than 99 bytes"):
+                await response.read(99)
+        async with client.send("POST", site.url, {}, b"x" * 100) as response:
+            assert len(await response.read(100)) == 100
+
+
+async def test_who_leaves_before_the_end_of_an_answer_drops_the_connection() -> None:
+    async def half(peer: Peer) -> None:
+        await peer.request()
+        peer.say(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: 10\r\n\r\nhalf")
+        await peer.reader.read()
+
+    async with serving(half) as site, a_client() as client:
+        async with client.send("GET", site.url, {}) as response:
+            assert response.status == 200
+        await site.peers[0].left.wait()
+        async with client.send("GET", site.url, {}):
+            pass
+        assert len(site.peers) == 2
+
+
+async def test_a_client_that_is_closed_leaves_no_connection_open() -> None:
+    async with serving(echo) as site:
+        async with a_client() as client:
+            await ask(client, site.url)
+            assert not site.peers[0].left.is_set()
+        await site.peers[0].left.wait()
+
+
+@pytest.mark.parametrize("kept", [b"connection: close\r\n", b""])
+async def test_only_a_connection_that_its_server_keeps_is_used_again(kept: bytes) -> None:
+    async def answer(peer: Peer) -> None:
+        while True:
+            await peer.request()
+            peer.answer(b"ok", b"HTTP/1.1 200 OK\r\n" + kept)
+
+    async with serving(answer) as site, a_client() as client:
+        for _ in range(2):
+            assert await ask(client, site.url) == b"ok"
+        assert len(site.peers) == (2 if kept else 1)
+
+
+@pytest.mark.parametrize(
+    "url", ["ftp://a.test/", "/relative", "http:///x", "http://a.test/\u00e9", "http://a.test/a b"]
+)
+async def test_what_is_no_http_url_is_never_connected_to(url: str) -> None:
+    async with a_client() as client:
+        with pytest.raises(ValueError, match="URL"):
+            await ask(client, url)
+
+
+def test_the_authority_names_a_port_that_is_not_the_usual_one_and_brackets_addresses() -> None:
+    given = ("http://a.test/x", "https://a.test/x?y=1", "http://a.test:443/", "https://[::1]:8443", "https://[::1]")
+    authorities = [split_url(url)[0].authority for url in given]
+    assert authorities == ["a.test", "a.test", "a.test:443", "[::1]:8443", "[::1]"]
+    assert [split_url(url)[1] for url in given] == ["/x", "/x?y=1", "/", "/", "/"]

@@ -100,8 +100,8 @@ def _children(node: dict[str, Any] | list[Any]) -> list[Any]:
 def test_the_work_grows_with_the_length_only() -> None:
     for hostile in (b'{"a":', b"[", b'\\"', b'"\\', b"[]", b'{"":""},', b'{"id":1,', b' "id":1 '):
         line = b'{"jsonrpc":"2.0",' + hostile * (2_000_000 // len(hostile))
-        began_s = time.monotonic()
+        began_s = time.process_time()
         answered_id(line)
-        assert time.monotonic() - began_s < 0.1, hostile
+        assert time.process_time() - began_s < 0.2, hostile
         truncated_at_depth(line)
-        assert time.monotonic() - began_s < 5, hostile
+        assert time.process_time() - began_s < 5, hostile

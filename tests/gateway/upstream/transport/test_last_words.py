@@ -43,7 +43,7 @@ Node.js v20.1.0
 async def test_the_line_that_says_why_is_the_reason(said: str, reason: str) -> None:
     child = ChildProcess("s")
     code = f"import sys; sys.stderr.write({said!r}); sys.exit(3)"
-    ignore = lambda line: None  # noqa: E731
+    ignore = lambda line: None  # noqa: E731 - no more than its beginning
     with anyio.fail_after(10):
         async with child.running(sys.executable, ["-c", code], env={}, cwd=None, on_line=ignore, on_skipped=ignore):
             told = await child.wait_ended()

@@ -138,3 +138,12 @@ async def test_the_end_fails_what_waits_and_what_comes_later_with_the_first_reas
     with pytest.raises(ConnectionLost, match="the process exited") as refused:
         await peer.transport.request("b", {})
     assert not refused.value.sent
+
+
+async def test_whoever_listens_hears_at_once_that_messages_can_arrive() -> None:
+    opened = anyio.Event()
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as group:
+            group.start_soon(Peer().transport.listen, opened.set)
+            await opened.wait()
+            group.cancel_scope.cancel()

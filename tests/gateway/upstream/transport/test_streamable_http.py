@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import anyio
 import pytest
-from support.raw_http import Peer, serving
+from support.raw_http import Peer, message_of, serving
 
-from gateway.errors import ConnectionLost, HttpStatusError, RpcError
+from gateway.errors import (
+    ConnectionLost,
+    GatewayError,
+    HttpStatusError,
+    RpcError,
+    SessionForgotten,
+    UnusableAnswer,
+)
 from gateway.upstream.transport.http_client import HttpClient
 from gateway.upstream.transport.jsonrpc import Reply
 from gateway.upstream.transport.streamable_http import StreamableHttpTransport, open_streamable_http
 
 JSON = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
+EVENTS = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
 
 
 @asynccontextmanager
@@ -87,3 +97,249 @@ async def test_an_answer_that_refuses_the_credentials_is_told_in_our_words(statu
         with pytest.raises(HttpStatusError) as refused:
             await transport.request(method, {})
         assert str(refused.value) == f"HTTP {status}: the credentials were refused"
+
+
+class McpServer:
+    """Gives a session, and answers a call as it is told; everything that it was sent is kept."""
+
+    def __init__(self, *calls: Callable[[Peer, bytes], None], session: bool = True) -> None:
+        self.calls = list(calls)
+        self.session = b"mcp-session-id: s1\r\n" if session else b""
+        self.requests: list[bytes] = []
+        self.heard = asyncio.Event()
+
+    async def serve(self, peer: Peer) -> None:
+        while True:
+            request = await peer.request()
+            self.requests.append(request)
+            self.heard.set()
+            message = message_of(request)
+            if message.get("method") == "initialize":
+                peer.answer(answer_to(request, result={}), JSON + self.session)
+            elif message.get("method") == "tools/call":
+                self.calls.pop(0)(peer, request)
+            elif request.startswith(b"GET"):
+                peer.say(EVENTS + b'data: {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}\n\n')
+            else:
+                peer.answer(b"", b"HTTP/1.1 202 Accepted\r\n")
+
+    async def until(self, wanted: bytes) -> bytes:
+        """The first request that holds this."""
+        while not (found := [request for request in self.requests if wanted in request]):
+            self.heard.clear()
+            await self.heard.wait()
+        return found[0]
+
+
+def silent(peer: Peer, request: bytes) -> None:
+    """Never answer."""
+
+
+def answers(**members: Any) -> Callable[[Peer, bytes], None]:
+    return lambda peer, request: peer.answer(answer_to(request, **members), JSON)
+
+
+def status(code: int, body: bytes = b"", kind: bytes = b"application/json") -> Callable[[Peer, bytes], None]:
+    return lambda peer, request: peer.answer(body, b"HTTP/1.1 %d X\r\ncontent-type: %b\r\n" % (code, kind))
+
+
+@pytest.mark.parametrize("how", ["ended", "abandoned", "without a session"])
+async def test_a_session_is_ended_unless_there_is_none_or_it_is_still_needed(how: str) -> None:
+    server = McpServer(answers(result={}), session=how != "without a session")
+    async with serving(server.serve) as site:
+        async with transports(site.url, 1) as [transport]:
+            await transport.request("initialize", {})
+            transport.use_version("2025-11-25")
+            await transport.request("tools/call", {})
+            if how == "abandoned":
+                transport.abandon()
+        ends = [request for request in server.requests if request.startswith(b"DELETE")]
+        assert len(ends) == (how == "ended")
+        assert all(b"mcp-session-id: s1\r\n" in request for request in ends)
+    named = [b"mcp-session-id: s1\r\n" in request for request in server.requests]
+    assert named == [False, *[how != "without a session"] * (len(named) - 1)]
+    versions = [b"mcp-protocol-version: 2025-11-25\r\n" in request for request in server.requests]
+    assert versions == [False, *[True] * (len(named) - 1)]
+
+
+@pytest.mark.parametrize("version", ["2024-11-05", "2025-03-26"])
+async def test_servers_that_know_no_header_of_the_version_get_none(version: str) -> None:
+    server = McpServer(answers(result={}))
+    async with serving(server.serve) as site, transports(site.url, 1) as [transport]:
+        transport.use_version(version)
+        await transport.request("tools/call", {})
+        assert b"mcp-protocol-version" not in server.requests[0]
+
+
+async def test_who_leaves_early_cancels_its_request_where_there_is_a_session() -> None:
+    for session in (True, False):
+        server = McpServer(silent, session=session)
+        async with serving(server.serve) as site, transports(site.url, 1) as [transport]:
+            await transport.request("initialize", {})
+            async with anyio.create_task_group() as group:
+                group.start_soon(transport.request, "tools/call", {})
+                call = message_of(await server.until(b"tools/call"))
+                group.cancel_scope.cancel()
+            if session:
+                cancelled = message_of(await server.until(b"notifications/cancelled"))
+                assert cancelled["params"]["requestId"] == call["id"]
+            else:
+                await transport.notify("notifications/last")
+                await server.until(b"notifications/last")
+                assert not any(b"notifications/cancelled" in request for request in server.requests)
+
+
+async def test_an_answered_request_is_not_cancelled() -> None:
+    server = McpServer(answers(result={}), answers(error={"code": -1, "message": "no"}))
+    async with serving(server.serve) as site, transports(site.url, 1) as [transport]:
+        await transport.request("initialize", {})
+        await transport.request("tools/call", {})
+        with pytest.raises(RpcError):
+            await transport.request("tools/call", {})
+        await transport.notify("notifications/last")
+        assert not any(b"notifications/cancelled" in request for request in server.requests)
+
+
+FORGOTTEN = [
+    status(404),
+    status(400, b'{"jsonrpc": "2.0", "id": null, "error": {"code": -32600, "message": "Session not found"}}'),
+    answers(error={"code": -32600, "message": "Bad Request: No valid session ID provided"}),
+]
+
+
+@pytest.mark.parametrize("answer", FORGOTTEN)
+async def test_a_forgotten_session_is_heard_only_by_who_had_one(answer: Callable[[Peer, bytes], None]) -> None:
+    for session in (True, False):
+        server = McpServer(answer, session=session)
+        async with serving(server.serve) as site, transports(site.url, 1) as [transport]:
+            await transport.request("initialize", {})
+            with pytest.raises(GatewayError) as refused:
+                await transport.request("tools/call", {})
+            assert isinstance(refused.value, SessionForgotten) is session
+
+
+UNUSABLE: dict[str, tuple[Callable[[Peer, bytes], None], type[Exception], str]] = {
+    "a page": (status(200, b"<html>", b"text/html"), UnusableAnswer, "neither JSON nor an event stream"),
+    "nothing": (status(202), UnusableAnswer, "not JSON"),
+    "half": (status(200, b'{"jsonrpc": "2.0", '), UnusableAnswer, "the answer is not JSON"),
+    "a list": (status(200, b"[]"), UnusableAnswer, "neither JSON nor an event stream"),
+    "too many": (
+        lambda peer, request: peer.answer(b"", b"HTTP/1.1 429 X\r\nretry-after: 7\r\n"),
+        HttpStatusError,
+        "HTTP 429: too many requests, it takes more in 7 s",
+    ),
+    "too many, until a day": (
+        lambda peer, request: peer.answer(b"", b"HTTP/1.1 429 X\r\nretry-after: Mon, 1 Jan 2035 00:00:00 GMT\r\n"),
+        HttpStatusError,
+        "HTTP 429: too many requests$",
+    ),
+    "a redirect": (status(302, kind=b"text/plain"), HttpStatusError, "HTTP 302: a redirect is not followed"),
+    "an error of its framework": (status(500, b'{"error": "boom"}'), HttpStatusError, "HTTP 500"),
+    "a fault": (status(500, b'{"error": {"message": "boom"}}'), HttpStatusError, "HTTP 500"),
+    "a result under an error": (status(500, b'{"result": {}}'), HttpStatusError, "HTTP 500"),
+    "an error of the protocol": (status(500, b'{"error": {"code": -5, "message": "boom"}}'), RpcError, "boom"),
+    "half an error": (status(500, b'{"error": '), HttpStatusError, "HTTP 500"),
+    "not strict": (
+        lambda peer, request: peer.answer(answer_to(request, result={}).replace(b"{}", b'{"a": NaN}'), JSON),
+        RpcError,
+        "The answer is not JSON",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", UNUSABLE)
+async def test_an_answer_that_is_none_is_told_as_what_it_is(kind: str) -> None:
+    answer, error, text = UNUSABLE[kind]
+    server = McpServer(answer, answers(result={"n": 1}))
+    async with serving(server.serve) as site, transports(site.url, 1) as [transport]:
+        with pytest.raises(error, match=text):
+            await transport.request("tools/call", {})
+        assert await transport.request("tools/call", {}) == {"n": 1}
+
+
+async def test_json_under_another_type_is_an_answer() -> None:
+    def plain(peer: Peer, request: bytes) -> None:
+        peer.answer(answer_to(request, result={"n": 1}), JSON.replace(b"application/json", b"text/plain"))
+
+    async with serving(McpServer(plain).serve) as site, transports(site.url, 1) as [transport]:
+        assert await transport.request("tools/call", {}) == {"n": 1}
+
+
+async def test_headers_of_one_request_are_sent_with_it_alone_and_once() -> None:
+    server = McpServer(*[answers(result={})] * 3)
+    async with serving(server.serve) as site, transports(site.url, 1) as [transport]:
+        await transport.request("tools/call", {}, headers={"mcp-name": "n"})
+        await transport.request("tools/call", {}, headers={"accept": "other"})
+        await transport.request("tools/call", {})
+    heads = [request.partition(b"\r\n\r\n")[0].lower() for request in server.requests]
+    assert [head.count(b"mcp-name: n") for head in heads] == [1, 0, 0]
+    assert [head.count(b"accept:") for head in heads] == [1, 1, 1]
+    assert b"accept: other" in heads[1]
+    assert heads[2].count(b"accept: application/json, text/event-stream") == 1
+
+
+async def test_what_belongs_to_no_request_is_listened_to_once_it_can_arrive() -> None:
+    received: list[str] = []
+    opened = asyncio.Event()
+    server = McpServer(session=False)
+    client = HttpClient()
+
+    def on_message(message: dict[str, Any], reply: Reply) -> None:
+        received.append(message["method"])
+
+    async with (
+        serving(server.serve) as site,
+        open_streamable_http("a", site.url, headers={}, client=client, on_message=on_message) as transport,
+        anyio.create_task_group() as group,
+    ):
+        group.start_soon(transport.listen, opened.set)
+        await opened.wait()
+        while not received:
+            await asyncio.sleep(0)
+        group.cancel_scope.cancel()
+    client.close()
+    assert received == ["notifications/tools/list_changed"]
+    assert b"\r\naccept: text/event-stream\r\n" in server.requests[0]
+    assert b"content-type" not in server.requests[0]
+
+
+@pytest.mark.parametrize("head", [JSON, EVENTS.replace(b"200 OK", b"405 No").removesuffix(b"\r\n")])
+async def test_a_server_without_such_a_stream_says_so(head: bytes) -> None:
+    async def refuse(peer: Peer) -> None:
+        await peer.request()
+        peer.answer(b"", head)
+
+    async with serving(refuse) as site, transports(site.url, 1) as [transport]:
+        with pytest.raises(HttpStatusError, match="no stream of notifications"):
+            await transport.listen(lambda: None)
+
+
+async def test_on_the_stream_of_an_answer_only_what_is_its_own_counts() -> None:
+    def stream(peer: Peer, request: bytes) -> None:
+        own = message_of(request)["id"]
+        messages: list[Any] = [
+            {"method": "notifications/progress", "params": {"progressToken": own, "progress": 1}},
+            {"method": "notifications/progress", "params": {"progressToken": own + 1, "progress": 2}},
+            {"method": "notifications/progress", "params": [3]},
+            {"method": "notifications/progress"},
+            {"method": "notifications/message", "params": {}},
+            {"method": 5},
+            {"id": own + 1, "result": {"whose": "another's"}},
+            [],
+            {"id": own, "result": {"whose": "ours"}},
+        ]
+        peer.say(EVENTS + b"event: other\ndata: {}\n\ndata: no JSON\n\n")
+        peer.say(b"".join(b"data: %b\n\n" % json.dumps(message).encode() for message in messages))
+
+    progress: list[Any] = []
+    seen: list[str] = []
+    async with serving(McpServer(stream).serve) as site, transports(site.url, 1) as [transport]:
+        result = await transport.request(
+            "tools/call",
+            {},
+            on_progress=progress.append,
+            on_message=lambda message, reply: seen.append(message["method"]),
+        )
+    assert result == {"whose": "ours"}
+    assert [params["progress"] for params in progress] == [1]
+    assert seen == ["notifications/message"]

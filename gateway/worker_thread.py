@@ -7,6 +7,7 @@ from collections.abc import Callable
 from threading import Lock
 from typing import Final, TypeVar
 
+import anyio
 import anyio.to_thread
 
 T = TypeVar("T")
@@ -19,9 +20,14 @@ _working = 0
 _usual_s = 0.005  # of CPython; read anew before it is changed
 
 
-async def run_in_thread(work: Callable[[], T]) -> T:
-    """Run work of more than some milliseconds, and return what it gives."""
-    return await anyio.to_thread.run_sync(_run, work)
+async def run_in_thread(work: Callable[[], T], *, limiter: anyio.CapacityLimiter | None = None) -> T:
+    """Run work of more than some milliseconds, and return what it gives.
+
+    Args:
+        work: It.
+        limiter: Bounds how many threads work at the same time; None for the usual bound.
+    """
+    return await anyio.to_thread.run_sync(_run, work, limiter=limiter)
 
 
 def _run(work: Callable[[], T]) -> T:

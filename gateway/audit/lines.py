@@ -1,0 +1,147 @@
+"""What waits to be recorded, and the JSON that it becomes. Lines are made of parts that repeat from call to call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, Final
+
+from msgspec import Struct
+
+from gateway import wire
+from gateway.audit.call import session_mark
+from gateway.audit.reading import as_time
+from gateway.secrets import SECRETS
+
+STDIO: Final = "stdio"
+"""The peer of a caller that is no connection over HTTP."""
+# As many callers, or tools, as are busy in one minute; a part takes some 300 bytes.
+_MAX_PARTS: Final = 4_096
+# Ways in which calls end: rules and hooks that decide, and codes of errors.
+_MAX_ENDINGS: Final = 1_024
+
+
+LineEnding = tuple[str | None, str | int | None, str | None, str | None, str | None, str | None]
+"""How a call went: on each of three levels, the rule, the reason, the hook."""
+
+
+class EventLine(Struct, frozen=True, gc=False):
+    """Whatever happens beside calls.
+
+    Attributes:
+        time_s: When, in seconds since 1970.
+        about: Its members; the first one is `event`.
+    """
+
+    time_s: float
+    about: dict[str, Any]
+
+    def text(self) -> bytes:
+        """The members of the line, as JSON without braces."""
+        return _members({"time": as_time(self.time_s)}) + b"," + _members(_without_secrets(self._marked()))
+
+    def row(self) -> dict[str, Any]:
+        """The line as whoever reads the record gets it."""
+        return {"time": as_time(self.time_s), **self._marked()}
+
+    def _marked(self) -> dict[str, Any]:
+        session = self.about.get("session")
+        return {**self.about, "session": session_mark(session)} if session else self.about
+
+
+class CallLine(Struct, frozen=True, gc=False):
+    """A call of a tool that has ended.
+
+    Attributes:
+        time_s: When, in seconds since 1970.
+        caller: The principal, the profile, the protocol version, the peer and the session.
+        target: The wrapper, its server and the tool there; or the name of a tool of our own alone.
+        via: The route by which it came.
+        ending: How it went.
+        took_ms: How long it took.
+        arguments: As JSON, where they are recorded.
+        result: As JSON, where it is recorded.
+    """
+
+    time_s: float
+    caller: tuple[str, str, str, str, str | None]
+    target: tuple[str, str, str] | tuple[str | None]
+    via: str
+    ending: LineEnding
+    took_ms: float
+    arguments: bytes | None = None
+    result: bytes | None = None
+
+    def text(self) -> bytes:
+        """The members of the line, as JSON without braces."""
+        # Secrets are looked for in each part when it is made, and again once others are secret.
+        known = SECRETS.generation
+        caller, target = _caller_part(known, self.caller), _target_part(known, self.target, self.via)
+        ending = _ending_part(known, self.ending)
+        text = f'"time":"{as_time(self.time_s)}","event":"call",{caller},{target},{ending},"ms":{self.took_ms}'.encode()
+        if self.arguments is not None:
+            text += b',"arguments":' + _value_without_secrets(self.arguments)
+        if self.result is not None:
+            text += b',"result":' + _value_without_secrets(self.result)
+        return text
+
+    def row(self) -> dict[str, Any]:
+        """The line as whoever reads the record gets it."""
+        row: dict[str, Any] = wire.loads(b"{%b}" % self.text())
+        return row
+
+
+Line = EventLine | CallLine
+
+
+def texts(lines: Sequence[Line]) -> list[bytes]:
+    """What is written of each of these: the members of a JSON object, without configured secrets."""
+    return [line.text() for line in lines]
+
+
+@lru_cache(maxsize=_MAX_PARTS)
+def _caller_part(known: int, caller: tuple[str, str, str, str, str | None]) -> str:
+    principal, profile, era, peer, session = caller
+    return _part({
+        "principal": principal,
+        "profile": profile,
+        "era": era,
+        "transport": STDIO if peer == STDIO else "http",
+        "peer": peer,
+        "session": session_mark(session) if session else session,
+    })  # fmt: skip
+
+
+@lru_cache(maxsize=_MAX_PARTS)
+def _target_part(known: int, target: tuple[str, str, str] | tuple[str | None], via: str) -> str:
+    if len(target) == 3:
+        return _part({"wrapper": target[0], "server": target[1], "tool": target[2], "via": via})
+    return _part({"name": target[0], "via": via})
+
+
+@lru_cache(maxsize=_MAX_ENDINGS)
+def _ending_part(known: int, ending: LineEnding) -> str:
+    transport, jsonrpc, tool, rule, reason, hook = ending
+    more = {"rule": rule, "reason": reason, "hook": hook}
+    return _part({
+        "outcome": {"transport": transport, "jsonrpc": jsonrpc, "tool": tool},
+        **{name: value for name, value in more.items() if value is not None},
+    })  # fmt: skip
+
+
+def _part(members: dict[str, Any]) -> str:
+    return _members(_without_secrets(members)).decode()
+
+
+def _members(row: dict[str, Any]) -> bytes:
+    return wire.dumps(row)[1:-1]
+
+
+def _without_secrets(row: dict[str, Any]) -> dict[str, Any]:
+    # Names come from callers, and paths from whoever asks for them.
+    scrubbed: dict[str, Any] = SECRETS.scrub_value(row)
+    return scrubbed
+
+
+def _value_without_secrets(text: bytes) -> bytes:
+    return wire.dumps(SECRETS.scrub_value(wire.loads(text))) if SECRETS.holds_secret(text) else text

@@ -1,0 +1,209 @@
+"""Lines on their way into the record: taken without waiting, written by a task in a thread."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+import anyio
+import anyio.to_thread
+
+from gateway import wire
+from gateway.audit.lines import EventLine, Line, texts
+from gateway.audit.reading import Filter, Page, read
+from gateway.audit.writing import Limits, NotWritten, RecordFile
+from gateway.config.audit import AuditConfig
+
+log = logging.getLogger(__name__)
+
+# About a second of the most calls that one process makes, and some 10 MB.
+MAX_WAITING: Final = 10_000
+# Of arguments and results that wait, together; beyond it lines go without them.
+_MAX_VALUE_BYTES: Final = 16 * 2**20
+# Of the arguments, or the result, of one call.
+_MAX_VALUE: Final = 64 * 1024
+# One write for all that happens in this time: a lock, an open and a write cost as much as a hundred lines.
+_GATHER_S: Final = 0.1
+# Until a write that has failed is tried again.
+_RETRY_S: Final = 1.0
+# How long the end of the process waits for the last lines.
+_CLOSE_S: Final = 2.0
+
+
+class PendingLines:
+    """Lines that wait to be written. Nobody waits for them; those that cannot be kept are counted, and a line says so.
+
+    Attributes:
+        on: Whether anything is recorded.
+        written: How many lines this process has written.
+        lost: How many it could not keep.
+        last_error: Why nothing can be written at present.
+        watcher: Takes the lines that are about to be written, once each; None where nobody looks.
+        file: Where they go.
+        settings: What is recorded, and where.
+    """
+
+    def __init__(
+        self,
+        settings: AuditConfig,
+        state_dir: Path | None,
+        *,
+        clock: Callable[[], float] = time.time,
+        most_waiting: int = MAX_WAITING,
+    ) -> None:
+        """Record as configured.
+
+        Args:
+            settings: Where to, and what.
+            state_dir: Where state is kept; None for nowhere, and then nothing is recorded.
+            clock: Seconds since 1970.
+            most_waiting: How many lines may wait; further ones are lost, and counted.
+        """
+        self._most_waiting = most_waiting
+        self._state_dir = state_dir
+        self._clock = clock
+        self._waiting: deque[Line] = deque()
+        self._watched = 0
+        self.watcher: Callable[[list[Line]], None] | None = None
+        self._value_bytes = 0
+        self._lost_since = 0
+        self._wake = anyio.Event()
+        # Asked for each line: to ask the event costs more than all else that is done for it.
+        self._woken = False
+        self._writing = anyio.Lock()
+        self._threads = anyio.CapacityLimiter(1)
+        self.written = 0
+        self.lost = 0
+        self.last_error: str | None = None
+        self.file: RecordFile | None = None
+        self.on = False
+        self.settings = settings
+        self.replace(settings)
+
+    def replace(self, settings: AuditConfig) -> None:
+        """Record otherwise from now on; what waits goes where new lines go."""
+        self.settings = settings
+        self.on = settings.enabled and self._state_dir is not None
+        # Kept while it is switched off: what waits is still written.
+        if self.on and self._state_dir is not None:
+            limits = Limits(days=settings.keep_days, total_bytes=settings.max_mebibytes * 2**20)
+            self.file = RecordFile(self._state_dir / Path(settings.file).expanduser(), limits, clock=self._clock)
+
+    @property
+    def refuses(self) -> bool:
+        """Whether calls must not be made, since they would not be recorded."""
+        if not (self.settings.required and self.on):
+            return False
+        return self.last_error is not None or len(self._waiting) >= self._most_waiting
+
+    async def run(self) -> None:
+        """Write what was taken, until cancelled."""
+        while True:
+            await self._wake.wait()
+            # Here alone: whoever else flushes must not take away what this waits for. And before anything is taken,
+            # so that what comes meanwhile wakes it again.
+            self._wake, self._woken = anyio.Event(), False
+            await anyio.sleep(_GATHER_S if self.last_error is None else _RETRY_S)
+            await self.flush()
+
+    async def flush(self) -> None:
+        """Write what waits now; a failure is told in the log, and nothing is forgotten for it."""
+        async with self._writing:
+            if not self._waiting or self.file is None:
+                return
+            lines, self._waiting = self._waiting, deque()
+            self._value_bytes = 0
+            if self.watcher is not None:
+                # Here and not where they are taken: no call waits for it.
+                self.watcher(list(islice(lines, self._watched, None)))
+            self._watched = 0
+            lost, self._lost_since = self._lost_since, 0
+            if lost:
+                lines.append(self._event({"event": "lost", "lines": lost}))
+            try:
+                # Given up at the end of the process, since a disk that hangs must not keep it.
+                deleted = await anyio.to_thread.run_sync(
+                    _append, self.file, list(lines), abandon_on_cancel=True, limiter=self._threads
+                )
+            except NotWritten as error:
+                if lost:
+                    lines.pop()
+                    self._lost_since += lost
+                self._watched = len(lines)
+                lines.extend(self._waiting)
+                self._waiting = lines
+                self._failed(str(error))
+            else:
+                self._written(len(lines), deleted)
+
+    async def close(self) -> None:
+        """Write the last lines, for as long as the end of a process may take."""
+        with anyio.move_on_after(_CLOSE_S, shield=True):
+            await self.flush()
+        if self._waiting:
+            log.warning("%d lines of the record were not written before the end", len(self._waiting))
+
+    async def page(self, wanted: Filter, *, limit: int) -> Page:
+        """Lines of the record, those of this moment included.
+
+        Raises:
+            OSError: It cannot be read.
+        """
+        await self.flush()
+        if self.file is None:
+            return Page(rows=[], next=None)
+        path = self.file.path
+        return await anyio.to_thread.run_sync(lambda: read(path, wanted, limit=limit))
+
+    def _written(self, lines: int, deleted: int) -> None:
+        self.written += lines
+        if self.last_error is not None:
+            log.warning("the record of calls is written again")
+            self.last_error = None
+        if deleted:
+            log.warning(
+                "%d files of the record were deleted before their time: it has reached gateway.audit.maxMebibytes",
+                deleted,
+            )
+
+    def _failed(self, reason: str) -> None:
+        # Told once, and not at every attempt.
+        if self.last_error is None:
+            log.error("the record of calls cannot be written: %s", reason)
+        self.last_error = reason
+        self._wake.set()
+
+    def _put(self, line: Line) -> None:
+        if len(self._waiting) >= self._most_waiting:
+            if not self._lost_since:
+                log.error("the record of calls cannot keep up: lines are lost, and counted")
+            self._lost_since += 1
+            self.lost += 1
+            return
+        self._waiting.append(line)
+        if not self._woken:
+            self._woken = True
+            self._wake.set()
+
+    def _event(self, about: dict[str, Any]) -> EventLine:
+        return EventLine(self._clock(), about)
+
+    def _value(self, value: Any) -> bytes:
+        """A value as it is at this moment: hooks and encoders may change it in place later."""
+        try:
+            text = wire.dumps(value)
+        except wire.MalformedJson:
+            return b'"not shown: it cannot be expressed as JSON"'
+        if len(text) > _MAX_VALUE or self._value_bytes + len(text) > _MAX_VALUE_BYTES:
+            return b'"not shown: it has %d bytes"' % len(text)
+        self._value_bytes += len(text)
+        return text
+
+
+def _append(file: RecordFile, lines: Sequence[Line]) -> int:
+    return file.append(texts(lines))

@@ -1,0 +1,249 @@
+"""One tool call on its way: its arguments as they were sent, as they are checked, and as they leave."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from msgspec import Struct, field
+
+from gateway.audit.call import Outcome
+from gateway.calls.check_process import CheckJob
+from gateway.calls.context import Caller
+from gateway.calls.forwarding import Forwarder
+from gateway.calls.permission import Permission
+from gateway.calls.thorough_checks import ThoroughChecks
+from gateway.errors import CallRefused, UpstreamUnavailable
+from gateway.hooks.hook import CallRoute
+from gateway.hooks.hooked_request import PASS_THROUGH, Invocation, Rejection
+from registry.arguments import problems
+from registry.arguments.diagnosis import ArgumentProblem
+from registry.arguments.former_names import with_current_names
+from registry.arguments.prepare import Prepared, passes, prepare, refused
+from registry.arguments.repair_report import Repair
+from registry.catalog.catalog import ToolWrapper
+from registry.catalog.drift import Drift
+from registry.catalog.shape import RepairLevel
+from registry.catalog.store import Registry
+from registry.dialects.definitions import LoweredDefinition, map_arguments
+from registry.errors import NotChecked
+from registry.policy.grant import ALLOWED, Decision
+
+UNRECORDED: Final = (
+    "Not called: the record of calls cannot be written at present, and this gateway makes no call without it. "
+    "Its operator has to make room, or to set gateway.audit otherwise."
+)
+"""What every call is told where the record has to be written and cannot be."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallParts:
+    """What every call needs on its way."""
+
+    registry: Registry
+    forwarder: Forwarder
+    thorough_checks: ThoroughChecks
+    drift: Drift
+    permission: Permission
+
+
+# Of a call whose arguments nobody has looked at.
+_UNPREPARED: Final = Prepared(None)
+
+
+class ToolCall(Struct, kw_only=True, eq=False):
+    """One call on its way; to its invocation it is the request to send.
+
+    Wrapper and prepared arguments are replaced where the upstream has reconnected or a hook has rewritten them.
+
+    Attributes:
+        parts: What it needs on its way.
+        wrapper: The tool as it is checked against and called.
+        arguments: As the caller sent them.
+        params: The request's params, as they came.
+        via: The route by which the call came.
+        repairs: Of the address, for `invoke_tool`.
+        prepared: The arguments after repair and checks.
+        outcome: How it goes, for the record.
+        invocation: Its way through the hooks.
+        allowed_by: The rule that a person has allowed it in spite of.
+    """
+
+    parts: CallParts
+    wrapper: ToolWrapper
+    arguments: Any
+    params: dict[str, Any]
+    caller: Caller
+    via: CallRoute
+    repairs: tuple[Repair, ...]
+    prepared: Prepared = _UNPREPARED
+    outcome: Outcome = field(default_factory=Outcome)
+    invocation: Invocation = PASS_THROUGH
+    allowed_by: str | None = None
+    _decided: tuple[Prepared, ToolWrapper, Decision] | None = None
+
+    @property
+    def epoch(self) -> int | None:
+        """The number of the connection that brought the listing which the caller looks at; None where there is none."""
+        listing = self.caller.view.catalog.servers.get(self.wrapper.server)
+        return listing.epoch if listing is not None else None
+
+    def prepare(self, wrapper: ToolWrapper) -> tuple[ArgumentProblem, ...]:
+        """Repair and check the arguments for a wrapper; returns what is wrong with them.
+
+        Raises:
+            NotChecked: That could take longer than the loop can wait; see `prepare_thoroughly`.
+        """
+        registry, view, arguments = self.parts.registry, self.caller.view, self.arguments
+        plain = view.plain_level(wrapper, registry.shape)
+        if plain is not None and not self.parts.drift.knows_parameters and passes(wrapper, arguments, plain):
+            self.wrapper, self.prepared = wrapper, Prepared(arguments)
+            return ()
+        shape = registry.shape.of(wrapper.server)
+        lowered, entry = view.lowered(wrapper), view.entry(wrapper.name)
+        if entry is not None and entry.lowered is not lowered:
+            # The tool has changed since this view was built: the arguments have the names that were shown then.
+            arguments = map_arguments(arguments, entry.lowered)
+        level = view.profile.repair or shape.repair_level(wrapper.tool)
+        self.wrapper = wrapper
+        self.prepared = prepare(
+            wrapper, arguments, level=level, defaults=shape.defaults, lowered=lowered, validation=shape.validation
+        )
+        if self.parts.drift.knows_parameters and not self.prepared.problems:
+            self._take_current_names(level, lowered)
+        return self.prepared.problems
+
+    def _take_current_names(self, level: RepairLevel, lowered: LoweredDefinition) -> None:
+        changes = self.parts.drift.changes(self.wrapper.name)
+        if changes:
+            names = lowered.shown_names
+            self.prepared = with_current_names(self.wrapper, self.prepared, changes, level=level, names=names)
+
+    async def prepare_thoroughly(self, wrapper: ToolWrapper, doubt: NotChecked) -> tuple[ArgumentProblem, ...]:
+        """Do the same where it may take long, with a deadline."""
+        shape = self.parts.registry.shape.of(wrapper.server)
+        view, arguments = self.caller.view, self.arguments
+        lowered, entry = view.lowered(wrapper), view.entry(wrapper.name)
+        self.wrapper = wrapper
+        if entry is not None and entry.lowered is not lowered:
+            try:
+                arguments = map_arguments(arguments, entry.lowered)
+            except NotChecked:
+                self.prepared = refused(arguments, doubt)
+                return self.prepared.problems
+        level = view.profile.repair or shape.repair_level(wrapper.tool)
+        job = CheckJob.of(
+            wrapper, arguments, level=level, defaults=shape.defaults, lowered=lowered, validation=shape.validation
+        )
+        self.prepared = await self.parts.thorough_checks.prepare(job, self.caller.who, doubt)
+        if self.parts.drift.knows_parameters and not self.prepared.problems:
+            try:
+                self._take_current_names(level, lowered)
+            except NotChecked as unclear:
+                self.prepared = refused(arguments, unclear)
+        return self.prepared.problems
+
+    async def revise(self, arguments: dict[str, Any], changed_by: tuple[str, ...]) -> Rejection | None:
+        """Check again what hooks have rewritten, and whatever waited for them while the tool changed."""
+        current = self.current(self.wrapper.server, self.wrapper.tool) or self.wrapper
+        if (gone := self.not_permitted(current)) is not None:
+            return Rejection(text=gone, by_hooks=False)
+        is_same = current.digest == self.wrapper.digest
+        if not changed_by and is_same:
+            return None
+        self.wrapper, self.prepared = current, replace(self.prepared, arguments=arguments)
+        validation = self.parts.registry.shape.of(current.server).validation
+        try:
+            checked = prepare(current, arguments, level="off", validation=validation)
+        except NotChecked as doubt:
+            job = CheckJob.of(current, arguments, level="off", defaults={}, lowered=None, validation=validation)
+            checked = await self.parts.thorough_checks.prepare(job, self.caller.who, doubt)
+        if not checked.problems:
+            self.prepared = replace(self.prepared, unchecked=checked.unchecked)
+            return None
+        if is_same:
+            return Rejection(text=problems.in_short(checked.problems), by_hooks=True)
+        lowered = self.caller.view.lowered(current)
+        text = problems.explain(
+            current, checked.problems, arguments, via=self.via, understood=arguments, lowered=lowered
+        )
+        return Rejection(text=text, by_hooks=False)
+
+    def current(self, server: str, tool: str) -> ToolWrapper | None:
+        """Return the tool as the latest listing has it, which may be the caller's own."""
+        return self.parts.registry.catalog_of(self.caller.principal.name).get_by_tool(server, tool)
+
+    def not_permitted(self, current: ToolWrapper) -> str | None:
+        """Return why the caller may not call a tool that has changed or is held since its view was built, or None."""
+        view = self.caller.view
+        if current.held is not None:
+            return held_text(current)
+        if current is self.wrapper or view.grant.is_open:
+            return None
+        if view.permits(current, self.parts.registry.shape.of(current.server)):
+            return None
+        return f"Not called: server '{current.server}' no longer has the tool '{current.tool}'."
+
+    def decide(self) -> Decision:
+        """Return what rules say of the arguments as they are now."""
+        # Asked before hooks and after them: nothing changes arguments in place.
+        decided = self._decided
+        if decided is not None and decided[0] is self.prepared and decided[1] is self.wrapper:
+            return decided[2]
+        rules = self.caller.view.call_rules.get(self.wrapper.name)
+        decision = ALLOWED if rules is None else rules.decide(self.prepared.arguments)
+        self._decided = self.prepared, self.wrapper, decision
+        return decision
+
+    def send(self) -> Awaitable[Any]:
+        """Send the call to its upstream; returns the raw result.
+
+        Raises:
+            CallRefused: A rule does not allow it as hooks have left it.
+        """
+        if self.caller.view.call_rules:
+            # Of the arguments that are sent, whatever hooks have made of them.
+            decision = self.decide()
+            if decision.effect == "deny" or (decision.effect == "ask" and decision.rule != self.allowed_by):
+                self.outcome.refused(decision.rule)
+                raise CallRefused(self.parts.permission.refusal(self.caller, self.wrapper, decision))
+        wrapper = self.wrapper
+        # Not a coroutine: it would be one more on the path of every call.
+        return self.parts.forwarder.send(
+            wrapper.server,
+            "tools/call",
+            {**self.params, "name": wrapper.tool, "arguments": self.prepared.arguments},
+            self.caller,
+            original_params=self.params,
+            repeatable=_repeatable(wrapper),
+            header_map={path: header for header, path in wrapper.headers.items()} if wrapper.headers else None,
+            confirm=self.confirm,
+        )
+
+    async def confirm(self) -> None:
+        """Check that the call still fits its tool, which may have changed with the connection.
+
+        Raises:
+            UpstreamUnavailable: It does not.
+        """
+        server, tool, before = self.wrapper.server, self.wrapper.tool, self.wrapper
+        current = self.current(server, tool)
+        if current is None:
+            raise UpstreamUnavailable(server, f"Not called: server '{server}' no longer has the tool '{tool}'.")
+        rejection = await self.revise(self.prepared.arguments, ())
+        problem = rejection.text if rejection is not None else None
+        if problem is None and current.headers != before.headers:
+            problem = f"Not called: the tool '{tool}' has changed. Nothing was sent; call it again."
+        if problem is not None:
+            raise UpstreamUnavailable(server, problem)
+
+
+def held_text(wrapper: ToolWrapper) -> str:
+    """What a call of a tool that is held is told."""
+    return f"Not called: the tool '{wrapper.tool}' of server '{wrapper.server}' is {wrapper.held}."
+
+
+def _repeatable(wrapper: ToolWrapper) -> bool:
+    hints = wrapper.definition.get("annotations")
+    return isinstance(hints, dict) and (hints.get("readOnlyHint") is True or hints.get("idempotentHint") is True)

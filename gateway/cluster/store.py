@@ -1,0 +1,102 @@
+"""The store that several gateways share: what is asked of it, and what is said when it does not answer."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, Literal, Protocol
+
+HALF_USED_US: Final = 30_000_000
+"""Accounts that need longer than this to be full again have used half of a minute's calls: every gateway is told."""
+Trouble = Literal["down", "slow", "full"]
+
+
+class StoreTrouble(Exception):
+    """The store has not done what was asked.
+
+    Attributes:
+        kind: It cannot be reached, took too long, or has no room.
+    """
+
+    def __init__(self, kind: Trouble, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+@dataclass(frozen=True, slots=True)
+class Stamped:
+    """One value as it is stored.
+
+    Attributes:
+        stamp: Microseconds since 1970: of two values of one field the later one counts.
+        sealed: The value, encrypted for its field and stamp.
+    """
+
+    stamp: int
+    sealed: str
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """Calls that were made on one account.
+
+    Attributes:
+        calls: How many, since the last report; what it had leased is given back.
+        leased: How many it had leased then.
+        wants: Whether it wants a lease again.
+        interval_us: How long the account takes to be given one more, in microseconds.
+    """
+
+    calls: int
+    leased: int
+    wants: bool
+    interval_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """What the store says of all accounts.
+
+    Attributes:
+        alive: How many gateways there are.
+        leases: By account, how many calls this gateway may give out until its next report.
+        full_us: By account, in how many microseconds it will be full again, leases of everybody subtracted: of those
+            that were asked about, and all of which half is used.
+    """
+
+    alive: int
+    leases: dict[str, int]
+    full_us: dict[str, int]
+
+
+class SharedStore(Protocol):
+    """What is asked; each of these raises `StoreTrouble`."""
+
+    async def version(self) -> str | None:
+        """Differs after every change; None where nothing was ever written."""
+
+    async def read(self) -> dict[str, Stamped]:
+        """All fields."""
+
+    async def merge(self, fields: Mapping[str, Stamped]) -> None:
+        """Write those that are later than what is there, and have everybody told."""
+
+    async def forget(self, fields: Iterable[str]) -> None:
+        """Remove fields."""
+
+    def events(self) -> AsyncIterator[None]:
+        """One item when the events begin, and one for each change by anybody."""
+
+    async def count(self, name: str, spent: Mapping[str, Spent]) -> Counted:
+        """Subtract calls from accounts, and lease the share of this gateway of what is left.
+
+        Args:
+            name: Of this gateway, which is alive.
+            spent: By account.
+        """
+
+    async def claim(self, name: str, for_s: float) -> bool:
+        """Whether nobody has claimed this before; of several who try, one does."""
+
+    async def close(self) -> None:
+        """Drop every connection."""

@@ -1,0 +1,172 @@
+"""`typegate scorecard`: what a configuration costs and how its servers are, on one page that can be shared.
+
+What the gateway adds to a call is measured in this process, with the policy and hooks of the configuration, against a
+small server of our own that is started for it: no server of the configuration is called.
+"""
+
+from __future__ import annotations
+
+import logging
+import statistics
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from gateway.commands import output
+from gateway.commands.locations import added_over
+
+if TYPE_CHECKING:
+    from gateway.app import Gateway
+
+_PROBE: Final = "typegate-probe"
+_TOOL: Final = "get_bank_balance"
+_ARGUMENTS: Final = {"account_id": "1"}
+# Batches of calls, with the gateway and without it in turns, so that a busy moment of the machine meets both.
+_BATCHES: Final = 20
+_CALLS: Final = 20
+_AT_ONCE: Final = 16
+# Of one call of the probe: it answers within a millisecond, and a hook may take seconds.
+_LIMIT_S: Final = 60.0
+_DIALECTS: Final = ("mcp", "openai", "gemini")
+_SERVERS: Final = ("name", "type", "state", "tools", "quarantined", "repaired")
+_PROFILES: Final = ("profile", "dialect", "tools", "listed", "tokens")
+
+
+def scorecard(args: Namespace) -> int:
+    """Measure a configuration and show the result; 0 if every server is connected, 1 if not.
+
+    Raises:
+        ConfigError: The configuration cannot be used.
+    """
+    import anyio
+
+    from gateway.config.load import load
+    from gateway.config.upstream_types.stdio_config import StdioConfig
+    from gateway.telemetry import logs
+
+    config = load(args.config, added=added_over(args.config))
+    logs.start(logging.ERROR)
+    logging.getLogger("gateway.fleet").setLevel(logging.CRITICAL)
+    probe = StdioConfig(command=sys.executable, args=["-m", "gateway.demo.bank"])
+    probed = replace(config, servers={**config.servers, _PROBE: probe})
+
+    async def measured() -> dict[str, Any]:
+        from gateway.app import open_gateway
+        from gateway.commands.first_contact import patient, until_settled
+
+        began_s = time.perf_counter()
+        async with open_gateway(patient(probed), state_dir=None) as gateway:
+            await until_settled(gateway, probed, say=output.say if not args.json else lambda text: None)
+            cold_s = time.perf_counter() - began_s
+            return {"coldStartSeconds": round(cold_s, 2), **_surface(gateway), "calls": await _calls(gateway)}
+
+    card = anyio.run(measured, backend="asyncio", backend_options={"use_uvloop": sys.platform != "win32"})
+    if args.json:
+        output.as_json(card)
+    else:
+        _show(card)
+    return int(any(row["state"] not in ("ready", "disabled") for row in card["servers"]))
+
+
+def _surface(gateway: Gateway) -> dict[str, Any]:
+    from gateway.admin import rows
+    from registry.views.view import build_view
+
+    catalog, shape = gateway.registry.catalog, gateway.registry.shape
+    servers = [row for row in rows.server_rows(gateway.fleet, catalog) if row["name"] != _PROBE]
+    profiles: list[dict[str, Any]] = []
+    for name, profile in gateway.views.profiles.items():
+        for dialect in dict.fromkeys((profile.dialect, *_DIALECTS)):
+            view = build_view(catalog, shape, replace(profile, dialect=dialect))
+            listed = [entry for entry in view.entries if entry.listed and entry.server != _PROBE]
+            profiles.append(
+                {
+                    "profile": name, "dialect": dialect, "configured": dialect == profile.dialect,
+                    "tools": sum(entry.server != _PROBE for entry in view.entries), "listed": len(listed),
+                    "tokens": sum(rows.tokens_of(entry.definition) for entry in listed),
+                }
+            )  # fmt: skip
+    held = [row for row in gateway.fleet.lock.rows() if row["state"] == "held" and row["server"] != _PROBE]
+    # Names and counts only: addresses, errors and texts may be secrets of whoever shares this.
+    kept = ("name", "type", "state", "protocol", "tools", "prompts", "resources", "quarantined", "repaired")
+    return {
+        "servers": [{key: row.get(key) for key in kept} for row in servers],
+        "profiles": profiles,
+        "lock": {"file": gateway.fleet.lock.lockfile is not None, "held": len(held)},
+        "hooks": len(gateway.config.gateway.hooks),
+        "rules": len(gateway.config.gateway.policy.rules),
+    }
+
+
+async def _calls(gateway: Gateway) -> dict[str, Any] | None:
+    """What the gateway adds to a call, and how many it makes; None where the policy or a hook refuses the probe."""
+    import anyio
+
+    from gateway.errors import RpcError
+    from gateway.upstream.session import UpstreamCall
+
+    link = gateway.fleet.links[_PROBE]
+
+    async def alone() -> Any:
+        return await link.call(UpstreamCall(method="tools/call", params={"name": _TOOL, "arguments": {**_ARGUMENTS}}))
+
+    async def through() -> Any:
+        return await gateway.call(f"{_PROBE}__{_TOOL}", {**_ARGUMENTS})
+
+    with anyio.move_on_after(_LIMIT_S):
+        try:
+            if link.session is None or (await through()).get("isError"):
+                return None
+        except RpcError:
+            return None
+        direct_ms: list[float] = []
+        gateway_ms: list[float] = []
+        for _ in range(_BATCHES):
+            for call, took in ((alone, direct_ms), (through, gateway_ms)):
+                took.append(await _took_ms(call))
+        began_s, done = time.perf_counter(), 0
+
+        async def caller() -> None:
+            nonlocal done
+            for _ in range(_CALLS):
+                await through()
+                done += 1
+
+        async with anyio.create_task_group() as group:
+            for _ in range(_AT_ONCE):
+                group.start_soon(caller)
+        direct, own = statistics.median(direct_ms), statistics.median(gateway_ms)
+        return {
+            "directMs": round(direct, 3),
+            "throughMs": round(own, 3),
+            "addedMs": round(max(own - direct, 0.0), 3),
+            "perSecond": round(done / (time.perf_counter() - began_s)),
+        }
+    return None
+
+
+async def _took_ms(call: Callable[[], Awaitable[Any]]) -> float:
+    began_s = time.perf_counter()
+    for _ in range(_CALLS):
+        await call()
+    return (time.perf_counter() - began_s) / _CALLS * 1000
+
+
+def _show(card: dict[str, Any]) -> None:
+    output.table("servers", _SERVERS, card["servers"])
+    output.table("what a list costs", _PROFILES, card["profiles"])
+    calls = card["calls"]
+    lines = [f"cold start: {card['coldStartSeconds']} s until every server had listed, or failed"]
+    if calls is None:
+        lines.append("calls: not measured, since the policy or a hook refuses the probe")
+    else:
+        lines.append(
+            f"calls: {calls['addedMs']} ms added ({calls['throughMs']} with the gateway, {calls['directMs']} without), "
+            f"{calls['perSecond']} a second at {_AT_ONCE} at once; {card['hooks']} hooks, {card['rules']} rules"
+        )
+    held = card["lock"]["held"]
+    lines.append(f"lock: {'none' if not card['lock']['file'] else f'{held} changes held' if held else 'nothing held'}")
+    output.text("\n".join(lines))

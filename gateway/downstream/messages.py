@@ -1,0 +1,97 @@
+"""One request of a caller and its response, whatever transport carries them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from msgspec import Struct, field
+
+from gateway import wire
+from gateway.access.principal import Principal
+from gateway.access.quotas import Account
+from gateway.downstream.lists import SERVER_INFO
+from gateway.downstream.sessions import Emit, Session
+from gateway.errors import QuotaExceeded, RpcError
+from gateway.jsonrpc import RequestId
+from gateway.protocol import SERVER_INFO_KEY
+from registry.views.profile import DEFAULT_PROFILE
+from registry.views.view import View
+
+STDIO_PEER: Final = "stdio"
+"""The `peer` of the host that has started us."""
+
+
+class McpRequest(Struct, frozen=True, kw_only=True, eq=False):
+    """One request of a caller, whatever transport carried it.
+
+    Attributes:
+        id: The JSON-RPC id, echoed as it came.
+        modern: It carries the `_meta` envelope of 2026-07-28.
+        session: Of the handshake era; None in the modern one, and for `initialize`.
+        emit: Sends a message to the caller before the response.
+        pause: Has the caller come back for the response after some milliseconds; None where it cannot.
+        trace: The caller's trace context, as HTTP headers.
+        peer: The address of the caller.
+        profile: The profile that it addresses.
+        account: What its caller uses at present.
+        view: What its caller sees, where that is known already.
+    """
+
+    id: RequestId
+    method: str
+    params: dict[str, Any]
+    modern: bool
+    principal: Principal
+    account: Account
+    emit: Emit
+    pause: Callable[[int], None] | None = None
+    session: Session | None = None
+    trace: Mapping[str, str] = field(default_factory=dict)
+    peer: str = ""
+    profile: str = DEFAULT_PROFILE
+    view: View | None = None
+
+
+class McpResponse(Struct, frozen=True, kw_only=True, eq=False):
+    """The response as JSON, its error code if it is an error, and the session that `initialize` has opened.
+
+    Attributes:
+        refused: Nothing was run, since a quota would be exceeded.
+    """
+
+    pieces: wire.Pieces
+    error_code: int | None = None
+    session: Session | None = None
+    refused: QuotaExceeded | None = None
+
+    @property
+    def body(self) -> bytes:
+        """The response in one piece."""
+        return b"".join(self.pieces)
+
+
+def error_response(request_id: RequestId | None, error: RpcError) -> McpResponse:
+    """An error response."""
+    try:
+        body = wire.dumps(error.to_object())
+    except wire.MalformedJson:
+        body = wire.dumps({"code": error.code, "message": error.message})
+    head = b'{"jsonrpc":"2.0","id":' + wire.dumps(request_id) + b',"error":'
+    refused = error if isinstance(error, QuotaExceeded) else None
+    return McpResponse(pieces=(head, body, b"}"), error_code=error.code, refused=refused)
+
+
+def response_of(request_id: RequestId, result: wire.Pieces, session: Session | None = None) -> McpResponse:
+    """A response with a result; with the session that it opens."""
+    head = b'{"jsonrpc":"2.0","id":' + wire.dumps(request_id) + b',"result":'
+    return McpResponse(pieces=(head, *result, b"}"), session=session)
+
+
+def serialised(result: dict[str, Any], request: McpRequest) -> wire.Pieces:
+    """A result as its caller gets it: in the modern era with its type and our `serverInfo`."""
+    if request.modern:
+        result.setdefault("resultType", "complete")
+        meta = result.get("_meta")
+        result["_meta"] = {**(meta if isinstance(meta, dict) else {}), SERVER_INFO_KEY: SERVER_INFO}
+    return wire.pieces(result)

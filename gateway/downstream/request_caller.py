@@ -1,0 +1,92 @@
+"""The caller of one request, with every way back to it while the request runs."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from gateway.calls.context import Caller
+from gateway.downstream.messages import McpRequest
+from gateway.downstream.sessions import Emit, Session
+from gateway.protocol import (
+    CAPABILITIES_KEY,
+    CLIENT_INFO_KEY,
+    HANDSHAKE_VERSIONS,
+    LOG_LEVEL_KEY,
+    LOG_LEVELS,
+    VERSION_KEY,
+)
+from gateway.upstream.request_callbacks import OnParams
+from registry.views.view import View
+
+
+def caller_of(request: McpRequest, view: View) -> Caller:
+    """Return the caller of a request.
+
+    Args:
+        request: The request.
+        view: What it sees.
+    """
+    params, session = request.params, request.session
+    meta = params.get("_meta")
+    meta = meta if isinstance(meta, dict) else {}
+    token = meta.get("progressToken")
+    on_progress = None if token is None else _progress(request.emit, token)
+    if session is None:
+        level, capabilities = meta.get(LOG_LEVEL_KEY), meta.get(CAPABILITIES_KEY)
+        return Caller(
+            principal=request.principal,
+            account=request.account,
+            view=view,
+            version=meta[VERSION_KEY] if request.modern else HANDSHAKE_VERSIONS[-1],
+            request_id=request.id,
+            capabilities=capabilities if isinstance(capabilities, dict) else {},
+            answers="inputResponses" in params or "requestState" in params,
+            log_level=level if level in LOG_LEVELS else None,
+            on_progress=on_progress,
+            on_log=None if level is None else _log(request.emit),
+            trace=request.trace,
+            peer=request.peer,
+            client_info=meta.get(CLIENT_INFO_KEY),
+        )
+    return Caller(
+        principal=request.principal,
+        account=request.account,
+        view=view,
+        version=session.version,
+        request_id=request.id,
+        owner=session,
+        session_id=session.id,
+        host=session.host,
+        capabilities=session.capabilities,
+        log_level=session.log_level,
+        on_progress=on_progress,
+        on_log=None if session.log_level is None else _log(request.emit),
+        on_pause=request.pause,
+        ask=partial(session.ask, request.emit),
+        found=partial(_extend_list, session, request.emit, view),
+        trace=request.trace,
+        peer=request.peer,
+    )
+
+
+def _progress(emit: Emit, token: object) -> OnParams | None:
+    """What takes the progress of a request; None where its token is none."""
+    # JSON has no booleans among its numbers; Python does.
+    if not isinstance(token, str | int) or isinstance(token, bool):
+        return None
+    return lambda params: emit(_notification("progress", {**params, "progressToken": token}))
+
+
+def _log(emit: Emit) -> OnParams:
+    return lambda params: emit(_notification("message", params))
+
+
+def _notification(name: str, params: dict[str, Any]) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "method": f"notifications/{name}", "params": params}
+
+
+def _extend_list(session: Session, emit: Emit, view: View, names: list[str]) -> None:
+    """Add to the list of a session what it searched for; it is notified before the result."""
+    if session.found.add(names, view):
+        emit({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"})

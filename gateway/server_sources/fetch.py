@@ -1,0 +1,100 @@
+"""Requests to registries and downloads of bundles: over TLS or loopback, within bounds of time, size and redirects."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import time
+from contextlib import closing
+from typing import Any, Final
+from urllib.parse import urljoin, urlsplit
+
+from gateway.server_sources.proposal import SourceRefused
+
+MAX_DOCUMENT_BYTES: Final = 8 * 1024 * 1024
+"""Of a JSON document: npm's of one package with all its versions may have some megabytes."""
+MAX_BUNDLE_BYTES: Final = 256 * 1024 * 1024
+"""Of a bundle: Node programs with all their modules have some tens of megabytes."""
+# Registries answer within a second or two; a bundle takes longer, but not so long between two bytes.
+_PAUSE_S: Final = 20.0
+_WHOLE_S: Final = 300.0
+# A release of GitHub is two away.
+_MAX_REDIRECTS: Final = 4
+_CHUNK_BYTES: Final = 64 * 1024
+_LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
+
+
+def fetch_json(url: str) -> Any:
+    """The JSON document at an address.
+
+    Raises:
+        SourceRefused: There is none, or it is not to be asked for.
+    """
+    content = fetch(url, most_bytes=MAX_DOCUMENT_BYTES, accept="application/json")
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError):
+        raise SourceRefused(f"{_shown(url)} answered with something that is not JSON") from None
+
+
+def fetch(url: str, *, most_bytes: int, accept: str = "*/*") -> bytes:
+    """The content at an address.
+
+    Raises:
+        SourceRefused: There is none, it is too big, or it is not to be asked for.
+    """
+    end_s = time.monotonic() + _WHOLE_S
+    for _ in range(_MAX_REDIRECTS + 1):
+        target = urlsplit(url)
+        _check_address(url)
+        kind = http.client.HTTPSConnection if target.scheme == "https" else http.client.HTTPConnection
+        path = (target.path or "/") + (f"?{target.query}" if target.query else "")
+        with closing(kind(target.hostname or "", target.port, timeout=_PAUSE_S)) as connection:
+            try:
+                connection.request("GET", path, headers={"Accept": accept, "User-Agent": "typegate"})
+                answer = connection.getresponse()
+                if answer.status in (301, 302, 303, 307, 308):
+                    moved = urljoin(url, answer.getheader("Location", ""))
+                    if urlsplit(moved).hostname in _LOOPBACK and target.hostname not in _LOOPBACK:
+                        raise SourceRefused(f"{_shown(url)} leads to this machine")
+                    url = moved
+                    continue
+                content = _read(answer, most_bytes, end_s, url)
+            except (OSError, http.client.HTTPException) as error:
+                raise SourceRefused(f"{_shown(url)} cannot be reached ({str(error) or type(error).__name__})") from None
+        if answer.status == 404:
+            raise SourceRefused(f"{_shown(url)} knows nothing of it (HTTP 404)")
+        if answer.status != 200:
+            raise SourceRefused(f"{_shown(url)} answered HTTP {answer.status}")
+        return content
+    raise SourceRefused(f"{_shown(url)} redirects without end")
+
+
+def _read(answer: http.client.HTTPResponse, most_bytes: int, end_s: float, url: str) -> bytes:
+    parts: list[bytes] = []
+    size = 0
+    while part := answer.read(_CHUNK_BYTES):
+        size += len(part)
+        parts.append(part)
+        if size > most_bytes:
+            raise SourceRefused(f"{_shown(url)} sends more than {most_bytes // 2**20} MiB")
+        if time.monotonic() > end_s:
+            raise SourceRefused(f"{_shown(url)} takes too long")
+    return b"".join(parts)
+
+
+def _check_address(url: str) -> None:
+    try:
+        parts = urlsplit(url)
+        sound = bool(parts.hostname) and parts.port != 0 and url.isascii() and not any(map(str.isspace, url))
+    except ValueError:
+        sound = False
+    if not sound or parts.username is not None:
+        raise SourceRefused(f"{_shown(url)!r} is no address")
+    # What is fetched decides what will run here.
+    if parts.scheme != "https" and not (parts.scheme == "http" and parts.hostname in _LOOPBACK):
+        raise SourceRefused(f"{_shown(url)} is not asked over a connection that others can change; expected https")
+
+
+def _shown(url: str) -> str:
+    return url.partition("?")[0][:200]

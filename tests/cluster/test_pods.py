@@ -1,0 +1,202 @@
+"""Three gateways with state of their own behind a round-robin balancer serve as one: both eras, over real sockets."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from support.callers import HandshakeSession, Stream, get_stream, handshake, hello, listen_to, post_stream
+from support.clusters import Cluster, running_cluster
+from support.gateways import META, messages_of
+from support.upstreams.full_running import full_http
+from support.upstreams.running import scripted_http_server, tool
+
+pytestmark = pytest.mark.heavy
+
+ECHO = tool("echo", n={"type": "integer"})
+PROGRESS = tool("progress", count={"type": "integer"})
+HANG = tool("hang")
+
+
+async def listed(cluster: Cluster, *names: str) -> None:
+    for one in cluster.gateways:
+        await one.until_listed(*names)
+
+
+def elsewhere(cluster: Cluster, session: HandshakeSession) -> list[HandshakeSession]:
+    """The same session through every other gateway."""
+    owner = cluster.named(session.headers["mcp-session-id"])
+    others = [one for index, one in enumerate(cluster.gateways) if index != owner]
+    return [HandshakeSession(gateway=one, headers=session.headers) for one in others]
+
+
+async def test_calls_sessions_and_streams_of_both_eras_work_on_any_connection(tmp_path: Path) -> None:
+    async with (
+        scripted_http_server(tmp_path, "up", tools=[ECHO, PROGRESS, HANG], sse=True, list_changed=True) as up,
+        running_cluster(tmp_path, {"up": up.config}) as cluster,
+    ):
+        await listed(cluster, "up__echo")
+        sessions = [await handshake(cluster.any) for _ in range(9)]
+        assert {cluster.named(one.headers["mcp-session-id"]) for one in sessions} == {0, 1, 2}
+
+        async def converse(index: int) -> None:
+            for step in range(6):
+                number = index * 100 + step
+                answer = await sessions[index].call("up__echo", {"n": number}, request_id=number)
+                assert answer["id"] == number
+                assert answer["result"]["structuredContent"] == {"n": number}
+                modern = await cluster.any.call("up__echo", {"n": -number})
+                assert modern["structuredContent"] == {"n": -number}
+            body = {
+                "jsonrpc": "2.0", "id": "p", "method": "tools/call",
+                "params": {"name": "up__progress", "arguments": {"count": 3}, "_meta": {"progressToken": index}},
+            }  # fmt: skip
+            *steps, last = messages_of((await sessions[index].post(body)).text)
+            assert [one["params"]["progressToken"] for one in steps] == [index] * 3
+            assert last["id"] == "p"
+
+        async with anyio.create_task_group() as group:
+            for index in range(len(sessions)):
+                group.start_soon(converse, index)
+
+        session = sessions[0]
+        away, further = elsewhere(cluster, session)
+        # Cancelled through one gateway, called through another, run at the third.
+        async with anyio.create_task_group() as group:
+            answers: list[dict[str, Any]] = []
+
+            async def hang() -> None:
+                answers.append(await away.call("up__hang", {}, request_id="h"))
+
+            group.start_soon(hang)
+            await up.recording.until(lambda record: len(record.calls("hang")) == 1)
+            await further.notify("notifications/cancelled", requestId="h")
+        assert answers[0]["error"]["code"] == -32800
+        # Its stream through another gateway hears of a changed list; the modern one listens anywhere.
+        async with (
+            get_stream(away) as stream,
+            post_stream(cluster.any, listen_to()) as listening,
+        ):
+            assert (await listening.next())["method"] == "notifications/subscriptions/acknowledged"
+            up.announce(tools=[ECHO, PROGRESS, HANG, tool("fresh")], list_changed=True)
+            assert (await stream.next())["method"] == "notifications/tools/list_changed"
+            assert (await listening.next())["method"] == "notifications/tools/list_changed"
+        assert (await cluster.any.client.delete(cluster.any.url, headers=session.headers)).status_code == 204
+        for one in (session, away, further):
+            assert (await one.post({"jsonrpc": "2.0", "id": 1, "method": "ping"})).status_code == 404
+
+
+async def test_a_session_is_its_callers_alone_at_every_gateway(tmp_path: Path) -> None:
+    keys = {"auth": {"apiKeys": [{"name": "ada", "key": "k-ada"}, {"name": "bob", "key": "k-bob"}]}}
+    async with (
+        scripted_http_server(tmp_path, "up", tools=[ECHO]) as up,
+        running_cluster(tmp_path, {"up": up.config}, gateway=keys) as cluster,
+    ):
+        ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+        session = await handshake(cluster.any, authorization="Bearer k-ada")
+        own = session.headers["mcp-session-id"]
+        for one in cluster.gateways:
+            assert (await one.post(ping, session.headers)).status_code == 200
+            assert (await one.post(ping, {**session.headers, "authorization": "Bearer k-bob"})).status_code == 404
+            for made_up in (own[:-1] + "0", own.partition(".")[0] + "." + "f" * 48, "typegate-9." + "0" * 48, "x", "."):
+                headers = {**session.headers, "mcp-session-id": made_up}
+                assert made_up == own or (await one.post(ping, headers)).status_code == 404
+
+
+async def test_a_request_state_and_a_task_hold_at_every_gateway(tmp_path: Path) -> None:
+    form = {"type": "object", "properties": {"is": {"type": "string"}}}
+    question = {"mode": "form", "message": "Who?", "requestedSchema": form}
+    wanted = {"who": {"method": "elicitation/create", "params": question}}
+    reply = {"who": {"action": "accept", "content": {"is": "Ada"}}}
+    able = {"elicitation": {"form": {}}, "extensions": {"io.modelcontextprotocol/tasks": {}}}
+    meta = {META + "clientCapabilities": able}
+    async with (
+        full_http(tmp_path, "f", modern=True) as full,
+        running_cluster(tmp_path, {"f": full.config}) as cluster,
+    ):
+        await listed(cluster, "f__ask")
+        for begins, ends in ((0, 1), (1, 2), (2, 0)):
+            params = {"name": "f__ask", "arguments": {"requests": wanted}, "_meta": meta}
+            asked = (await cluster.gateways[begins].rpc("tools/call", params))["result"]
+            assert asked["resultType"] == "input_required"
+            retry = {**params, "inputResponses": reply, "requestState": asked["requestState"]}
+            done = (await cluster.gateways[ends].rpc("tools/call", retry))["result"]
+            assert done["structuredContent"] == {"replies": reply}
+            other = {**retry, "arguments": {"requests": {"other": wanted["who"]}}}
+            assert "error" in await cluster.gateways[ends].rpc("tools/call", other)
+            task = {"name": "f__task", "arguments": {"result": {"content": []}}, "_meta": meta}
+            task_id = (await cluster.gateways[begins].rpc("tools/call", task))["result"]["taskId"]
+            asked = await cluster.gateways[ends].rpc(
+                "tasks/get", {"taskId": task_id, "_meta": meta}, headers={"mcp-name": task_id}
+            )
+            assert asked["result"]["taskId"] == task_id
+
+
+async def test_a_host_is_asked_and_answers_through_another_gateway(tmp_path: Path) -> None:
+    form = {"type": "object", "properties": {"is": {"type": "string"}}}
+    question = {"mode": "form", "message": "Who?", "requestedSchema": form}
+    wanted = {"who": {"method": "elicitation/create", "params": question}}
+    async with (
+        full_http(tmp_path, "f", modern=True) as full,
+        running_cluster(tmp_path, {"f": full.config}) as cluster,
+    ):
+        await listed(cluster, "f__ask")
+        greeting = hello()
+        greeting["params"]["capabilities"] = {"elicitation": {}}
+        opened = await cluster.gateways[0].post(greeting)
+        headers = {"mcp-session-id": opened.headers["mcp-session-id"], "mcp-protocol-version": "2025-11-25"}
+        body = {
+            "jsonrpc": "2.0", "id": "a", "method": "tools/call",
+            "params": {"name": "f__ask", "arguments": {"requests": wanted}},
+        }  # fmt: skip
+        head = {**headers, "accept": "application/json, text/event-stream"}
+        one = cluster.gateways[1]
+        async with one.client.stream("POST", one.url, json=body, headers=head, timeout=30) as response:
+            stream = Stream(response)
+            asked = await stream.next()
+            assert asked["method"] == "elicitation/create"
+            answer = {"action": "accept", "content": {"is": "Ada"}}
+            told = await cluster.gateways[2].post({"jsonrpc": "2.0", "id": asked["id"], "result": answer}, headers)
+            assert told.status_code == 202
+            done = await stream.next()
+        assert done["result"]["structuredContent"] == {"replies": {"who": answer}}
+
+
+async def test_the_sessions_of_a_killed_gateway_are_gone_and_nothing_else_is(tmp_path: Path) -> None:
+    async with (
+        scripted_http_server(tmp_path, "up", tools=[ECHO, HANG]) as up,
+        running_cluster(tmp_path, {"up": up.config}) as cluster,
+    ):
+        await listed(cluster, "up__echo")
+        sessions = {
+            cluster.named((one := await handshake(cluster.any)).headers["mcp-session-id"]): one for _ in range(6)
+        }
+        assert set(sessions) == {0, 1, 2}
+        survivors = [HandshakeSession(gateway=cluster.gateways[index], headers=sessions[0].headers) for index in (1, 2)]
+        answers: list[dict[str, Any]] = []
+
+        async def hang() -> None:
+            answers.append(await survivors[0].call("up__hang", {}, request_id="h"))
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(hang)
+            await up.recording.until(lambda record: len(record.calls("hang")) == 1)
+            cluster.gateways[0].process.send_signal(signal.SIGKILL)
+            await cluster.gateways[0].process.wait()
+        assert "whether the request was carried out is not known" in answers[0]["error"]["message"]
+        for one in survivors:
+            began_s = time.monotonic()
+            gone = await one.post({"jsonrpc": "2.0", "id": 1, "method": "ping"})
+            assert gone.status_code == 404
+            assert time.monotonic() - began_s < 2.5
+        for index in (1, 2):
+            for number in range(10):
+                answer = await sessions[index].call("up__echo", {"n": number})
+                assert answer["result"]["structuredContent"] == {"n": number}
+        # Tried again through the balancer, as a host does that was told 404.
+        fresh = await handshake(cluster.any)
+        assert (await fresh.call("up__echo", {"n": 1}))["result"]["structuredContent"] == {"n": 1}

@@ -1,0 +1,76 @@
+"""Gateways with state of their own share one sign-in: signed in at one, used and refreshed by all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from support.clusters import running_cluster, running_store
+from support.gateways import RunningGateway, glance_again, text_of
+from support.issuer import running_issuer
+from support.protected import browse, protected_server
+
+pytestmark = pytest.mark.heavy
+
+
+async def until_state(gateway: RunningGateway, state: str, *, within_s: float = 10) -> None:
+    row: dict[str, Any] = {}
+    with anyio.move_on_after(within_s):
+        while True:
+            row = await gateway.server("shop")
+            if row["state"] == state:
+                return
+            await glance_again()
+    raise AssertionError(f"not {state}: {row}")
+
+
+async def test_a_refresh_token_is_spent_once_by_all_gateways_and_never_while_the_store_is_away(tmp_path: Path) -> None:
+    async with (
+        running_store(tmp_path) as store,
+        running_issuer(opaque=True) as issuer,
+        protected_server(issuer) as upstream,
+        running_cluster(tmp_path, {"shop": {"url": upstream.url}}, store={"url": store.url}) as cluster,
+    ):
+        first, *others = cluster.gateways
+        for one in cluster.gateways:
+            await until_state(one, "signInNeeded")
+        begun = await first.admin("servers/shop/sign-in", "POST")
+        assert begun.status_code == 200, begun.text
+        # The browser comes back through whichever gateway: here the last one.
+        page = await browse(begun.json()["url"], issuer)
+        assert page.status_code == 200, page.text
+        for one in cluster.gateways:
+            await until_state(one, "ready")
+        results: list[str] = []
+
+        async def call(one: RunningGateway) -> None:
+            results.append(text_of(await one.call("shop__whoami")))
+
+        async def spent() -> list[bool]:
+            told = await issuer.tell()
+            return [one["ok"] for one in told["grants"] if one["grant_type"] == "refresh_token"]
+
+        for round_ in range(1, 4):
+            upstream.refused.update(upstream.seen)
+            results.clear()
+            async with anyio.create_task_group() as group:
+                for number in range(51):
+                    group.start_soon(call, cluster.gateways[number % 3])
+            assert results == ["ann with mcp"] * 51
+            assert await spent() == [True] * round_
+        assert not (others[0].state_dir / "sign-ins").exists()
+        await store.stop()
+        await call(others[0])
+        assert results[-1] == "ann with mcp"
+        # Refused, and nothing to renew it with: the call fails with words, and no token is spent.
+        upstream.refused.update(upstream.seen)
+        failed = await others[0].call("shop__whoami")
+        assert failed["isError"]
+        assert await spent() == [True] * 3
+        # It comes back empty, and whoever has the latest token brings it.
+        await store.start()
+        with anyio.fail_after(15):
+            while (await others[0].call("shop__whoami")).get("isError"):
+                await glance_again()

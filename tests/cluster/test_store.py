@@ -1,0 +1,256 @@
+"""What gateways say to a real store, two of them at a time: which change counts, who gets a lease, a lock, a claim."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from support.clusters import Store, running_store
+
+from gateway.access.principal import Principal
+from gateway.access.quotas import Quotas
+from gateway.cluster.redis_store import RedisStore
+from gateway.cluster.sealing import NotSealed, Seal
+from gateway.cluster.shared_changes import SharedChanges
+from gateway.cluster.shared_limits import SharedLimits
+from gateway.cluster.shared_sign_ins import SharedSignIns
+from gateway.cluster.status import StoreStatus
+from gateway.cluster.store import StoreTrouble
+from gateway.config.cluster import StoreConfig
+from gateway.config.quotas import QuotaLimits, QuotasConfig
+from gateway.errors import QuotaExceeded
+from gateway.upstream.oauth.store import Conflict, LockTimeout
+
+KEY = b"k" * 32
+
+
+class Held:
+    """A part that holds whatever it is given."""
+
+    prefix = "held:"
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+
+    def fields(self) -> dict[str, Any]:
+        return dict(self.values)
+
+    def take(self, fields: Mapping[str, Any]) -> None:
+        self.values = dict(fields)
+
+
+def changes_of(
+    store: RedisStore, *, folder: Path | None = None, clock_s: float | None = None
+) -> tuple[SharedChanges, Held]:
+    held = Held()
+    more: dict[str, Any] = {} if clock_s is None else {"clock": lambda: clock_s}
+    return SharedChanges(store, Seal(KEY), StoreStatus(), (held,), state_dir=folder, **more), held
+
+
+@asynccontextmanager
+async def stores(tmp_path: Path) -> AsyncIterator[tuple[Store, RedisStore, RedisStore]]:
+    async with running_store(tmp_path) as server:
+        config = StoreConfig.model_validate({"url": server.url})
+        first, second = RedisStore(config), RedisStore(config)
+        yield server, first, second
+        await first.close()
+        await second.close()
+
+
+async def test_the_latest_change_counts_and_a_removal_is_one(tmp_path: Path) -> None:
+    async with stores(tmp_path) as (_, one, two):
+        (first, held), (second, other) = changes_of(one), changes_of(two)
+        held.values = {"a": 1, "b": 1}
+        assert await first.sync()
+        await second.sync()
+        assert other.values == {"a": 1, "b": 1}
+        other.values = {"b": 2, "c": 3}
+        await second.sync()
+        held.values["b"] = 4  # later
+        await first.sync()
+        await second.sync()
+        assert held.values == other.values == {"b": 4, "c": 3}
+        assert first.pending == second.pending == 0
+
+
+async def test_a_clock_that_is_behind_does_not_lose_its_own_changes(tmp_path: Path) -> None:
+    async with stores(tmp_path) as (_, one, two):
+        (first, held), (second, other) = changes_of(one), changes_of(two, clock_s=1_000.0)
+        held.values = {"a": 1}
+        await first.sync()
+        await second.sync()
+        other.values = {"a": 2}
+        await second.sync()
+        await first.sync()
+        assert held.values == {"a": 2}
+
+
+async def test_a_store_that_lost_everything_is_filled_again_and_nothing_removed_comes_back(tmp_path: Path) -> None:
+    async with stores(tmp_path) as (server, one, two):
+        (first, held), (second, other) = changes_of(one, folder=tmp_path / "first"), changes_of(two)
+        held.values = {"a": 1, "b": 2}
+        await first.sync()
+        await second.sync()
+        other.values = {"a": 1}
+        await second.sync()
+        await server.ask("FLUSHALL")
+        # The one that knows of the removal comes last; and one is a new process with an old disk.
+        await first.sync()
+        await second.sync()
+        again, fresh = changes_of(one, folder=tmp_path / "first")
+        await again.begin()
+        await first.sync()
+        assert held.values == other.values == fresh.values == {"a": 1}
+
+
+async def test_what_somebody_else_wrote_into_the_store_is_not_believed(tmp_path: Path) -> None:
+    async with stores(tmp_path) as (server, one, _):
+        changes, held = changes_of(one)
+        held.values = {"a": 1}
+        await changes.sync()
+        sealed = Seal(KEY).seal({"b": 1}, "held:a\n5")
+        for value in ("9999999999999999:junk", f"9999999999999999:{sealed}", "x"):
+            await server.ask("HSET", "typegate:changes", "held:a", value)
+            await server.ask("SET", "typegate:version", value)
+            await changes.sync()
+            assert held.values == {"a": 1}
+        with pytest.raises(NotSealed):
+            Seal(b"o" * 32).open(sealed, "held:a\n5")
+
+
+def limits_of(store: RedisStore, name: str, per_minute: int) -> tuple[SharedLimits, Quotas]:
+    quotas = Quotas(QuotasConfig(default=QuotaLimits(calls_per_minute=per_minute)))
+    limits = SharedLimits(name, quotas, store, StoreStatus())
+    quotas.ledger = limits
+    return limits, quotas
+
+
+def made(quotas: Quotas, most: int) -> int:
+    """How many calls of so many are let through."""
+    account = quotas.account(Principal(name="ada"))
+    for number in range(most):
+        try:
+            account.begin("tools/call")
+        except QuotaExceeded:
+            return number
+        account.end("tools/call")
+    return most
+
+
+async def test_leases_of_two_gateways_are_the_quota_of_one(tmp_path: Path) -> None:
+    async with stores(tmp_path) as (_, one, two):
+        (first, ours), (second, theirs) = limits_of(one, "first", 60), limits_of(two, "second", 60)
+        await first.report()
+        await second.report()
+        await first.report()
+        assert (first.replicas, second.replicas) == (2, 2)
+        total = 0
+        for _ in range(12):
+            total += made(ours, 60) + made(theirs, 60)
+            await first.report()
+            await second.report()
+        # Filled by one a second meanwhile.
+        assert 60 <= total <= 62
+        # What was leased and not used comes back; a gateway that has seen nothing of it is told.
+        third, others = limits_of(one, "third", 60)
+        await third.report()
+        assert made(others, 10) <= 1
+
+
+async def test_each_gateway_counts_alone_while_the_store_is_away(tmp_path: Path) -> None:
+    async with stores(tmp_path) as (server, one, _):
+        limits, quotas = limits_of(one, "first", 5)
+        await limits.report()
+        assert limits.shared
+        await server.stop()
+        await limits.report()
+        assert not limits.shared
+        assert made(quotas, 50) == 5
+
+
+async def test_a_sign_in_is_saved_once_taken_once_and_locked_by_one(tmp_path: Path) -> None:
+    async with stores(tmp_path) as (server, one, two):
+        status = StoreStatus()
+        first, second = SharedSignIns(one, Seal(KEY), status), SharedSignIns(two, Seal(KEY), status)
+        key = "sign-in:up\nhttps://up.example.test/\n"
+        assert await first.load(key) is None
+        assert await first.save(key, {"token": "secret"}, expected=0) == 1
+        before = await second.stamp(key)
+        kept = await second.load(key)
+        assert kept is not None
+        assert (kept.version, kept.document) == (1, {"token": "secret"})
+        with pytest.raises(Conflict):
+            await second.save(key, {"token": "other"}, expected=0)
+        assert await second.save(key, {"token": "next"}, expected=1) == 2
+        assert await first.stamp(key) != before
+        inside = 0
+
+        async def renew(mine: SharedSignIns) -> None:
+            nonlocal inside
+            async with mine.lock(key):
+                inside += 1
+                assert inside == 1
+                await anyio.sleep(0.02)
+                inside -= 1
+
+        async with anyio.create_task_group() as group:
+            for mine in (first, second, first, second):
+                group.start_soon(renew, mine)
+        await first.save("pending:x", {"n": 1}, expected=0)
+        taken = [await second.take("pending:x"), await first.take("pending:x")]
+        assert taken == [{"n": 1}, None]
+        # Away: nothing new is begun, and what is known stays known.
+        await first.load(key)
+        await server.stop()
+        assert (await first.load(key)).document == {"token": "next"}  # type: ignore[union-attr] # it was stored
+        assert await first.stamp(key) == "2"
+        with pytest.raises(LockTimeout):
+            async with first.lock(key):
+                raise AssertionError("it was locked")
+        with pytest.raises(OSError, match="the shared store is down"):
+            await first.save(key, {}, expected=2)
+        assert await first.take("pending:x") is None
+        assert status.state == "down"
+
+
+async def test_what_was_used_up_or_removed_does_not_come_back_from_whoever_knew_it(tmp_path: Path) -> None:
+    async with stores(tmp_path) as (server, one, two):
+        first, second = (SharedSignIns(store, Seal(KEY), StoreStatus()) for store in (one, two))
+        # The link of a caller is looked at, then used.
+        await first.save("pending:ticket", {"user": "ann"}, expected=0)
+        for mine in (first, second):
+            assert await mine.load("pending:ticket") is not None
+        assert await second.take("pending:ticket") == {"user": "ann"}
+        for mine in (first, second):
+            assert await mine.load("pending:ticket") is None
+            assert await mine.take("pending:ticket") is None
+        # A registration that the issuer does not know any more, and the one after it.
+        client = "client:shop\nhttps://up.example.test/\nhttps://issuer.example.test"
+        assert await first.save(client, {"id": "a"}, expected=0) == 1
+        assert await first.save(client, {"id": "b"}, expected=1) == 2
+        assert (await second.load(client)).document == {"id": "b"}  # type: ignore[union-attr] # it was stored
+        await first.remove(client)
+        for mine in (second, first):
+            assert await mine.load(client) is None
+        later = await first.save(client, {"id": "c"}, expected=0)
+        for mine in (second, first):
+            kept = await mine.load(client)
+            assert kept is not None
+            assert (kept.version, kept.document) == (later, {"id": "c"})
+        # What lasts comes back into a store that has lost it.
+        await server.stop()
+        await server.start()
+        assert (await second.load(client)).document == {"id": "c"}  # type: ignore[union-attr] # it was stored
+        assert await second.load("pending:ticket") is None
+
+
+async def test_of_many_who_claim_one_does(tmp_path: Path) -> None:
+    async with stores(tmp_path) as (server, one, two):
+        assert [await store.claim("x", 10) for store in (one, two, one)] == [True, False, False]
+        await server.stop()
+        with pytest.raises(StoreTrouble):
+            await two.claim("y", 10)

@@ -1,0 +1,129 @@
+"""Credentials of the operator's own: read again when they change, and never told."""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from support.gateways import RunningGateway, glance_again, running_gateway, text_of
+
+OLD, NEW = "Bearer old-token-8f3a2b1c", "Bearer new-token-77d1e0aa"
+
+
+@dataclass(slots=True)
+class Guarded:
+    """A server that takes one Authorization header, and repeats in every refusal what it was sent."""
+
+    url: str = ""
+    takes: str = OLD
+    seen: list[str] = field(default_factory=list)
+
+
+@asynccontextmanager
+async def guarded() -> AsyncIterator[Guarded]:
+    server = Guarded()
+
+    async def mcp(request: Request) -> Response:
+        sent = request.headers.get("authorization", "")
+        server.seen.append(sent)
+        if sent != server.takes:
+            echoed = {"error": f"bad credentials {sent}", "jsonrpc": "2.0", "id": 1}
+            challenge = f'Bearer error="invalid_token", error_description="{sent}"'
+            return JSONResponse(echoed, 401, headers={"www-authenticate": challenge, "x-echo": sent})
+        message = await request.json()
+        tool = {"name": "hello", "inputSchema": {"type": "object"}}
+        results: dict[str, Any] = {
+            "initialize": {
+                "protocolVersion": "2025-06-18",
+                "capabilities": {},
+                "serverInfo": {"name": "g", "version": "1"},
+            },
+            "tools/list": {"tools": [tool]},
+            "tools/call": {"content": [{"type": "text", "text": "hello"}]},
+        }
+        if "id" not in message:
+            return Response(status_code=202)
+        if message["method"] not in results:
+            error = {"code": -32601, "message": "no such method"}
+            return JSONResponse({"jsonrpc": "2.0", "id": message["id"], "error": error})
+        return JSONResponse({"jsonrpc": "2.0", "id": message["id"], "result": results[message["method"]]})
+
+    listener = socket.create_server(("127.0.0.1", 0))
+    server.url = f"http://127.0.0.1:{listener.getsockname()[1]}/mcp"
+    app = Starlette(routes=[Route("/mcp", mcp, methods=["POST"])])
+    running = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off"))
+    async with anyio.create_task_group() as group:
+        group.start_soon(running.serve, [listener])
+        try:
+            yield server
+        finally:
+            running.should_exit = running.force_exit = True
+    listener.close()
+
+
+async def until(gateway: RunningGateway, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    row: dict[str, Any] = {}
+    with anyio.move_on_after(12):
+        while True:
+            row = await gateway.server("g")
+            if wanted(row):
+                return row
+            await glance_again()
+    raise AssertionError(row)
+
+
+async def test_a_credential_of_a_file_is_read_again_when_the_file_changes(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text(OLD)
+    async with guarded() as server:
+        entry = {"url": server.url, "headers": {"Authorization": f"${{file:{token}}}"}}
+        async with running_gateway(tmp_path, {"g": entry}) as gateway:
+            await until(gateway, lambda row: row["state"] == "ready")
+            server.takes = NEW
+            result = await gateway.call("g__hello")
+            assert result["isError"]
+            row = await until(gateway, lambda row: row["lastError"] is not None and row["state"] == "waiting")
+            told = json.dumps([row, result]) + gateway.logged() + (await gateway.admin("config")).text
+            assert "refused" in row["lastError"]
+            assert "old-token" not in told
+            token.write_text(NEW)
+            await until(gateway, lambda row: row["state"] == "ready")
+            assert text_of(await gateway.call("g__hello")) == "hello"
+            assert "new-token" not in gateway.logged()
+
+
+@pytest.mark.heavy
+async def test_headers_of_a_program_are_asked_for_again_when_they_are_refused(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text(OLD)
+    program = f"import json, pathlib; print(json.dumps({{'Authorization': pathlib.Path({str(token)!r}).read_text()}}))"
+    async with guarded() as server:
+        entry = {"url": server.url, "headersCommand": [sys.executable, "-c", program]}
+        async with running_gateway(tmp_path, {"g": entry}) as gateway:
+            await until(gateway, lambda row: row["state"] == "ready")
+            assert set(server.seen) == {OLD}
+            # Nothing is looked at before somebody is refused.
+            token.write_text(NEW)
+            assert text_of(await gateway.call("g__hello")) == "hello"
+            with anyio.move_on_after(2.1):
+                await anyio.sleep_forever()
+            server.takes = NEW
+            assert text_of(await gateway.call("g__hello")) == "hello"
+            server.takes = "something else"
+            result = await gateway.call("g__hello")
+            row = await until(gateway, lambda row: row["lastError"] is not None)
+            told = json.dumps([row, result]) + gateway.logged()
+            assert "token-" not in told

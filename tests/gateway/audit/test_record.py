@@ -1,0 +1,147 @@
+"""The record takes what happens without waiting; what it cannot keep is counted, and told in the record itself."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from gateway.access.principal import LOCAL
+from gateway.audit import lines as audit_lines
+from gateway.audit.call import Outcome
+from gateway.audit.reading import Filter
+from gateway.audit.record import Audit
+from gateway.audit.verification import verify
+from gateway.calls.context import Caller
+from gateway.calls.profile_views import ProfileViews
+from gateway.config.audit import AuditConfig
+from gateway.secrets import Scrubber
+from registry.catalog.shape import Shape
+from registry.catalog.store import Registry
+
+
+def caller() -> Caller:
+    return Caller(principal=LOCAL, view=ProfileViews(Registry(Shape()), {}).view(), peer="127.0.0.1:9")
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (path / "audit.jsonl").read_bytes().splitlines()]
+
+
+def call(audit: Audit, name: str) -> None:
+    audit.call(caller(), None, "wrapper", Outcome(), 0.001, name=name)
+
+
+async def test_what_the_record_has_no_room_for_is_counted_and_told_in_it(tmp_path: Path) -> None:
+    audit = Audit(AuditConfig(required=True), tmp_path, most_waiting=3)
+    for number in range(5):
+        assert audit.refuses is (number >= 3)
+        call(audit, str(number))
+    assert audit.lost == 2
+    await audit.flush()
+    assert audit.refuses is False
+    call(audit, "later")
+    await audit.flush()
+    assert [(row["event"], row.get("name", row.get("lines"))) for row in lines(tmp_path)] == [
+        ("call", "0"), ("call", "1"), ("call", "2"), ("lost", 2), ("call", "later"),
+    ]  # fmt: skip
+
+
+async def test_a_failed_write_loses_nothing_and_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "audit.jsonl").mkdir()
+    audit = Audit(AuditConfig(), tmp_path)
+    for name in ("a", "b"):
+        call(audit, name)
+        await audit.flush()
+    assert audit.last_error is not None
+    assert [message for message in caplog.messages if "cannot be written" in message] == caplog.messages[:1]
+    assert audit.refuses is False, "calls go on, unless the record is required"
+    (tmp_path / "audit.jsonl").rmdir()
+    await audit.close()
+    assert [row["name"] for row in lines(tmp_path)] == ["a", "b"]
+    assert audit.last_error is None
+
+
+async def test_refused_credentials_of_one_address_take_few_lines(tmp_path: Path) -> None:
+    now = [1_800_000_000.0]
+    audit = Audit(AuditConfig(), tmp_path, clock=lambda: now[0])
+    for number in range(1_000):
+        audit.credentials_refused("/mcp", f"10.0.0.1:{number}", "not valid")
+    audit.credentials_refused("/mcp", "10.0.0.2:1", "missing")
+    now[0] += 61
+    audit.credentials_refused("/mcp", "10.0.0.1:1", "not valid")
+    await audit.flush()
+    found = lines(tmp_path)
+    assert [row["peer"].partition(":")[0] for row in found] == ["10.0.0.1"] * 10 + ["10.0.0.2", "10.0.0.1"]
+    assert [row.get("more") for row in found][-3:] == [None, None, 990]
+
+
+async def test_names_that_callers_choose_are_bounded_and_visible(tmp_path: Path) -> None:
+    audit = Audit(AuditConfig(), tmp_path)
+    audit.refused(caller(), "tools/call", "x\u202e\n\x1b[31m" + "y" * 10_000, rule="r")
+    audit.refused(caller(), "prompts/get", {"not": "a name"}, rule="r")
+    audit.refused(caller(), "resources/read", None, reason="none")
+    await audit.flush()
+    first, second, third = lines(tmp_path)
+    assert len(first["name"]) == 200
+    assert first["name"].startswith("x yyy")
+    assert second["name"] == "{'not': 'a name'}"
+    assert third["name"] is None
+
+
+async def test_another_file_is_begun_where_the_configuration_says_so_and_off_is_off(tmp_path: Path) -> None:
+    audit = Audit(AuditConfig(), tmp_path)
+    call(audit, "a")
+    await audit.flush()
+    audit.replace(AuditConfig(file="other/record.jsonl"))
+    call(audit, "b")
+    await audit.flush()
+    assert [row["name"] for row in lines(tmp_path)] == ["a"]
+    assert json.loads((tmp_path / "other" / "record.jsonl").read_text())["name"] == "b"
+    audit.replace(AuditConfig(enabled=False))
+    call(audit, "c")
+    await audit.close()
+    assert len((tmp_path / "other" / "record.jsonl").read_text().splitlines()) == 1
+
+
+async def test_what_happens_after_somebody_has_read_the_record_is_written_by_itself(tmp_path: Path) -> None:
+    audit = Audit(AuditConfig(), tmp_path)
+    async with anyio.create_task_group() as group:
+        group.start_soon(audit.run)
+        await anyio.wait_all_tasks_blocked()
+        # Whoever reads has everything written first, which is nothing here.
+        await audit.page(Filter(), limit=10)
+        call(audit, "later")
+        with anyio.fail_after(5):
+            while not (tmp_path / "audit.jsonl").exists():
+                await anyio.sleep(0.01)
+        group.cancel_scope.cancel()
+    assert [row["name"] for row in lines(tmp_path)] == ["later"]
+
+
+async def test_what_becomes_secret_is_hidden_from_then_on_and_breaks_no_chain(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secrets = Scrubber()
+    monkeypatch.setattr(audit_lines, "SECRETS", secrets)
+    audit = Audit(AuditConfig(arguments=True), tmp_path)
+
+    async def recorded() -> None:
+        audit.call(caller(), None, "wrapper", Outcome(), 0.001, {"key": "sk-12345678"}, name="sk-12345678")
+        audit.refused(caller(), "tools/call", "sk-12345678", rule="r")
+        await audit.flush()
+
+    await recorded()
+    # Beside a credential something that every number, time and digest may hold by chance.
+    secrets.hide(["sk-12345678", "2027", *(f"{number:04x}" for number in range(0, 0x10000, 7))])
+    await recorded()
+    await recorded()
+    found = lines(tmp_path)
+    assert [row["name"] for row in found][:2] == ["sk-12345678"] * 2
+    assert found[0]["arguments"] == {"key": "sk-12345678"}
+    assert "sk-12345678" not in str(found[2:])
+    assert audit.file is not None
+    assert verify(audit.file).faults == []

@@ -1,0 +1,70 @@
+"""What an unknown name is meant for is told whatever its case and separators, with little work among thousands."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from gateway.calls.near_names import near_tools, nearest
+from registry.views.view import View
+
+NAMES = ["mail__send", "mail__env", "od-a__list_files", "od-b__list_files"]
+MANY = [f"server{n % 50}__tool_{n}_{('list', 'get', 'create')[n % 3]}_files" for n in range(10_000)]
+
+
+def view_of(names: Sequence[str]) -> View:
+    wrappers = [SimpleNamespace(name=name) for name in names]
+    return cast(View, SimpleNamespace(catalog=SimpleNamespace(wrappers=wrappers)))
+
+
+def calls_of(work: Callable[[], object]) -> int:
+    count = 0
+
+    def counted(_frame: object, event: str, _argument: object) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(counted)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("MAIL__SEND", "mail__send"),
+        ("mail.send", "mail__send"),
+        ("mail_send", "mail__send"),
+        ("mail/send", "mail__send"),
+        ("mcp__gateway__mail__send", "mail__send"),
+        ("gateway:od-a__list_files", "od-a__list_files"),
+        ("mial__send", "mail__send"),
+        ("od_b__list_file", "od-b__list_files"),
+    ],
+)
+def test_a_name_in_another_form_is_answered_with_the_one_that_is_meant(name: str, meant: str) -> None:
+    assert near_tools(view_of(NAMES), name)[0] == meant
+
+
+@pytest.mark.parametrize("name", ["", "_", "zzz", "mail__send" * 1_000, "\ud800"])
+def test_a_name_like_no_other_is_answered_with_none(name: str) -> None:
+    assert near_tools(view_of(NAMES), name) == []
+
+
+def test_among_thousands_the_name_that_is_meant_is_found_with_little_work() -> None:
+    view = view_of(MANY)
+    assert near_tools(view, MANY[777].upper().replace("__", ".")) == [MANY[777]]
+    misspelt = MANY[777].replace("tool", "tol")
+    assert MANY[777] in near_tools(view, misspelt)
+    assert nearest("servre7", [f"server{n}" for n in range(1_000)])[0].startswith("server")
+    work = calls_of(lambda: near_tools(view, misspelt))
+    everything: Any = calls_of(lambda: difflib.get_close_matches(misspelt, MANY, n=3))
+    assert work < everything / 4

@@ -1,0 +1,84 @@
+"""Views of many tools are made beside the loop, once for all who wait, and are the ones that would be made on it."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import anyio
+import pytest
+
+from gateway.calls import profile_views
+from gateway.calls.profile_views import MAX_MADE_INLINE, ProfileViews
+from gateway.discovery import listing_of
+from gateway.upstream.session import RawListing
+from registry.catalog.names import ServerName
+from registry.catalog.shape import ServerShape, Shape
+from registry.catalog.store import Registry
+from registry.views.profile import Profile
+
+SERVER = ServerName("up")
+SCHEMA = {"type": "object", "properties": {"a": {"anyOf": [{"type": "string"}, {"type": "null"}]}}}
+
+
+def put(registry: Registry, tools: int, epoch: int = 1) -> None:
+    raw = RawListing(
+        tools=[{"name": f"t{number}", "inputSchema": SCHEMA} for number in range(tools)],
+        prompts_and_resources={}, capabilities={"tools": {}}, ttl_ms=None, scope="private",
+    )  # fmt: skip
+    before = registry.catalog.servers.get(SERVER)
+    registry.put(listing_of(raw, server=SERVER, epoch=epoch, transport="http", before=before))
+
+
+def views(tools: int) -> tuple[Registry, ProfileViews]:
+    registry = Registry(Shape(servers={SERVER: ServerShape()}))
+    put(registry, tools)
+    return registry, ProfileViews(registry, {"o": Profile(name="o", dialect="openai")})
+
+
+@pytest.mark.parametrize("tools", [MAX_MADE_INLINE, MAX_MADE_INLINE + 1])
+async def test_only_a_view_of_many_tools_is_made_in_a_thread_and_once_for_all(
+    monkeypatch: pytest.MonkeyPatch, tools: int
+) -> None:
+    made: list[int] = []
+    build = profile_views.build_view
+
+    def noted(*arguments: Any, **options: Any) -> Any:
+        made.append(threading.get_ident())
+        return build(*arguments, **options)
+
+    monkeypatch.setattr(profile_views, "build_view", noted)
+    _, shown = views(tools)
+    assert shown.current("o") is None
+    found: list[Any] = []
+
+    async def look() -> None:
+        found.append(await shown.prepared("o"))
+
+    async with anyio.create_task_group() as group:
+        for _ in range(5):
+            group.start_soon(look)
+    assert len(made) == 1
+    assert (made[0] == threading.get_ident()) == (tools <= MAX_MADE_INLINE)
+    assert all(one is shown.current("o") is shown.view("o") for one in found)
+    assert len(found[0].entries) == tools
+
+
+async def test_what_is_made_aside_is_what_would_be_made_at_once_also_after_a_change() -> None:
+    registry, shown = views(300)
+    for epoch, tools in enumerate((300, 310, 200), 2):
+        put(registry, tools, epoch)
+        aside = await shown.prepared("o")
+        _, fresh = views(tools)
+        assert aside.digest == fresh.view("o").digest
+        assert len(aside.entries) == tools
+
+
+async def test_a_profile_that_is_gone_is_no_view() -> None:
+    _, shown = views(300)
+    for profile in ("o", "nowhere"):
+        shown.replace({})
+        with pytest.raises(KeyError):
+            await shown.prepared(profile)
+        with pytest.raises(KeyError):
+            shown.current(profile)

@@ -1,0 +1,309 @@
+"""Servers of nine hosts come in, the gateway goes into their files, and everything is taken back to the byte."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+from support.host_samples import SAMPLES
+
+from gateway.cli import main
+from gateway.config.load import load
+from gateway.host_files.text import values_of, with_entries
+from gateway.secrets import SECRETS
+
+VARIABLES = {"SEARCH_API_KEY", "PERPLEXITY_KEY", "FIGMA_TOKEN", "JIRA_TOKEN"}
+BLOCKS = {"vscode": "servers", "codex": "mcp_servers", "opencode": "mcp"}
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A user's folder, and nothing of the real one."""
+    folder = tmp_path / "home"
+    folder.mkdir()
+    monkeypatch.setenv("HOME", str(folder))
+    monkeypatch.setattr("sys.platform", "linux")
+    for name in ("XDG_CONFIG_HOME", "CODEX_HOME", "XDG_STATE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TYPEGATE_STATE_DIR", str(tmp_path / "state"))
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    return folder
+
+
+def host_file(home: Path, host: str) -> Path:
+    place, content, _ = SAMPLES[host]
+    path = home / place
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content.encode())
+    return path
+
+
+@pytest.mark.parametrize("host", SAMPLES)
+def test_every_server_of_a_host_is_taken_in_and_can_be_served(
+    host: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, config = host_file(home, host), tmp_path / "gw.json"
+    before = path.read_bytes()
+    assert main(["import", host, "--config", str(config)]) == 0
+    assert path.read_bytes() == before
+    for name in VARIABLES:
+        monkeypatch.setenv(name, "set")
+    loaded = load(config, strict=True)
+    _, _, aliases = SAMPLES[host]
+    assert {*loaded.servers, *loaded.left_out} == aliases
+    assert not loaded.warnings
+    # A second time nothing is new.
+    text = config.read_bytes()
+    assert main(["import", host, "--config", str(config)]) == 0
+    assert config.read_bytes() == text
+
+
+def test_words_and_placeholders_of_hosts_become_ours(home: Path, tmp_path: Path) -> None:
+    config = tmp_path / "gw.json"
+    for host in SAMPLES:
+        host_file(home, host)
+        assert main(["import", host, "--config", str(config)]) == 0
+    servers = json.loads(config.read_text())["mcpServers"]
+    assert servers["files"]["args"][-1] == "/tmp/$${literal}"
+    assert servers["docs"]["headers"] == {"Authorization": "Bearer ${DOCS_TOKEN:-none}"}
+    assert servers["perplexity"]["env"] == {"PERPLEXITY_API_KEY": "${PERPLEXITY_KEY}"}
+    assert servers["figma"]["headers"] == {"X-Region": "us-east-1", "Authorization": "Bearer ${FIGMA_TOKEN}"}
+    assert servers["figma"]["allow"] == ["read"]
+    assert servers["context"]["connectTimeout"] == 20
+    assert (servers["maps"]["url"], servers["maps"]["callTimeout"]) == ("https://maps.example.test/mcp", 30)
+    assert servers["old"]["type"] == "sse"
+    assert servers["py"]["env"] == {"KEY_FILE": "${HOME}/key"}
+    assert servers["web"]["deny"] == {"tools": ["post"]}
+    assert servers["remote"]["deny"] == {"tools": ["drop_table"]}
+    assert (servers["jira"]["command"], servers["jira"]["args"]) == ("uvx", ["mcp-jira==1.0", "--read-only"])
+    assert servers["jira"]["env"] == {"JIRA_TOKEN": "${JIRA_TOKEN}"}
+    assert servers["sentry"]["disabled"] is True
+
+
+def test_secrets_are_kept_in_private_files_and_never_shown(
+    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config, secret = tmp_path / "gw.json", "ghp_a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8"
+    host_file(home, "claude-desktop")
+    assert main(["import", "claude-desktop", "--config", str(config)]) == 0
+    said = capsys.readouterr()
+    assert secret not in config.read_text() + said.out + said.err
+    loaded: Any = load(config).servers["Git-Hub"]
+    assert loaded.env == {"GITHUB_TOKEN": secret}
+    kept = tmp_path / "state" / "secrets" / "Git-Hub-GITHUB_TOKEN"
+    assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+    assert main(["install", "claude-desktop", "--config", str(config)]) == 0
+    assert secret not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("host", ["claude-desktop", "opencode", "codex"])
+def test_the_difference_that_install_shows_has_none_of_the_secrets_of_the_host(
+    host: str, home: Path, tmp_path: Path
+) -> None:
+    secret, flag = "ghp_Z1y2X3w4V5u6T7s8R9q0P1o2N3m4L5k6J7i8", "k8J7h6G5f4D3s2A1q0W9e8R7"
+    path, config = host_file(home, host), tmp_path / "gw.json"
+    written = {
+        "claude-desktop": {
+            "mcpServers": {"a": {"command": "x", "args": ["--token", flag], "env": {"API_KEY": secret}}}
+        },
+        "opencode": {"mcp": {"a": {"command": ["x", "--api-key", flag], "environment": {"API_KEY": secret}}}},
+    }
+    toml = f'[mcp_servers.a]\ncommand = "x"\nargs = ["--token={flag}"]\n[mcp_servers.a.env]\nAPI_KEY = "{secret}"\n'
+    path.write_text(json.dumps(written[host], indent=1) if host in written else toml, encoding="utf-8")
+    config.write_text('{"mcpServers": {"a": {"command": "x"}}}', encoding="utf-8")
+    # Apart from this process, in which nothing else has read the file.
+    line = [sys.executable, "-m", "gateway", "install", host, "--config", str(config), "--dry-run"]
+    done = subprocess.run(line, capture_output=True, text=True, check=True)
+    assert "typegate" in done.stdout
+    assert "API_KEY" in done.stdout
+    assert secret not in done.stdout + done.stderr
+    assert flag not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("host", SAMPLES)
+@pytest.mark.parametrize("ends", ["\n", "\r\n"])
+def test_the_gateway_takes_the_place_of_the_servers_and_leaves_to_the_byte(
+    host: str, ends: str, home: Path, tmp_path: Path
+) -> None:
+    path, config = host_file(home, host), tmp_path / "gw.json"
+    path.write_bytes(path.read_bytes().replace(b"\n", ends.encode()))
+    os.chmod(path, 0o640)
+    before = path.read_bytes()
+    assert main(["import", host, "--config", str(config)]) == 0
+    assert main(["install", host, "--config", str(config)]) == 0
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+    text = path.read_bytes().decode()
+    assert (text.count("\r\n") == text.count("\n")) == (ends == "\r\n")
+    root = values_of(text.replace("\r\n", "\n"), path)
+    assert set(root[BLOCKS.get(host, "mcpServers")]) == {"typegate"}
+    comments = [line.strip() for line in SAMPLES[host][1].splitlines() if line.strip().startswith(("//", "#"))]
+    assert all(comment in text for comment in comments if "design tool" not in comment)
+    assert main(["install", host, "--config", str(config)]) == 0
+    assert path.read_bytes().decode() == text
+    assert main(["uninstall", host]) == 0
+    assert path.read_bytes() == before
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+    assert main(["uninstall", host]) == 1
+
+
+@pytest.mark.parametrize("host", SAMPLES)
+def test_where_there_is_no_file_one_is_made_and_removed_again(host: str, home: Path, tmp_path: Path) -> None:
+    config = tmp_path / "gw.json"
+    config.write_text('{"mcpServers": {"a": {"command": "true"}}}')
+    path = home / SAMPLES[host][0].removesuffix("c" if host == "opencode" else "")
+    assert main(["install", host, "--config", str(config)]) == 0
+    block = values_of(path.read_text(), path)[BLOCKS.get(host, "mcpServers")]
+    words = block["typegate"]["command"]
+    line = words if isinstance(words, list) else [words, *block["typegate"]["args"]]
+    assert line[-3:] == ["stdio", "--config", str(config)]
+    assert main(["uninstall", host]) == 0
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        ("cursor", {"url": "http://127.0.0.1:8765/mcp"}),
+        ("windsurf", {"serverUrl": "http://127.0.0.1:8765/mcp"}),
+        ("claude-code", {"type": "http", "url": "http://127.0.0.1:8765/mcp"}),
+        ("gemini", {"httpUrl": "http://127.0.0.1:8765/mcp"}),
+        ("opencode", {"type": "remote", "url": "http://127.0.0.1:8765/mcp", "enabled": True}),
+    ],
+)
+def test_a_running_gateway_is_put_in_by_its_address(host: str, expected: dict[str, Any], home: Path) -> None:
+    path = host_file(home, host)
+    assert main(["install", host, "--url", "http://127.0.0.1:8765/mcp"]) == 0
+    root = values_of(path.read_text(), path)
+    assert root[BLOCKS.get(host, "mcpServers")]["typegate"] == expected
+
+
+def test_a_file_that_has_changed_since_is_not_overwritten(home: Path, tmp_path: Path) -> None:
+    path, config = host_file(home, "vscode"), tmp_path / "gw.json"
+    assert main(["import", "vscode", "--config", str(config)]) == 0
+    assert main(["install", "vscode", "--config", str(config)]) == 0
+    changed = path.read_text().replace("// asked once", "// asked twice")
+    path.write_text(changed)
+    assert main(["uninstall", "vscode"]) == 1
+    assert path.read_text() == changed
+    assert main(["uninstall", "vscode", "--force"]) == 0
+    text = path.read_text()
+    assert "// asked twice" in text
+    assert set(values_of(text, path)["servers"]) == {"perplexity", "github"}
+
+
+def test_an_address_that_was_put_in_is_taken_out_of_a_file_that_has_changed(home: Path) -> None:
+    path = host_file(home, "gemini")
+    before = values_of(path.read_text(), path)
+    assert main(["install", "gemini", "--url", "http://127.0.0.1:8765/mcp", "--name", "gate"]) == 0
+    path.write_text(path.read_text().replace("{", '{"added": 1,', 1))
+    assert main(["uninstall", "gemini"]) == 1
+    assert main(["uninstall", "gemini", "--force"]) == 0
+    assert values_of(path.read_text(), path) == {"added": 1, **before}
+
+
+def test_a_change_in_between_is_refused(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, config = host_file(home, "cursor"), tmp_path / "gw.json"
+    config.write_text('{"mcpServers": {}}')
+
+    def somebody_writes(*_: object) -> bool:
+        path.write_text('{"mcpServers": {}}')
+        return True
+
+    monkeypatch.setattr("gateway.commands.hosts.agreed", somebody_writes)
+    assert main(["install", "cursor", "--config", str(config)]) == 1
+    assert path.read_text() == '{"mcpServers": {}}'
+    assert main(["uninstall", "cursor"]) == 1
+
+
+def test_a_dry_run_shows_and_writes_nothing(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, config = host_file(home, "cursor"), tmp_path / "gw.json"
+    before = path.read_bytes()
+    assert main(["import", "cursor", "--config", str(config), "--dry-run"]) == 0
+    assert not config.exists()
+    assert '+    "linear": {' in capsys.readouterr().out
+    config.write_text('{"mcpServers": {}}')
+    assert main(["install", "cursor", "--config", str(config), "--dry-run"]) == 0
+    assert path.read_bytes() == before
+    assert not (tmp_path / "state").exists()
+
+
+def test_a_policy_of_an_administrator_is_never_written(tmp_path: Path, home: Path) -> None:
+    policy, config = tmp_path / "managed-mcp.json", tmp_path / "gw.json"
+    policy.write_text("{}")
+    config.write_text('{"mcpServers": {}}')
+    assert main(["install", "claude-code", "--file", str(policy), "--config", str(config)]) == 1
+    assert policy.read_text() == "{}"
+
+
+def test_our_own_entry_is_not_taken_in(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, config = host_file(home, "cursor"), tmp_path / "gw.json"
+    own = {"command": "/opt/bin/typegate", "args": ["stdio", "--config", "/elsewhere.json"]}
+    path.write_text(json.dumps({"mcpServers": {"gateway": own, "a": {"command": "true"}}}))
+    assert main(["import", "cursor", "--config", str(config)]) == 0
+    assert set(load(config).servers) == {"a"}
+    assert "gateway: skipped, it is typegate itself" in capsys.readouterr().err
+
+
+def test_comments_and_order_of_our_own_file_stay(home: Path, tmp_path: Path) -> None:
+    path, config = host_file(home, "qwen"), tmp_path / "gw.yaml"
+    text = "# ours\nmcpServers:\n  a:   # first\n    command: 'true'\ngateway:\n  names: {maxLength: 40} # short\n"
+    config.write_text(text)
+    assert main(["import", str(path), "--config", str(config)]) == 0
+    added = config.read_text()
+    assert [line for line in added.splitlines() if line in text.splitlines()] == text.splitlines()
+    assert set(load(config).servers) == {"a", "web"}
+    backup = next((tmp_path / "state" / "backups").iterdir())
+    assert backup.read_text() == text
+    fresh = tmp_path / "fresh.yaml"
+    assert main(["import", str(path), "--config", str(fresh)]) == 0
+    assert YAML(typ="safe").load(fresh.read_text()) == {
+        "mcpServers": {"web": {"url": "https://web.example.test/mcp", "deny": {"tools": ["post"]}}}
+    }
+    assert "{" not in fresh.read_text()
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        (["import", "nobody", "--config", "x.json"], "is no file, and no host"),
+        (["install", "nobody", "--config", "x.json"], "is no host"),
+        (["install", "cursor"], "--config FILE or --url URL"),
+        (["install", "windsurf", "--project", ".", "--url", "http://a.test/mcp"], "has no file in projects"),
+        (["import", "cursor", "--config", "x.json"], "has no file at"),
+        (["import", "cursor"], "expected --config FILE"),
+        (["uninstall", "cursor"], "nothing is known"),
+    ],
+)
+def test_wrong_usage_is_one_sentence(
+    line: list[str], told: str, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(line) in (1, 2)
+    said = capsys.readouterr().err
+    assert told in said
+    assert len(said.splitlines()) == 1
+
+
+@pytest.mark.parametrize("name", ["mcp.json", "mcp.toml", "mcp.yaml"])
+def test_an_entry_put_in_and_taken_out_leaves_what_was_there(name: str) -> None:
+    path = Path(name)
+    text = {
+        "mcp.json": '{\n  // one\n  "a": {"x": {"command": "c"}}, "b": 1\n}\n',
+        "mcp.toml": '# one\nb = 1\n\n[a.x] # two\ncommand = "c"\n\n[z]\nq = 1 # three\n',
+        "mcp.yaml": "# one\na:\n  x: # two\n    command: c\nb: 1\n",
+    }[name]
+    put = with_entries(text, path, ("a",), {"y": {"command": "d", "args": ["1"]}})
+    assert values_of(put, path)["a"]["y"] == {"command": "d", "args": ["1"]}
+    assert with_entries(put, path, ("a",), {}, ["y"]) == text
+
+
+@pytest.fixture(autouse=True)
+def _no_secrets_of_others() -> None:
+    SECRETS.hide(set())

@@ -1,0 +1,63 @@
+"""What a text is: a usual request is read in one step, with the same outcome as in two."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from gateway import wire
+from gateway.jsonrpc import InvalidMessage, RpcRequest, classify, read
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=5,
+)
+MEMBERS = st.lists(
+    st.tuples(st.sampled_from(["jsonrpc", "id", "method", "params", "result", "error", "x"]), VALUES)
+    | st.sampled_from(
+        [("jsonrpc", "2.0"), ("id", 1), ("id", "a"), ("method", "tools/call"), ("params", {"name": "a"})]
+    ),
+    max_size=7,
+)
+
+
+def outcome(of: Any, text: bytes) -> Any:
+    try:
+        message = of(text)
+    except InvalidMessage as error:
+        return "invalid", error.code, error.message, error.request_id
+    except wire.MalformedJson:
+        return "malformed"
+    if isinstance(message, RpcRequest):
+        return "request", message.id, type(message.id), message.method, message.params
+    return message
+
+
+@settings(max_examples=500, deadline=None)
+@given(MEMBERS)
+@example([("jsonrpc", "1.0"), ("jsonrpc", "2.0"), ("id", 1), ("method", "m")])
+@example([("jsonrpc", "2.0"), ("id", True), ("method", "m")])
+@example([("jsonrpc", "2.0"), ("id", 1), ("method", "m"), ("result", {})])
+@example([("jsonrpc", "2.0"), ("id", 1.0), ("method", "m"), ("params", [1])])
+def test_a_message_is_what_its_members_say_however_often_they_stand_there(members: list[tuple[str, Any]]) -> None:
+    text = "{" + ",".join(f"{json.dumps(name)}:{json.dumps(value)}" for name, value in members) + "}"
+    data = text.encode()
+    assert outcome(read, data) == outcome(lambda text: classify(wire.loads(text)), data)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"", b"{", b"[]", b"null", b"1e400", b'{"id":1e400}', b"\xff", b'"\\ud800"', b"[" * 3000,
+        b'{"jsonrpc":"2.0","id":"\\ud800","method":"m"}', b'{"jsonrpc":"2.0","id":1,"method":"m","params":NaN}',
+        b'{"jsonrpc":"2.0","id":1,"method":"m","params":{"a":' + b"[" * 3000 + b"]" * 3000 + b"}}",
+        b'{"jsonrpc":"2.0","id":123456789012345678901234567890,"method":"m","params":{"a":1e3}}',
+    ],
+)  # fmt: skip
+def test_a_text_that_is_no_usual_request_ends_the_same_way(text: bytes) -> None:
+    assert outcome(read, text) == outcome(lambda text: classify(wire.loads(text)), text)

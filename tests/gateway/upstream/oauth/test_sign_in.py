@@ -1,0 +1,359 @@
+"""The sign-in to an upstream that lies, is slow or is gone; each refusal without asking anybody it should not ask."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import anyio
+import pytest
+from support.lying import Lying, lying_server
+
+from gateway.config.upstream_types.http_config import HttpConfig
+from gateway.errors import HttpStatusError
+from gateway.upstream.credentials import NotSignedIn, SignInFailed
+from gateway.upstream.oauth import guarded_requests
+from gateway.upstream.oauth.addresses import Addresses
+from gateway.upstream.oauth.sign_in import SignIn
+from gateway.upstream.oauth.sign_ins import SignIns
+from gateway.upstream.oauth.store import MemoryStore
+
+CALLBACK = "http://127.0.0.1:8765/oauth/callback"
+METADATA = "http://169.254.169.254/latest/meta-data"
+
+
+def sign_ins_of(store: MemoryStore | None = None) -> SignIns:
+    return SignIns(store or MemoryStore(), Addresses(redirect_uri=lambda: CALLBACK))
+
+
+@asynccontextmanager
+async def lying(**auth: Any) -> AsyncIterator[tuple[Lying, SignIns, SignIn]]:
+    async with lying_server() as server:
+        server.tell_the_truth()
+        sign_ins = sign_ins_of()
+        config = HttpConfig.model_validate({"url": server.url, **({"auth": auth} if auth else {})})
+        sign_in = sign_ins.of("s", config)
+        assert sign_in is not None
+        await sign_in.prepare()
+        try:
+            yield server, sign_ins, sign_in
+        finally:
+            sign_ins.close()
+
+
+async def refused(sign_in: SignIn, challenge: str = 'Bearer scope="mcp"') -> bool:
+    return await sign_in.refused(401, challenge, sign_in.version)
+
+
+async def test_a_good_server_leads_to_a_token_and_each_link_is_good_once() -> None:
+    async with lying() as (server, sign_ins, sign_in):
+        with pytest.raises(NotSignedIn, match="typegate login s"):
+            await refused(sign_in)
+        link = (await sign_in.begin()).url
+        assert (await sign_in.begin()).url == link
+        query = parse_qs(urlsplit(link).query)
+        assert query["resource"] == [server.url]
+        back = f"code=abc&state={query['state'][0]}"
+        assert (await sign_ins.finish(back)).server == "s"
+        assert sign_in.headers == {"authorization": "Bearer t"}
+        form = parse_qs(server.forms[-1])
+        assert (form["resource"], form["redirect_uri"]) == ([server.url], [CALLBACK])
+        with pytest.raises(SignInFailed, match="not begun here"):
+            await sign_ins.finish(back)
+
+
+@pytest.mark.parametrize(
+    ("path", "answer", "reason"),
+    [
+        ("/.well-known/oauth-protected-resource/mcp", {"resource": "https://evil.test/mcp"}, "another resource"),
+        ("/.well-known/oauth-protected-resource/mcp", (302, {}, {"location": METADATA}), "not https"),
+        ("/.well-known/oauth-protected-resource/mcp", (302, {}, {"location": "https://10.0.0.1/"}), "not public"),
+        ("/.well-known/oauth-protected-resource/mcp", (302, {}, {"location": "file:///etc/passwd"}), "no https URL"),
+    ],
+)
+async def test_a_resource_that_lies_is_no_reason_to_sign_in(path: str, answer: Any, reason: str) -> None:
+    async with lying() as (server, _, sign_in):
+        server.paths[path] = answer
+        with pytest.raises(HttpStatusError, match=reason) as error:
+            await refused(sign_in)
+        assert not isinstance(error.value, NotSignedIn)
+
+
+@pytest.mark.parametrize(
+    "url", [METADATA, "https://169.254.169.254/x", "file:///etc/passwd", "https://[::ffff:10.0.0.1]/x"]
+)
+async def test_a_challenge_that_names_an_address_of_our_network_is_refused(url: str) -> None:
+    async with lying() as (server, _, sign_in):
+        with pytest.raises(HttpStatusError, match="not possible"):
+            await refused(sign_in, f'Bearer resource_metadata="{url}"')
+        assert server.requests == []
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"issuer": "https://evil.test"}, "another issuer"),
+        ({"code_challenge_methods_supported": None}, "PKCE"),
+        ({"code_challenge_methods_supported": ["plain"]}, "PKCE"),
+        ({"token_endpoint": METADATA}, "not https"),
+        ({"token_endpoint": "https://192.168.0.1/token"}, "not public"),
+        ({"authorization_endpoint": "javascript:alert(1)"}, "no https URL"),
+        ({"authorization_endpoint": "file:///etc/passwd"}, "no https URL"),
+        ({"authorization_endpoint": "https://169.254.169.254/x"}, "not public"),
+        ({"registration_endpoint": METADATA}, "not https"),
+        ({"revocation_endpoint": METADATA}, "not https"),
+        ({"registration_endpoint": None}, "clientId"),
+    ],
+)
+async def test_an_authorization_server_that_lies_gets_nobody(changed: dict[str, Any], reason: str) -> None:
+    async with lying() as (server, _, sign_in):
+        server.tell_the_truth(**changed)
+        with pytest.raises(NotSignedIn):
+            await refused(sign_in)
+        with pytest.raises(SignInFailed, match=reason):
+            await sign_in.begin()
+        assert not any(request.startswith("POST") for request in server.requests)
+
+
+@pytest.mark.parametrize(
+    "back",
+    [
+        "code=abc&iss=https://evil.test",
+        "code=abc",
+        "error=access_denied&iss=ISSUER",
+        "iss=ISSUER",
+        "code=abc&iss=ISSUER/",
+    ],
+)
+async def test_an_answer_of_another_issuer_brings_no_code_to_the_token_endpoint(back: str) -> None:
+    async with lying() as (server, sign_ins, sign_in):
+        server.tell_the_truth(authorization_response_iss_parameter_supported=True)
+        with pytest.raises(NotSignedIn):
+            await refused(sign_in)
+        state = parse_qs(urlsplit((await sign_in.begin()).url).query)["state"][0]
+        with pytest.raises(SignInFailed):
+            await sign_ins.finish(f"{back.replace('ISSUER', server.origin)}&state={state}")
+        assert "POST /token" not in server.requests
+        assert not sign_in.signed_in
+
+
+async def test_endless_and_silent_servers_cost_a_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guarded_requests, "REQUEST_S", 0.3)
+
+    async def endless(writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 X\r\ncontent-type: application/json\r\nconnection: close\r\n\r\n{")
+        while True:
+            writer.write(b" " * 65_536)
+            await writer.drain()
+
+    async def silent(writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(60)
+
+    async with lying() as (server, _, sign_in):
+        with pytest.raises(NotSignedIn):
+            await refused(sign_in)
+        for answer, reason in ((endless, "larger than"), (silent, "no answer within")):
+            server.paths["/.well-known/oauth-authorization-server"] = answer
+            with anyio.fail_after(5), pytest.raises(SignInFailed, match=reason):
+                await sign_in.begin()
+
+
+async def test_a_redirect_of_the_token_endpoint_is_not_followed() -> None:
+    async with lying() as (server, sign_ins, sign_in):
+        server.paths["/token"] = (307, {}, {"location": f"{server.origin}/elsewhere"})
+        with pytest.raises(NotSignedIn):
+            await refused(sign_in)
+        state = parse_qs(urlsplit((await sign_in.begin()).url).query)["state"][0]
+        with pytest.raises(SignInFailed, match="HTTP 307"):
+            await sign_ins.finish(f"code=abc&state={state}")
+        assert "POST /elsewhere" not in server.requests
+
+
+async def test_without_metadata_a_refusal_is_one() -> None:
+    async with lying() as (server, _, sign_in):
+        server.paths.clear()
+        assert await refused(sign_in, "Bearer") is False
+
+
+async def test_nothing_of_one_issuer_is_used_at_another() -> None:
+    async with lying() as (server, sign_ins, sign_in), lying_server() as other:
+        other.tell_the_truth()
+        with pytest.raises(NotSignedIn):
+            await refused(sign_in)
+        state = parse_qs(urlsplit((await sign_in.begin()).url).query)["state"][0]
+        await sign_ins.finish(f"code=abc&state={state}")
+        server.paths["/.well-known/oauth-protected-resource/mcp"]["authorization_servers"] = [other.origin]
+        sign_in._asked_at_s = -1e9
+        with pytest.raises(NotSignedIn):
+            await refused(sign_in)
+        assert not sign_in.signed_in
+        assert server.requests.count("POST /token") == 1
+        await sign_in.begin()
+        assert "POST /register" in other.requests
+
+
+async def test_an_operator_names_the_only_issuer() -> None:
+    async with lying(type="oauth", issuer="https://auth.example.test") as (_, _, sign_in):
+        with pytest.raises(HttpStatusError, match=r"auth\.issuer"):
+            await refused(sign_in)
+
+
+async def test_more_scopes_are_asked_for_in_addition_and_not_twice() -> None:
+    async with lying() as (_, sign_ins, sign_in):
+        with pytest.raises(NotSignedIn):
+            await refused(sign_in)
+        state = parse_qs(urlsplit((await sign_in.begin()).url).query)["state"][0]
+        await sign_ins.finish(f"code=abc&state={state}")
+        challenge = 'Bearer error="insufficient_scope", scope="write"'
+        with pytest.raises(NotSignedIn) as error:
+            await sign_in.refused(403, challenge, sign_in.version)
+        assert error.value.step_up
+        assert sign_in.signed_in
+        query = parse_qs(urlsplit((await sign_in.begin()).url).query)
+        assert query["scope"] == ["mcp write"]
+        await sign_ins.finish(f"code=abc&state={query['state'][0]}")
+        # It was asked for, and given or not: asking again is no use.
+        assert await sign_in.refused(403, challenge, sign_in.version) is False
+        assert await sign_in.refused(403, "Bearer", sign_in.version) is False
+
+
+async def test_a_client_of_its_own_is_bounded_in_what_it_asks_for() -> None:
+    auth = {"type": "clientCredentials", "clientId": "c", "clientSecret": "the secret of the client"}
+    async with lying(**auth) as (server, _, sign_in):
+        assert await refused(sign_in) is True
+        assert sign_in.headers == {"authorization": "Bearer t"}
+        asked = []
+        for number in range(6):
+            server.paths["/token"] = {"access_token": f"t{number}", "token_type": "Bearer"}
+            challenge = f'Bearer error="insufficient_scope", scope="s{number}"'
+            asked.append(await sign_in.refused(403, challenge, sign_in.version))
+        assert asked == [True, True, True, False, False, False]
+        assert parse_qs(server.forms[-1])["scope"] == ["mcp s0 s1 s2"]
+
+
+async def test_a_token_is_refreshed_once_for_all_who_wait_for_it() -> None:
+    store = MemoryStore()
+    async with lying_server() as server:
+        server.tell_the_truth()
+        config = HttpConfig.model_validate({"url": server.url})
+        # Two processes with one store.
+        gateways = [sign_ins_of(store), sign_ins_of(store)]
+        found = [gateway.of("s", config) for gateway in gateways]
+        first, second = (one for one in found if one is not None)
+        await first.prepare()
+        await second.prepare()
+        with pytest.raises(NotSignedIn):
+            await refused(first)
+        state = parse_qs(urlsplit((await first.begin()).url).query)["state"][0]
+        await gateways[0].finish(f"code=abc&state={state}")
+        await second.look()
+        assert second.headers == first.headers
+        server.paths["/token"] = {"access_token": "t2", "token_type": "Bearer", "refresh_token": "r2"}
+        versions = {first: first.version, second: second.version}
+        again: list[bool] = []
+
+        async def refuse(sign_in: SignIn) -> None:
+            again.append(await sign_in.refused(401, "Bearer", versions[sign_in]))
+
+        async with anyio.create_task_group() as group:
+            for number in range(20):
+                group.start_soon(refuse, (first, second)[number % 2])
+        assert again == [True] * 20
+        assert [form.count("grant_type=refresh_token") for form in server.forms].count(1) == 1
+        assert first.headers == second.headers == {"authorization": "Bearer t2"}
+        for gateway in gateways:
+            gateway.close()
+
+
+@pytest.mark.parametrize(
+    ("answer", "needed"),
+    [
+        ((503, {}), False),
+        ((400, {"error": "invalid_grant"}), True),
+        ((400, {"error": "temporarily_unavailable"}), False),
+    ],
+)
+async def test_only_a_grant_that_is_spent_needs_a_person(answer: Any, needed: bool) -> None:
+    async with lying() as (server, sign_ins, sign_in):
+        with pytest.raises(NotSignedIn):
+            await refused(sign_in)
+        state = parse_qs(urlsplit((await sign_in.begin()).url).query)["state"][0]
+        await sign_ins.finish(f"code=abc&state={state}")
+        server.paths["/token"] = answer
+        with pytest.raises(Exception) as error:
+            await refused(sign_in)
+        assert isinstance(error.value, NotSignedIn) is needed
+        assert sign_in.signed_in is not needed
+
+
+async def test_a_token_of_another_issuer_is_exchanged() -> None:
+    auth = {
+        "type": "tokenExchange",
+        "clientId": "c",
+        "clientSecret": "the secret of the client",
+        "subjectToken": "the-token-of-the-workload",
+        "subjectTokenType": "jwt",
+        "audience": "shop",
+        "scopes": "mcp",
+    }
+    async with lying(**auth) as (server, _, sign_in):
+        assert await refused(sign_in)
+        form = parse_qs(server.forms[-1])
+        assert form["grant_type"] == ["urn:ietf:params:oauth:grant-type:token-exchange"]
+        assert form["subject_token"] == ["the-token-of-the-workload"]
+        assert form["subject_token_type"] == ["urn:ietf:params:oauth:token-type:jwt"]
+        assert form["requested_token_type"] == ["urn:ietf:params:oauth:token-type:access_token"]
+        assert (form["audience"], form["resource"], form["scope"]) == (["shop"], [server.url], ["mcp"])
+
+
+async def test_an_identity_of_the_company_becomes_a_grant_and_then_a_token() -> None:
+    async with lying_server() as company:
+        company.paths["/idp"] = {"access_token": "id-jag", "token_type": "N_A", "issued_token_type": "urn:x"}
+        auth = {
+            "type": "enterprise",
+            "clientId": "c",
+            "clientSecret": "the secret of the client",
+            "idToken": "the-identity-token",
+            "idpTokenEndpoint": f"{company.origin}/idp",
+            "idpClientId": "gateway-at-the-idp",
+        }
+        async with lying(**auth) as (server, _, sign_in):
+            assert await refused(sign_in)
+            first, second = parse_qs(company.forms[-1]), parse_qs(server.forms[-1])
+            assert first["requested_token_type"] == ["urn:ietf:params:oauth:token-type:id-jag"]
+            assert (first["audience"], first["resource"]) == ([server.origin], [server.url])
+            assert first["client_id"] == ["gateway-at-the-idp"]
+            assert second["grant_type"] == ["urn:ietf:params:oauth:grant-type:jwt-bearer"]
+            assert second["assertion"] == ["id-jag"]
+            assert sign_in.headers == {"authorization": "Bearer t"}
+
+
+async def test_a_workload_presents_what_its_platform_has_signed() -> None:
+    async with lying(type="jwtBearer", clientId="w", assertion="a.b.c") as (server, _, sign_in):
+        assert await refused(sign_in)
+        form = parse_qs(server.forms[-1])
+        assert (form["assertion"], form["client_id"]) == (["a.b.c"], ["w"])
+
+
+async def test_what_was_obtained_otherwise_is_not_used_after_a_change_of_the_entry() -> None:
+    store = MemoryStore()
+    async with lying_server() as server:
+        server.tell_the_truth()
+        sign_ins = sign_ins_of(store)
+
+        async def of(auth: dict[str, Any]) -> SignIn:
+            found = sign_ins.of("s", HttpConfig.model_validate({"url": server.url, "auth": auth}))
+            assert found is not None
+            await found.prepare()
+            return found
+
+        mine = {"type": "clientCredentials", "clientId": "c", "clientSecret": "the secret of the client"}
+        assert await refused(await of(mine))
+        assert (await of({**mine, "scopes": "more"})).signed_in
+        assert not (await of({**mine, "clientId": "another"})).signed_in
+        assert not (await of({"type": "oauth"})).signed_in
+        assert not (await of({**mine, "issuer": "https://auth.example.test"})).signed_in
+        sign_ins.close()

@@ -1,0 +1,220 @@
+"""What is kept of sign-ins: for its owner only, encrypted with a key, and by one at a time."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import anyio
+import anyio.lowlevel
+import keyring
+import pytest
+from keyring.backend import KeyringBackend
+from keyring.backends import fail, null
+from keyrings.alt.file import PlaintextKeyring
+
+from gateway.errors import ConfigError
+from gateway.upstream.oauth.encryption import Encryption, encryption_from
+from gateway.upstream.oauth.keyed_locks import KeyedLocks
+from gateway.upstream.oauth.store import Conflict, FileStore, MemoryStore, Store
+
+KEY = "k" * 40
+STORES = pytest.mark.parametrize("kind", ["memory", "files"])
+
+
+def store_of(kind: str, folder: Path, key: str | None = None) -> Store:
+    return MemoryStore() if kind == "memory" else FileStore(folder, Encryption(key))
+
+
+@STORES
+async def test_a_document_is_replaced_only_by_who_knows_its_version(kind: str, tmp_path: Path) -> None:
+    store = store_of(kind, tmp_path)
+    assert await store.load("sign-in:a") is None
+    version = await store.save("sign-in:a", {"n": 1}, expected=0)
+    with pytest.raises(Conflict):
+        await store.save("sign-in:a", {"n": 2}, expected=0)
+    stamp = await store.stamp("sign-in:a")
+    await store.save("sign-in:a", {"n": 2}, expected=version)
+    assert await store.stamp("sign-in:a") != stamp
+    kept = await store.load("sign-in:a")
+    assert kept is not None
+    assert kept.document == {"n": 2}
+
+
+@STORES
+async def test_of_several_who_take_a_document_one_gets_it(kind: str, tmp_path: Path) -> None:
+    store, taken = store_of(kind, tmp_path), []
+    await store.save("pending:a", {"n": 1}, expected=0)
+
+    async def take() -> None:
+        taken.append(await store.take("pending:a"))
+
+    async with anyio.create_task_group() as group:
+        for _ in range(5):
+            group.start_soon(take)
+    assert sorted(taken, key=bool) == [None] * 4 + [{"n": 1}]
+
+
+async def test_files_are_their_owners_alone(tmp_path: Path) -> None:
+    store = FileStore(tmp_path / "state", Encryption())
+    await store.save("sign-in:a", {"n": 1}, expected=0)
+    async with store.lock("sign-in:a"):
+        pass
+    [folder] = (tmp_path / "state").iterdir()
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o600}
+
+
+async def test_a_file_that_others_may_have_written_is_not_believed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = FileStore(tmp_path, Encryption())
+    await store.save("sign-in:a", {"n": 1}, expected=0)
+    [path] = (tmp_path / "sign-ins").glob("*.json")
+    path.chmod(0o644)
+    with caplog.at_level(logging.WARNING):
+        assert await store.load("sign-in:a") is None
+    assert "open to other users" in caplog.text
+    # What takes its place is believed again.
+    await store.save("sign-in:a", {"n": 2}, expected=0)
+    assert (await store.load("sign-in:a")).document == {"n": 2}  # type: ignore[union-attr] # it was stored
+
+
+async def test_with_a_key_nothing_can_be_read_without_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    plain, sealed = FileStore(tmp_path, Encryption()), FileStore(tmp_path, Encryption(KEY))
+    await plain.save("sign-in:a", {"token": "first secret"}, expected=0)
+    # A key that is given later reads what was written before, and writes no more of it.
+    kept = await sealed.load("sign-in:a")
+    assert kept is not None
+    await sealed.save("sign-in:a", {"token": "second secret"}, expected=kept.version)
+    [path] = (tmp_path / "sign-ins").glob("*.json")
+    assert b"secret" not in path.read_bytes()
+    assert (await sealed.load("sign-in:a")).document == {"token": "second secret"}  # type: ignore[union-attr] # it was stored
+    with caplog.at_level(logging.WARNING):
+        assert await plain.load("sign-in:a") is None
+        assert await FileStore(tmp_path, Encryption("x" * 40)).load("sign-in:a") is None
+    assert "no TYPEGATE_STATE_KEY" in caplog.text
+    assert "another TYPEGATE_STATE_KEY" in caplog.text
+    # Another document's content is none, though the key is right.
+    other = tmp_path / "sign-ins" / path.name.replace(path.stem, "moved")
+    other.write_bytes(path.read_bytes())
+    os.replace(other, sealed._path("sign-in:b"))
+    sealed._path("sign-in:b").chmod(0o600)
+    assert await sealed.load("sign-in:b") is None
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"version": 1}', b"\xff", b'{"version": "x", "document": {}}'])
+async def test_a_damaged_file_is_no_sign_in(tmp_path: Path, content: bytes) -> None:
+    store = FileStore(tmp_path, Encryption())
+    await store.save("sign-in:a", {"n": 1}, expected=0)
+    [path] = (tmp_path / "sign-ins").glob("*.json")
+    path.write_bytes(content)
+    assert await store.load("sign-in:a") is None
+
+
+def test_the_key_is_of_the_environment_or_of_a_file_that_is_ours(tmp_path: Path) -> None:
+    path = tmp_path / "key"
+    path.write_text(f"{KEY}\n")
+    path.chmod(0o600)
+    assert not encryption_from({}).active
+    assert encryption_from({"TYPEGATE_STATE_KEY": KEY}).active
+    sealed = encryption_from({"TYPEGATE_STATE_KEY": KEY}).encrypt(b"text", name="n")
+    assert encryption_from({"TYPEGATE_STATE_KEY_FILE": str(path)}).decrypt(sealed, name="n") == b"text"
+    path.chmod(0o640)
+    for environ, reason in (
+        ({"TYPEGATE_STATE_KEY": "short"}, "too short"),
+        ({"TYPEGATE_STATE_KEY": KEY, "TYPEGATE_STATE_KEY_FILE": str(path)}, "one of the two"),
+        ({"TYPEGATE_STATE_KEY_FILE": str(path)}, "open to other users"),
+        ({"TYPEGATE_STATE_KEY_FILE": str(tmp_path / "none")}, "cannot be read"),
+    ):
+        with pytest.raises(ConfigError, match=reason):
+            encryption_from(environ)
+
+
+_HOLDER = """
+import asyncio, sys
+from pathlib import Path
+from gateway.upstream.oauth.encryption import Encryption
+from gateway.upstream.oauth.store import FileStore
+async def main():
+    async with FileStore(Path(sys.argv[1]), Encryption()).lock("sign-in:a"):
+        print("held", flush=True)
+        sys.stdin.readline()
+asyncio.run(main())
+"""
+
+
+async def test_a_lock_holds_for_other_processes_and_ends_with_them(tmp_path: Path) -> None:
+    store = FileStore(tmp_path, Encryption())
+    process = await anyio.open_process([sys.executable, "-c", _HOLDER, str(tmp_path)])
+    try:
+        assert process.stdout is not None
+        assert (await process.stdout.receive()).startswith(b"held")
+        with anyio.move_on_after(0.2) as waited:
+            async with store.lock("sign-in:a"):
+                pass
+        assert waited.cancelled_caught
+        async with store.lock("sign-in:b"):
+            pass
+    finally:
+        process.kill()
+        await process.wait()
+        await process.aclose()
+    with anyio.fail_after(5):
+        async with store.lock("sign-in:a"):
+            pass
+
+
+@pytest.fixture
+def kept_in_a_file(tmp_path: Path) -> Iterator[Path]:
+    """The keyring of this process is a file."""
+    before, own = keyring.get_keyring(), PlaintextKeyring()
+    path = own.file_path = tmp_path / "keyring.cfg"
+    keyring.set_keyring(own)
+    yield path
+    keyring.set_keyring(before)
+
+
+def test_the_keyring_of_the_system_holds_a_key_from_the_first_start_on(kept_in_a_file: Path) -> None:
+    asked = {"TYPEGATE_STATE_KEY": "keyring"}
+    sealed = encryption_from(asked).encrypt(b"text", name="n")
+    assert b"text" not in sealed
+    assert encryption_from(asked).decrypt(sealed, name="n") == b"text"
+    assert "typegate" in kept_in_a_file.read_text()
+    keyring.set_password("typegate", "state-key", "short")
+    with pytest.raises(ConfigError, match="too short for a key"):
+        encryption_from(asked)
+
+
+@pytest.mark.parametrize(("backend", "reason"), [(fail.Keyring(), "cannot be used"), (null.Keyring(), "keeps nothing")])
+def test_a_keyring_that_holds_nothing_stops_the_start(backend: KeyringBackend, reason: str) -> None:
+    before = keyring.get_keyring()
+    keyring.set_keyring(backend)
+    try:
+        with pytest.raises(ConfigError, match=f"{reason}.*TYPEGATE_STATE_KEY_FILE"):
+            encryption_from({"TYPEGATE_STATE_KEY": "keyring"})
+    finally:
+        keyring.set_keyring(before)
+
+
+async def test_a_lock_is_there_for_as_long_as_somebody_wants_it() -> None:
+    locks, inside, most = KeyedLocks(), 0, 0
+
+    async def work(key: str) -> None:
+        nonlocal inside, most
+        async with locks.of(key):
+            inside += 1
+            most = max(most, inside)
+            await anyio.lowlevel.checkpoint()
+            inside -= 1
+
+    async with anyio.create_task_group() as group:
+        for _ in range(20):
+            group.start_soon(work, "a")
+    assert most == 1
+    for number in range(1_000):
+        await work(f"key {number}")
+    assert len(locks) == 0

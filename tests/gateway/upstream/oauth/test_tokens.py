@@ -1,0 +1,103 @@
+"""What a token endpoint answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gateway.upstream.oauth.scopes import scopes_to_request
+from gateway.upstream.oauth.tokens import TokenRefused, Tokens, read_tokens
+
+
+def read(status: int = 200, before: Tokens | None = None, **members: Any) -> Tokens:
+    document = {"access_token": "a", "token_type": "Bearer", **members}
+    return read_tokens(
+        status, {key: value for key, value in document.items() if value is not None}, now_s=1000, before=before
+    )
+
+
+@pytest.mark.parametrize(
+    ("life", "expires"),
+    [
+        (100, 1100),
+        ("100", 1100),
+        (0.1, 1000.1),
+        *((life, None) for life in (None, 0, -1, True, "soon", 1e30)),
+    ],
+)
+def test_a_token_is_believed_as_long_as_it_says(life: object, expires: float | None) -> None:
+    tokens = read(expires_in=life)
+    assert tokens.expires_at_s == expires
+    assert not tokens.is_expired(1000.05)
+    assert tokens.is_expired(1101) is (expires is not None)
+
+
+def test_another_token_is_due_after_four_fifths_of_its_life() -> None:
+    tokens = read(expires_in=100)
+    assert not tokens.is_due(1079)
+    assert tokens.is_due(1080)
+    assert not read().is_due(1e12)
+
+
+def test_what_a_refresh_does_not_send_again_stays() -> None:
+    before = read(refresh_token="r1", scope="a b")
+    after = read(before=before)
+    assert (after.refresh, after.scopes) == ("r1", ("a", "b"))
+    rotated = read(before=before, refresh_token="r2", scope="a")
+    assert (rotated.refresh, rotated.scopes) == ("r2", ("a",))
+    assert Tokens.of_document(rotated.document()) == rotated
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        {"token_type": "DPoP"},
+        {"token_type": 1},
+        {"access_token": "a\r\nx: y"},
+        {"access_token": "a b"},
+        {"access_token": ""},
+        {"access_token": 1},
+        {"access_token": "é"},
+        {"access_token": "a" * 100_000},
+        {"refresh_token": ["r"]},
+    ],
+)
+def test_a_token_that_cannot_be_presented_is_none(members: dict[str, Any]) -> None:
+    with pytest.raises(TokenRefused):
+        read(**members)
+
+
+@pytest.mark.parametrize(
+    ("status", "document", "passing", "spent"),
+    [
+        (400, {"error": "invalid_grant"}, False, True),
+        (401, {"error": "invalid_client"}, False, False),
+        (400, {"error": "temporarily_unavailable"}, True, False),
+        (429, {"error": "rate"}, True, False),
+        (503, {"error": "invalid_grant"}, True, False),
+        (500, None, True, False),
+        (404, None, False, False),
+        (200, {"error": "invalid_grant"}, False, True),
+        (200, [], False, False),
+    ],
+)
+def test_only_what_the_issuer_says_itself_ends_a_grant(
+    status: int, document: object, passing: bool, spent: bool
+) -> None:
+    with pytest.raises(TokenRefused) as refused:
+        read_tokens(status, document, now_s=0)
+    assert (refused.value.passing, refused.value.spent) == (passing, spent)
+
+
+def test_scopes_are_those_of_the_challenge_else_of_the_metadata_else_none() -> None:
+    def asked(**given: Any) -> tuple[str, ...]:
+        return scopes_to_request(**{"configured": (), "challenged": None, "supported": None, **given})
+
+    assert asked(challenged=("a",), supported=("b",)) == ("a",)
+    assert asked(supported=("b",)) == ("b",)
+    assert asked() == ()
+    assert asked(configured=("c",), supported=("b",)) == ("c",)
+    assert asked(requested_before=("a", "b"), challenged=("b", "c")) == ("a", "b", "c")
+    assert asked(challenged=("a",), offered_by_server=("offline_access",)) == ("a", "offline_access")
+    assert asked(offered_by_server=("offline_access",)) == ()

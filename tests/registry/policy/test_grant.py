@@ -1,0 +1,215 @@
+"""What rules and scopes leave to a caller, rule by rule."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.wrappers import wrapper_of
+
+from registry.catalog.catalog import ToolWrapper
+from registry.catalog.names import ServerName
+from registry.catalog.prompts_and_resources import ListedItem
+from registry.catalog.shape import ServerShape
+from registry.policy.conditions import ArgumentCondition, Conditions
+from registry.policy.grant import CallRules, Decision, Grant
+from registry.policy.policy import Policy
+from registry.policy.rules import Rule, What, Who, tool_hints
+from registry.policy.server_rules import ServerRules
+
+SHAPE = ServerShape(tags=("money",))
+
+
+@dataclass(frozen=True)
+class Somebody:
+    name: str = "ann"
+    groups: frozenset[str] = frozenset({"interns"})
+    scopes: frozenset[str] = frozenset()
+    claims: frozenset[tuple[str, str]] = frozenset()
+
+
+def tool(name: str = "wire", **annotations: bool) -> ToolWrapper:
+    wrapper = wrapper_of(name, {"type": "object"})
+    object.__setattr__(wrapper, "definition", {**wrapper.definition, "annotations": annotations})
+    return wrapper
+
+
+def rule(effect: Any, *patterns: str, name: str = "r", **members: Any) -> Rule:
+    return Rule(name=name, effect=effect, what=What(patterns=patterns or None), **members)
+
+
+def decided(grant: Grant, wrapper: ToolWrapper | None = None, arguments: Any = None) -> Decision:
+    wrapper = wrapper or tool()
+    found = grant.tool(wrapper, SHAPE, grant.of_server(wrapper.server, SHAPE))
+    return found.decide(arguments or {}) if isinstance(found, CallRules) else found
+
+
+def above(amount: float) -> Conditions:
+    return Conditions(arguments=(ArgumentCondition(path="amount", above=amount),))
+
+
+def test_without_rules_everything_is_there() -> None:
+    assert decided(Grant()).effect == "allow"
+    assert decided(Grant(closed=True)) == Decision(effect="deny", reason="no rule allows it", hidden=True)
+
+
+def test_what_one_rule_denies_no_other_allows() -> None:
+    denial = rule("deny", "calendar-mcp__w*", name="no wires")
+    for rules in ([denial, rule("allow", "*")], [rule("allow", "*"), denial]):
+        found = decided(Grant(rules))
+        assert (found.effect, found.rule, found.hidden) == ("deny", "no wires", True)
+        assert decided(Grant(rules), tool("read")).effect == "allow"
+
+
+def test_a_caller_whom_a_rule_allows_something_may_use_only_that() -> None:
+    grant = Grant([rule("allow", "*__read_*")])
+    assert decided(grant, tool("read_mail")).rule == "r"
+    assert decided(grant, tool("send_mail")).hidden
+
+
+def test_a_pattern_with_two_underscores_matches_server_and_tool_each_on_its_own_side() -> None:
+    grant = Grant([rule("deny", "bank__*")])
+    assert decided(grant, tool("bank__wire")).effect == "allow"
+    assert decided(Grant([rule("deny", "*__bank__wire")]), tool("bank__wire")).effect == "deny"
+
+
+@pytest.mark.parametrize(
+    ("annotations", "read_only", "destructive"),
+    [({}, False, True), ({"readOnlyHint": True}, True, False), ({"destructiveHint": False}, False, False),
+     ({"readOnlyHint": "yes"}, False, True)],
+)  # fmt: skip
+def test_a_tool_that_is_not_marked_changes_and_may_destroy(
+    annotations: Any, read_only: bool, destructive: bool
+) -> None:
+    hints = tool_hints(tool(**annotations), SHAPE)
+    assert (hints["readOnlyHint"], hints["destructiveHint"]) == (read_only, destructive)
+
+
+def test_a_rule_about_hints_decides_by_them() -> None:
+    readers = Grant([rule("allow", "*", conditions=Conditions(hints={"readOnlyHint": True}))])
+    assert decided(readers, tool(readOnlyHint=True)).effect == "allow"
+    assert decided(readers, tool()).hidden
+    careful = Grant([rule("deny", conditions=Conditions(hints={"destructiveHint": True}))])
+    assert decided(careful, tool()).hidden
+    assert decided(careful, tool(destructiveHint=False)).effect == "allow"
+
+
+def test_conditions_on_arguments_leave_the_tool_in_view_and_decide_each_call() -> None:
+    denied = Grant([rule("deny", "*", conditions=above(1000))])
+    assert denied.permits(tool(), SHAPE)
+    assert decided(denied, arguments={"amount": 1000}).effect == "allow"
+    refused = decided(denied, arguments={"amount": 1001})
+    assert (refused.effect, refused.rule, refused.hidden) == ("deny", "r", False)
+    small = Conditions(arguments=(ArgumentCondition(path="amount", below=10),))
+    allowed = Grant([rule("allow", "*", conditions=small)])
+    assert decided(allowed, arguments={"amount": 9}).rule == "r"
+    assert decided(allowed, arguments={"amount": 10}).effect == "deny"
+    assert decided(allowed, arguments={}).effect == "deny"
+
+
+def test_a_rule_that_asks_does_so_when_its_condition_holds_and_lets_through_otherwise() -> None:
+    asking = rule("ask", "*__wire", asked=above(1000))
+    for closed in (False, True):
+        grant = Grant([asking], closed=closed)
+        assert decided(grant, arguments={"amount": 1}).effect == "allow"
+        asked = decided(grant, arguments={"amount": 2000})
+        assert (asked.effect, asked.rule) == ("ask", "r")
+        assert decided(grant, tool("read")).hidden == closed
+    both = Grant([asking, rule("deny", "*", name="never", conditions=above(5000))])
+    assert decided(both, arguments={"amount": 6000}).rule == "never"
+    assert not Grant([asking]).closed
+
+
+def test_a_rule_may_ask_only_about_tools_that_are_marked_so() -> None:
+    grant = Grant([rule("ask", "*", asked=Conditions(hints={"destructiveHint": True}))], closed=True)
+    assert decided(grant, tool()).effect == "ask"
+    assert decided(grant, tool(readOnlyHint=True)).effect == "allow"
+
+
+@pytest.mark.parametrize(
+    ("scopes", "reads", "writes", "prompts"),
+    [((), True, True, True), (("tools",), True, True, False), (("tools:read",), True, False, False),
+     (("prompts",), False, False, True), (("prompts:read", "tools:read"), True, False, True),
+     (("metrics",), False, False, False)],
+)  # fmt: skip
+def test_scopes_open_kinds_and_reading(scopes: tuple[str, ...], reads: bool, writes: bool, prompts: bool) -> None:
+    grant = Policy().grant(Somebody(scopes=frozenset(scopes)))
+    prompt = ListedItem(key="calendar-mcp__p", server=ServerName("calendar-mcp"), original="p", definition={})
+    assert grant.permits(tool(readOnlyHint=True), SHAPE) == reads
+    assert grant.permits(tool(), SHAPE) == writes
+    assert (grant.prompt(prompt, SHAPE).effect == "allow") == prompts
+    assert grant.opens("completions") == (not scopes or prompts)
+
+
+@pytest.mark.parametrize(
+    ("who", "concerned"),
+    [
+        (Who(), True),
+        (Who(principals=("a*",)), True),
+        (Who(principals=("bob",)), False),
+        (Who(groups=("interns", "x")), True),
+        (Who(groups=("staff",)), False),
+        (Who(principals=("ann",), groups=("staff",)), False),
+        (Who(claims={"dept": ("fin*",)}), True),
+        (Who(claims={"dept": ("it",)}), False),
+        (Who(scopes=("mcp:admin",)), True),
+        (Who(scopes=("mcp:root",)), False),
+    ],
+)
+def test_a_rule_concerns_whom_each_of_its_keys_matches(who: Who, concerned: bool) -> None:
+    somebody = Somebody(claims=frozenset({("dept", "finance"), ("dept", "hr"), ("scope", "mcp:admin")}))
+    assert who.concerns(somebody) == concerned
+
+
+def test_callers_with_the_same_rights_share_one_grant() -> None:
+    policy = Policy([rule("deny", "*__x", who=Who(groups=("interns",)))])
+    ann, ben = Somebody(name="ann"), Somebody(name="ben")
+    eve = Somebody(name="eve", groups=frozenset())
+    assert policy.grant(ann) is policy.grant(ben)
+    assert policy.grant(eve).is_open
+    assert policy.grant(eve) is Policy().grant(eve)
+
+
+def test_a_uri_is_denied_in_every_form_and_allowed_only_where_all_agree() -> None:
+    denying = Grant([rule("deny", "file:///secret*")])
+    for uri in ("file:///secret/a", "file:///%73ecret/a", "file:///x/../secret/a", "file:////secret"):
+        assert denying.uri("calendar-mcp", uri, SHAPE).effect == "deny", uri
+        assert denying.denies_uri("calendar-mcp", uri, SHAPE)
+    allowing = Grant([rule("allow", "file:///public/*")])
+    assert allowing.uri("calendar-mcp", "file:///public/a", SHAPE).effect == "allow"
+    assert allowing.uri("calendar-mcp", "file:///public/../secret", SHAPE).effect == "deny"
+    assert Grant([rule("deny", "bank__*")]).uri("calendar-mcp", "file:///bank__x", SHAPE).effect == "allow"
+    assert Grant([rule("deny", "calendar-mcp__*")]).uri("calendar-mcp", "file:///x", SHAPE).effect == "deny"
+
+
+def test_a_server_of_which_all_is_denied_is_not_there_and_one_that_may_have_something_is() -> None:
+    assert not Grant([rule("deny", "calendar-mcp__*")]).permits_server("calendar-mcp", SHAPE)
+    assert not Grant([Rule(name="r", effect="deny", what=What(tags=("money",)))]).permits_server("calendar-mcp", SHAPE)
+    assert Grant([rule("deny", "calendar-mcp__wire")]).permits_server("calendar-mcp", SHAPE)
+    assert not Grant([rule("allow", "bank__*")]).permits_server("calendar-mcp", SHAPE)
+    assert Grant([rule("allow", "calendar*__read")]).permits_server("calendar-mcp", SHAPE)
+
+
+PARTS = st.sampled_from(["a", "b", "a_", "_b", "*", "a*", "*_", "?", "__", "[ab]", "[__]a", "x"])
+NAMES = st.lists(PARTS, min_size=1, max_size=4).map("".join)
+
+
+@given(
+    patterns=st.lists(st.lists(NAMES, min_size=1, max_size=2), min_size=1, max_size=5),
+    as_wrappers=st.booleans(),
+    name=st.text("ab_x", min_size=1, max_size=6),
+)
+def test_every_rule_that_covers_a_tool_is_among_those_that_are_looked_at(
+    patterns: list[list[str]], as_wrappers: bool, name: str
+) -> None:
+    rules = [
+        Rule(name=f"r{at}", effect="deny", what=What(**{"wrappers" if as_wrappers else "patterns": tuple(some)}))
+        for at, some in enumerate(patterns)
+    ]
+    wrapper = tool(name)
+    looked_at = list(ServerRules(rules).about(wrapper))
+    covering = [rule for rule in rules if rule.what.covers_tool(wrapper, SHAPE)]
+    assert [rule for rule in looked_at if rule in covering] == covering

@@ -1,0 +1,185 @@
+"""Errors that are looked for part by part are errors that a validator finds, and some are found wherever one is."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from registry.errors import NotChecked, SchemaRejected
+from registry.schema import schema_nodes, schemas
+from registry.schema.effort import THOROUGH, effort_of
+
+SCALARS = st.sampled_from(
+    [
+        {"type": "string"},
+        {"type": "integer"},
+        {"type": ["number", "null"]},
+        {"enum": ["a", 1, None]},
+        {"const": True},
+        {"type": "integer", "minimum": 3},
+        {"type": "string", "maxLength": 1},
+        {"$ref": "#/$defs/node"},
+        {"$ref": "#/$defs/node", "required": ["b"]},
+        {"anyOf": [{"const": "a"}, {"const": 2}]},
+        {"not": {"type": "string"}},
+        True,
+        {},
+    ]
+)
+NODE = {
+    "type": "object",
+    "properties": {"a": {"type": "integer"}, "below": {"type": "array", "items": {"$ref": "#/$defs/node"}}},
+    "required": ["a"],
+}
+
+
+@st.composite
+def composed(draw: Any, below: Any) -> dict[str, Any]:
+    node: dict[str, Any] = {"properties": draw(st.dictionaries(st.sampled_from(["a", "b", "kind"]), below, max_size=3))}
+    node["required"] = draw(st.lists(st.sampled_from(["a", "b", "kind"]), unique=True, max_size=2))
+    more = {
+        "type": st.just("object"),
+        "additionalProperties": st.one_of(st.just(False), below),
+        "patternProperties": st.builds(lambda one: {"^a": one}, below),
+        "unevaluatedProperties": st.just(False),
+        "propertyNames": st.just({"maxLength": 1}),
+        "minProperties": st.just(2),
+        "dependentRequired": st.just({"a": ["b"]}),
+        "anyOf": st.lists(below, min_size=1, max_size=3),
+        "oneOf": st.lists(below, min_size=2, max_size=3),
+        "allOf": st.lists(below, min_size=1, max_size=2),
+        "if": st.just({"required": ["a"]}),
+        "then": below,
+    }
+    for word in draw(st.lists(st.sampled_from(sorted(more)), unique=True, max_size=3)):
+        node[word] = draw(more[word])
+    return node
+
+
+LISTS = st.fixed_dictionaries(
+    {"type": st.just("array")},
+    optional={
+        "items": SCALARS,
+        "prefixItems": st.lists(SCALARS, min_size=1, max_size=2),
+        "contains": st.just({"const": "a"}),
+        "uniqueItems": st.just(True),
+        "maxItems": st.just(2),
+    },
+)
+SCHEMAS = st.recursive(
+    st.one_of(SCALARS, LISTS), lambda below: st.one_of(composed(below), composed(below), LISTS), max_leaves=8
+)
+VALUES = st.recursive(
+    st.sampled_from([None, True, 1, 2, 3.0, 0.5, "a", "bb"]),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.dictionaries(st.sampled_from(["a", "b", "kind", "zz", "below"]), inner, max_size=4),
+    ),
+    max_leaves=10,
+)
+
+
+def everywhere(errors: Any) -> list[Any]:
+    """Return errors, with those of all alternatives."""
+    found: list[Any] = []
+    pending = list(errors)
+    while pending:
+        error = pending.pop()
+        found.append(error)
+        for branch in getattr(error.kind, "context", None) or []:
+            pending += branch
+    return found
+
+
+DIALECTS = [
+    "http://json-schema.org/draft-04/schema#",
+    "http://json-schema.org/draft-07/schema#",
+    "https://json-schema.org/draft/2019-09/schema",
+    "https://json-schema.org/draft/2020-12/schema",
+]
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("repairs", [False, True])
+@pytest.mark.parametrize("laborious", [False, True])
+@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large], deadline=None, max_examples=150)
+@given(composed(SCHEMAS), st.dictionaries(st.sampled_from(["a", "b", "kind", "zz"]), VALUES, max_size=4))
+def test_what_is_found_is_wrong_and_something_is_found(
+    laborious: bool, repairs: bool, dialect: str, schema: dict[str, Any], value: Any
+) -> None:
+    schema = {**schema, "$schema": dialect, "$defs": {"node": NODE}}
+    try:
+        compiled = schemas.compile_schema(schema)
+    except SchemaRejected:
+        return  # not a schema in this dialect
+    with effort_of(THOROUGH), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(schema_nodes, "_LABORIOUS", -1 if laborious else 1 << 40)
+        if compiled.is_valid(value):
+            return
+        all_errors = everywhere(compiled.errors(value, 10_000))
+        found = compiled._failing_parts().errors(value, 200, for_repair=20_000 if repairs else 0).errors
+    assert found
+    wrong = {(tuple(error.instance_path), error.kind.name) for error in all_errors}
+    places = {path for path, _ in wrong}
+    missing = {(*error.instance_path, error.kind.property) for error in all_errors if error.kind.name == "required"}
+    for error in found:
+        path, kind = tuple(error.instance_path), error.kind.name
+        match kind:
+            case "required":
+                absent = (*path, error.kind.property)
+                assert absent in missing or path in places  # of alternatives: the member by which they differ
+            case "type" | "options" | "alternatives" | "whole":
+                assert any(place == path[: len(place)] for place in places)
+            case "additionalProperties" | "unevaluatedProperties":
+                assert path in places
+            case _:
+                assert (path, kind) in wrong
+
+
+@pytest.mark.parametrize(("dialect", "places"), [(DIALECTS[1], [("l",)]), (DIALECTS[3], [("l", 0)])])
+def test_places_of_a_list_are_looked_at_where_the_dialect_has_them(dialect: str, places: list[Any]) -> None:
+    listed = {"type": "array", "prefixItems": [{"type": "string"}], "contains": {"minimum": 0}}
+    compiled = schemas.compile_schema({"$schema": dialect, "type": "object", "properties": {"l": listed}})
+    value = {"l": [-1] if places == [("l",)] else [5]}
+    assert not compiled.is_valid(value)
+    assert [tuple(error.instance_path) for error in compiled._failing_parts().errors(value, 20).errors] == places
+
+
+def test_a_hundred_types_that_refer_to_each_other_are_compiled_as_far_as_a_value_goes() -> None:
+    texts = {f"p{n}": {"type": "string"} for n in range(20)}
+    types = {
+        f"t{n}": {"type": "object", "properties": {
+            **texts, **{f"r{m}": {"$ref": f"#/$defs/t{(n * 7 + m * 13 + 1) % 100}"} for m in range(2)}}}
+        for n in range(100)
+    }  # fmt: skip
+    rows = {"type": "array", "items": {"$ref": "#/$defs/t0"}}
+    compiled = schemas.compile_schema({"type": "object", "properties": {"rows": rows}, "$defs": types})
+    value = {"rows": [{"p0": "x", "r1": {"r0": {"p1": 5}}} for _ in range(300)]}
+    with pytest.raises(NotChecked):
+        compiled.first_errors(value, 20)  # not on the loop
+    with effort_of(THOROUGH):
+        began_s = time.process_time()
+        [error, *_] = compiled.first_errors(value, 20).errors
+        took_s = time.process_time() - began_s
+    assert tuple(error.instance_path) == ("rows", 0, "r1", "r0", "p1")
+    assert list(error.schema_path) == ["$defs", "t99", "properties", "p1", "type"]
+    assert took_s < 1  # all of them take 3 s and half a gigabyte
+
+
+def test_references_that_lead_in_circles_and_strange_names_are_followed_one_by_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(schema_nodes, "_LABORIOUS", -1)
+    name = "a b%/~#?\u00e9"
+    circle = {"one": {"$ref": "#/$defs/two"}, "two": {"$ref": "#/$defs/one"}}
+    schema = {"type": "object", "properties": {name: {"type": "array", "items": {"type": "integer"}},
+              "c": {"anyOf": [{"$ref": "#/$defs/one"}, {"type": "null"}]}}, "$defs": circle}  # fmt: skip
+    compiled = schemas.compile_schema(schema)
+    with effort_of(THOROUGH):
+        errors = compiled._failing_parts().errors({name: [1, "x"]}, 20).errors
+    assert [tuple(error.instance_path) for error in errors] == [(name, 1)]
