@@ -143,8 +143,7 @@ def _one_by_one(tools: list[Any]) -> Iterator[Any]:
 
 def _as_text(tool: Any) -> Any:
     try:
-        # A copy, since the serialiser's own may take several times its length.
-        return bytes(memoryview(wire.dumps(tool)))
+        return wire.fitted(wire.dumps(tool))
     except wire.MalformedJson:
         return tool  # too deep to be written: it is told so when it is looked at
 

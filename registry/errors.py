@@ -69,14 +69,22 @@ class NotChecked(RegistryError):
         unlocated: There are too many values, and it was not looked for the argument that holds most of them.
     """
 
-    unlocated: bool = False
-
-    def __init__(self, path: tuple[str | int, ...], reason: str, *, final: bool = False, invalid: bool = False) -> None:
+    def __init__(
+        self,
+        path: tuple[str | int, ...],
+        reason: str,
+        *,
+        final: bool = False,
+        invalid: bool = False,
+        unlocated: bool = False,
+    ) -> None:
         super().__init__(reason)
         self.path = path
         self.reason = reason
         self.final = final
         self.invalid = invalid
+        self.unlocated = unlocated
 
     def __reduce__(self) -> tuple[Callable[..., NotChecked], tuple[object, ...]]:
-        return partial(NotChecked, final=self.final, invalid=self.invalid), (self.path, self.reason)
+        rebuild = partial(NotChecked, final=self.final, invalid=self.invalid, unlocated=self.unlocated)
+        return rebuild, (self.path, self.reason)

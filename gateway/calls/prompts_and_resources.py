@@ -200,7 +200,11 @@ class PromptsAndResources:
             failure = protocol_error(error, server=server, verbatim=not shape.prefixed)
         # Hooks see the error as the caller would; one that changes it raises its own.
         await invocation.after_error(failure)
-        raise failure
+        try:
+            raise failure
+        finally:
+            # An error that its own frame has a name for is freed by the collector only, and the request with it.
+            del failure
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

@@ -115,8 +115,7 @@ def _written(
     for item in items:
         entry = known.get(id(item))
         if entry is None or entry[0] is not item:
-            # A copy, since the serialiser's own may take several times its length.
-            text = bytes(memoryview(wire.dumps(item if modern or kind != "tools" else handshake_definition(item))))
+            text = wire.fitted(wire.dumps(item if modern or kind != "tools" else handshake_definition(item)))
             entry = known[id(item)] = item, memoryview(text)
         texts.append(entry[1])
         starts.append(at)

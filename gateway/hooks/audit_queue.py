@@ -48,7 +48,7 @@ class AuditQueue:
         """Queue one event, or count it as dropped."""
         try:
             # Serialised now: the call goes on, and later hooks or the encoder may change these objects in place.
-            data = wire.dumps([args, result])
+            data = wire.fitted(wire.dumps([args, result]))
         except wire.MalformedJson:
             data = b""
         fits = len(self._events) < MAX_EVENTS and self._queued_bytes + len(data) <= MAX_QUEUED_BYTES

@@ -99,9 +99,7 @@ class CheckCost:
         if len(text) >= _BYTES_OF_MANY and text.count(b'":') - text.count(b'\\":') > INLINE_MEMBERS:
             # Whoever waits for a thorough check keeps the error, and with it this frame.
             del text
-            doubt = NotChecked((), _TOO_MANY)
-            doubt.unlocated = True
-            raise doubt
+            raise NotChecked((), _TOO_MANY, unlocated=True)
         return False
 
     def require_affordable(self, instance: object, effort: Effort, *, errors: bool = False) -> None:

@@ -73,7 +73,8 @@ class Cache(Hook):
         key = call.memo.get(_KEY)
         if key is None or result.is_error or result.value.get("resultType", "complete") != "complete":
             return None
-        data = wire.dumps(result.value)  # as bytes: smaller, of known size, and nobody can change them in place
+        # As bytes: smaller, of known size, and nobody can change them in place.
+        data = wire.fitted(wire.dumps(result.value))
         if len(data) + _OVERHEAD_BYTES <= self._max_bytes // _MAX_SHARE:
             self._kept[key] = (self._clock(), data)
         return None

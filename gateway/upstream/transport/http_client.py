@@ -220,13 +220,13 @@ class HttpClient:
         """As `send`, for who has its header lines ready; the response has to be released, however it ends."""
         origin, first = _first_lines(method, url)
         for _ in range(_MAX_REDIRECTS + 1):
-            if body or method == "POST":
-                data = b"%b%bcontent-length: %d\r\n\r\n%b" % (first, lines, len(body), body)
-            else:
-                data = b"%b%b\r\n" % (first, lines)
             connection = self._kept(origin) or await self._connect(url)
             try:
-                connection.write(data)
+                # Not kept in a name: whoever waits would hold it all that time.
+                if body or method == "POST":
+                    connection.write(b"%b%bcontent-length: %d\r\n\r\n%b" % (first, lines, len(body), body))
+                else:
+                    connection.write(b"%b%b\r\n" % (first, lines))
                 while not connection.head_done:
                     if connection.lost is not None:
                         raise ConnectionLost(connection.lost, sent=True)

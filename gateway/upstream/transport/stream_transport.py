@@ -74,12 +74,12 @@ class StreamTransport:
         request_id = next(self._ids)
         if on_progress is not None:
             params = with_progress_token(params, request_id)
-        line = wire.dumps({"jsonrpc": "2.0", "id": request_id, "method": method, "params": params})
         # A future, not an event of anyio: every call has one, and it carries the answer too.
         future: asyncio.Future[dict[str, Any] | bytes] = asyncio.get_running_loop().create_future()
         self._pending[request_id] = (future, on_progress, method)
         try:
-            self._send(line)
+            # Not kept in a name: whoever waits would hold it all that time.
+            self._send(wire.dumps({"jsonrpc": "2.0", "id": request_id, "method": method, "params": params}))
             message = await future
             if isinstance(message, bytes):
                 message = await repaired_response(message, method) or {}

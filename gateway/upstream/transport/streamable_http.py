@@ -50,6 +50,8 @@ _RETRY_MS: Final = 1_000
 _MIN_RETRY_MS: Final = 50
 # An expired token, then one more scope than the new one has.
 _MAX_REFUSALS: Final = 2
+# To copy so much takes microseconds, and what is kept while many calls wait is a fraction of a megabyte for each.
+_LARGE_BYTES: Final = 64 * 1024
 # Of a list. Some megabytes of them arrive at the same moment where many servers are connected, and to parse them takes
 # 10 ms for each; what a tool answers is not parsed as a whole.
 _ASIDE_BYTES: Final = 64 * 1024
@@ -100,6 +102,8 @@ class StreamableHttpTransport:
         if on_progress is not None:
             params = with_progress_token(params, request_id)
         body = wire.dumps({"jsonrpc": "2.0", "id": request_id, "method": method, "params": params})
+        if len(body) > _LARGE_BYTES:
+            body = wire.fitted(body)  # kept until there is an answer: it may have to be sent again
         finished = False
         credentials, head = self._credentials, self._head
         if credentials is not None and not credentials.ready:

@@ -9,7 +9,6 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
-import orjson
 import pytest
 
 from gateway.calls import thorough_checks
@@ -120,7 +119,7 @@ def test_that_there_are_too_many_values_is_seen_in_their_text() -> None:
     many = {f"p{n}": "x" for n in range(25_000)}
     with pytest.raises(NotChecked) as doubt:
         passes(wrapper_of(ROWS), many, "safe")
-    assert doubt.value.text == orjson.dumps(many)
+    assert doubt.value.unlocated
     texts = {"p1": [{"a": '","x":' * 50_000}]}
     assert passes(wrapper_of(ROWS), texts, "safe") is False, "what stands in a text is not counted"
     assert prepare(wrapper_of(ROWS), texts).problems == ()

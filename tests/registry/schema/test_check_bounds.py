@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+import pickle
 import random
 import time
+import weakref
 from dataclasses import replace
 from typing import Any
 
@@ -213,3 +216,23 @@ def test_no_match_takes_much_longer_than_its_estimate(pattern: str) -> None:
             started = time.process_time()
             compiled.is_valid(text)
             assert time.process_time() - started < SLACK * max(runnable.cost_ns(length), 5_000_000) / 1e9
+
+
+class Rows(list[Any]):
+    """A list that it can be seen of whether it is still held."""
+
+
+def test_arguments_that_were_not_checked_do_not_wait_for_the_collector() -> None:
+    rows = Rows({"id": number} for number in range(40_000))
+    compiled, held = schemas.compile_schema(of(rows={"items": {"type": "object"}})), weakref.ref(rows)
+    gc.collect()
+    gc.disable()
+    try:
+        with pytest.raises(NotChecked) as raised:
+            compiled.passes({"rows": rows})
+        assert raised.value.unlocated
+        assert pickle.loads(pickle.dumps(raised.value)).unlocated
+        del rows, raised
+        assert held() is None
+    finally:
+        gc.enable()
