@@ -13,11 +13,14 @@ from hypothesis import settings
 # Hundreds of gateways are started, and each would compile all of its modules again: a third of its start.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
-# Examples differ from run to run (no derandomize), and none has a deadline: a busy machine is no failure. Hypothesis
-# would choose another profile by itself where CI is set; the same command must mean the same everywhere.
-settings.register_profile("default", max_examples=40, deadline=None, derandomize=False)
+# The same examples in every run, so that a change is judged by itself; none has a deadline: a busy machine is no
+# failure. Hypothesis would choose another profile by itself where CI is set; the same command must mean the same
+# everywhere.
+settings.register_profile("default", max_examples=40, deadline=None, derandomize=True)
 # For `pytest -m "heavy or hypothesis" --hypothesis-profile thorough`, as `.ci/run` does.
 settings.register_profile("thorough", parent=settings.get_profile("default"), max_examples=250)
+# Other examples each time, to look for what is not known yet: `pytest -m hypothesis --hypothesis-profile explore`.
+settings.register_profile("explore", parent=settings.get_profile("default"), max_examples=1_000, derandomize=False)
 settings.load_profile("default")
 
 

@@ -31,14 +31,12 @@ def _without_null(node: Any, depth: int) -> Any:
         return node
     changed = {key: _in_keyword(key, child, depth) for key, child in node.items()}
     types, options, branches = changed.get("type"), changed.get("enum"), changed.get("anyOf")
-    if isinstance(types, list) and "null" in types and len(types) > 1:
-        others = [name for name in types if name != "null"]
+    if others := _others(types, "null", str):
         changed["type"] = others[0] if len(others) == 1 else others
-        if isinstance(options, list) and None in options and len(options) > 1:
-            changed["enum"] = [option for option in options if option is not None]
+        if rest := _others(options, None):
+            changed["enum"] = rest
         _drop_null_default(changed)
-    if isinstance(branches, list) and _NULL in branches and len(branches) > 1:
-        rest = [branch for branch in branches if branch != _NULL]
+    if rest := _others(branches, _NULL):
         own = without_keys(changed, {"anyOf"})
         if len(rest) > 1:
             changed["anyOf"] = rest
@@ -48,6 +46,14 @@ def _without_null(node: Any, depth: int) -> Any:
         _drop_null_default(changed)
     same = changed.keys() == node.keys() and all(child is node[key] for key, child in changed.items())
     return node if same else changed
+
+
+def _others(alternatives: Any, null: Any, kind: type = object) -> list[Any]:
+    """Everything beside null; nothing where null is not among them or all there is, or something is of another kind."""
+    if not isinstance(alternatives, list) or null not in alternatives:
+        return []
+    found = [one for one in alternatives if one != null]
+    return found if all(isinstance(one, kind) for one in found) else []
 
 
 def _drop_null_default(schema: dict[str, Any]) -> None:

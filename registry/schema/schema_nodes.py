@@ -227,12 +227,15 @@ class SchemaNode:
         schema = self.schema
         told = _FOLLOWED | _SAYING_NOTHING | _TOLD
         if self.is_closed or self.others is not None:
-            told |= {"additionalProperties", "patternProperties"}
+            told |= {"additionalProperties", "patternProperties", "unevaluatedProperties"}
         if not _COMPOSING.isdisjoint(schema):
             told |= _UNEVALUATED
         own = without_keys(schema, told)
         if own.keys() & {*_ABOUT_OTHERS, *_UNEVALUATED} and isinstance(declared := schema.get("properties"), dict):
             own["properties"] = dict.fromkeys(declared, True)
+        if "unevaluatedItems" in own:
+            for word in schema.keys() & {"items", "prefixItems"}:
+                own[word] = [True] * len(schema[word]) if isinstance(schema[word], list) else True
         return own
 
     @cached_property

@@ -14,7 +14,14 @@ from registry.dialects.null_removal import without_nulls
 KEYS = st.sampled_from(["type", "anyOf", "enum", "properties", "items", "default", "$ref", "description", "x"])
 LEAVES = st.sampled_from([None, "null", "string", ["string", "null"], ["null"], True, 5, {"type": "null"}])
 SCHEMAS = st.recursive(
-    LEAVES, lambda below: st.lists(below, max_size=3) | st.dictionaries(KEYS, below, max_size=4), max_leaves=12
+    LEAVES,
+    lambda below: (
+        st.lists(below, max_size=3)
+        | st.dictionaries(KEYS, below, max_size=4)
+        # What the rules look for, twice and in wrong places too.
+        | st.builds(dict, **{key: st.lists(LEAVES | below, max_size=3) for key in ("type", "enum", "anyOf")})
+    ),
+    max_leaves=12,
 )
 
 
@@ -28,6 +35,7 @@ def plain(schema: Any) -> Any:
         ({"type": ["integer", "null"]}, {"type": "integer"}),
         ({"type": ["integer", "string", "null"]}, {"type": ["integer", "string"]}),
         ({"type": ["string", "null"], "enum": ["a", None]}, {"type": "string", "enum": ["a"]}),
+        ({"type": ["string", "null"], "enum": [None, None]}, {"type": "string", "enum": [None, None]}),
         ({"type": ["string", "null"], "default": None}, {"type": "string"}),
         (
             {"anyOf": [{"$ref": "#/$defs/A"}, {"type": "null"}], "description": "d"},
@@ -48,7 +56,8 @@ def test_null_beside_something_else_is_left_out(schema: Any, shown: Any) -> None
     "schema",
     [
         {"type": "null"}, {"type": ["null"]}, {"enum": [None]}, {"anyOf": [{"type": "null"}]}, {"const": None},
-        {"default": {"type": ["string", "null"]}}, {"enum": ["a", None]}, {},
+        {"default": {"type": ["string", "null"]}}, {"enum": ["a", None]}, {}, {"type": ["null", "null"]},
+        {"anyOf": [{"type": "null"}, {"type": "null"}]}, {"type": ["null", ["string", "null"]]},
     ],
 )  # fmt: skip
 def test_where_null_is_all_there_is_it_stays(schema: Any) -> None:

@@ -68,6 +68,7 @@ LISTS = st.fixed_dictionaries(
         "contains": st.just({"const": "a"}),
         "uniqueItems": st.just(True),
         "maxItems": st.just(2),
+        "unevaluatedItems": st.just(False),
     },
 )
 SCHEMAS = st.recursive(
@@ -135,10 +136,29 @@ def test_what_is_found_is_wrong_and_something_is_found(
                 assert absent in missing or path in places  # of alternatives: the member by which they differ
             case "type" | "options" | "alternatives" | "whole":
                 assert any(place == path[: len(place)] for place in places)
-            case "additionalProperties" | "unevaluatedProperties":
+            case "additionalProperties" | "unevaluatedProperties" | "unevaluatedItems":
                 assert path in places
             case _:
                 assert (path, kind) in wrong
+
+
+@pytest.mark.parametrize(
+    ("closed", "value", "kinds"),
+    [
+        ({"additionalProperties": {"type": "string"}, "unevaluatedProperties": False}, {"a": None}, {"type"}),
+        ({"prefixItems": [{"type": "string"}], "unevaluatedItems": False}, [1], {"type"}),
+        ({"prefixItems": [{"type": "string"}], "unevaluatedItems": False}, [1, 2], {"type", "unevaluatedItems"}),
+        ({"items": {"type": "string"}, "unevaluatedItems": False}, ["a", 1], {"type"}),
+        ({"items": {"type": "string"}, "uniqueItems": True, "unevaluatedItems": False}, ["a", "a"], {"uniqueItems"}),
+        ({"contains": {"const": 2}, "unevaluatedItems": False}, ["x", 2], {"unevaluatedItems"}),
+    ],
+)
+def test_what_is_declared_is_not_called_undeclared_because_it_is_wrong(
+    closed: dict[str, Any], value: Any, kinds: set[str]
+) -> None:
+    compiled = schemas.compile_schema({"$schema": DIALECTS[3], "properties": {"p": closed}})
+    found = compiled._failing_parts().errors({"p": value}, 20).errors
+    assert {error.kind.name for error in found} == kinds
 
 
 @pytest.mark.parametrize(("dialect", "places"), [(DIALECTS[1], [("l",)]), (DIALECTS[3], [("l", 0)])])
