@@ -275,7 +275,7 @@ class Fleet:
         config = self.servers.pop(alias)
         self._former[alias] = snapshot.fingerprint(config)
         self._retire(alias)
-        self._kept.forget(alias)
+        self._kept.retire(alias, config)
         self._own.forget(alias)
         self.lock.forget(alias)
         self._listed_s.pop(alias, None)

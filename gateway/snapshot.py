@@ -10,8 +10,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -37,6 +36,8 @@ MAX_BYTES: Final = 256 * 1024 * 1024
 _SAVE_AFTER_S: Final = 0.2
 # Of a SHA-256 in hexadecimal: 128 bits cannot meet by accident.
 _FINGERPRINT_CHARS: Final = 32
+# Callers remember names for weeks, and a configuration has had no more aliases than this in that time.
+_MAX_FORMER: Final = 200
 _LISTS: Final = frozenset({"tools", *ITEM_KEYS})
 
 
@@ -49,13 +50,26 @@ class Saved:
     listing: ServerListing
 
 
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What is on disk.
+
+    Attributes:
+        listings: By alias.
+        former: The fingerprints of servers that were removed, by the alias that each had; the latest removed is last.
+    """
+
+    listings: dict[str, Saved] = field(default_factory=dict)
+    former: dict[str, str] = field(default_factory=dict)
+
+
 def fingerprint(config: ServerConfig) -> str:
     """A digest of what makes it this server: its program and arguments, its URL; nothing of secrets."""
     return hashlib.sha256(wire.dumps(config.identity_key())).hexdigest()[:_FINGERPRINT_CHARS]
 
 
-def load(state_dir: Path) -> dict[str, Saved]:
-    """The stored listings by alias; empty where there is nothing that can be trusted."""
+def load(state_dir: Path) -> Snapshot:
+    """What is stored; empty where there is nothing that can be trusted."""
     path = state_dir / FILE_NAME
     try:
         if path.stat().st_size > MAX_BYTES:
@@ -68,17 +82,19 @@ def load(state_dir: Path) -> dict[str, Saved]:
         document = _document(body)
         if not isinstance(document, dict) or document.get("version") != VERSION:
             raise ValueError("it is of another version")
-        return {alias: _saved(alias, entry) for alias, entry in document["servers"].items()}
+        former = {str(alias): str(digest) for alias, digest in document.get("former", {}).items()}
+        return Snapshot({alias: _saved(alias, entry) for alias, entry in document["servers"].items()}, former)
     except FileNotFoundError:
-        return {}
+        return Snapshot()
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         log.warning("the snapshot is ignored: %s", error or type(error).__name__)
-        return {}
+        return Snapshot()
 
 
 class _Document(msgspec.Struct):
     version: int
     servers: dict[str, dict[str, msgspec.Raw]]
+    former: dict[str, str] = {}
 
 
 def _document(body: bytes) -> Any:
@@ -96,15 +112,15 @@ def _document(body: bytes) -> Any:
         }
         for alias, entry in found.servers.items()
     }
-    return {"version": found.version, "servers": servers}
+    return {"version": found.version, "servers": servers, "former": found.former}
 
 
 def _value(text: msgspec.Raw) -> Any:
     return wire.loads(bytes(text))
 
 
-def save(state_dir: Path, saved: Mapping[str, Saved]) -> None:
-    """Store the listings; a file that cannot be written costs a warning, nothing else."""
+def save(state_dir: Path, saved: Snapshot) -> None:
+    """Store a snapshot; a file that cannot be written costs a warning, nothing else."""
     entries = {
         alias: {
             "fingerprint": one.fingerprint,
@@ -120,10 +136,10 @@ def save(state_dir: Path, saved: Mapping[str, Saved]) -> None:
             "transport": one.listing.transport,
             "instructions": one.listing.instructions,
         }
-        for alias, one in saved.items()
+        for alias, one in saved.listings.items()
     }
     try:
-        body = wire.dumps({"version": VERSION, "servers": entries})
+        body = wire.dumps({"version": VERSION, "servers": entries, "former": saved.former})
         state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_whole(state_dir / FILE_NAME, hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
     except (OSError, ValueError) as error:
@@ -164,13 +180,15 @@ class KeptListings:
         """Know nothing yet; without a directory nothing is read or written."""
         self._state_dir = state_dir
         self._kept: dict[str, Saved] = {}
+        self._former: dict[str, str] = {}
         self._unsaved = anyio.Event()
 
     def load(self) -> dict[str, str]:
-        """Read what is on disk; returns the fingerprint of each server that is in it, by alias."""
+        """Read what is on disk; returns the fingerprints of the servers that there were, by alias."""
         if self._state_dir is not None:
-            self._kept = load(self._state_dir)
-        return {alias: kept.fingerprint for alias, kept in self._kept.items()}
+            found = load(self._state_dir)
+            self._kept, self._former = found.listings, found.former
+        return self._former | {alias: kept.fingerprint for alias, kept in self._kept.items()}
 
     @property
     def tools(self) -> int:
@@ -188,6 +206,7 @@ class KeptListings:
 
     def put(self, alias: str, config: ServerConfig, listing: ServerListing) -> None:
         """Keep a listing."""
+        self._former.pop(alias, None)
         self._kept[alias] = Saved(fingerprint=fingerprint(config), at_s=time.time(), listing=listing)
         self._unsaved.set()
 
@@ -195,6 +214,14 @@ class KeptListings:
         """Keep nothing of a server."""
         self._kept.pop(alias, None)
         self._unsaved.set()
+
+    def retire(self, alias: str, config: ServerConfig) -> None:
+        """Keep of a server only that there was one of this alias."""
+        self._former.pop(alias, None)
+        self._former[alias] = fingerprint(config)
+        while len(self._former) > _MAX_FORMER:
+            del self._former[next(iter(self._former))]
+        self.forget(alias)
 
     async def run(self) -> None:
         """Write what has changed, until cancelled."""
@@ -204,4 +231,4 @@ class KeptListings:
             self._unsaved = anyio.Event()
             # Shielded: a snapshot that is being written at the end is written whole.
             with anyio.CancelScope(shield=True):
-                await anyio.to_thread.run_sync(save, self._state_dir, dict(self._kept))
+                await anyio.to_thread.run_sync(save, self._state_dir, Snapshot(dict(self._kept), dict(self._former)))

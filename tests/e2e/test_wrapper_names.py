@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from pathlib import Path
@@ -13,6 +14,8 @@ from e2e.processes import typegate
 from mcp.shared.inbound import encode_header_value
 from support.gateways import TOKEN, RunningGateway, glance_again, running_gateway, text_of
 from support.upstreams.running import rescript, scripted_http_server, scripted_stdio_server, tool
+
+from gateway.snapshot import load
 
 WRAPPER = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,47}")
 ODD_NAMES = (
@@ -236,6 +239,23 @@ async def test_a_call_under_an_old_alias_is_told_the_new_one(tmp_path: Path) -> 
             assert result["isError"]
             assert "server 'mail' was removed. Servers: none." in text_of(result)
         assert record.calls() == []
+
+
+@pytest.mark.heavy
+async def test_an_alias_that_was_changed_while_running_is_known_after_a_restart(tmp_path: Path) -> None:
+    config, _ = scripted_stdio_server(tmp_path, "s", tools=[tool("send_email", "to")])
+    async with running_gateway(tmp_path, {"calendar": config}) as gateway:
+        await gateway.until_listed("calendar__send_email")
+        gateway.config.write_text(json.dumps({"mcpServers": {"mail": config}}))
+        await gateway.until_listed("mail__send_email")
+        with anyio.fail_after(10):
+            while "mail" not in (kept := load(gateway.state_dir)).listings or "calendar" not in kept.former:
+                await glance_again()
+        assert await gateway.stop() == 0
+    gateway.log.unlink()
+    async with running_gateway(tmp_path, {"mail": config}) as gateway:
+        await gateway.until_listed("mail__send_email")
+        assert "'calendar' is now called 'mail'" in text_of(await gateway.call("calendar__send_email", {"to": "x"}))
 
 
 async def test_a_server_without_a_prefix_keeps_its_own_names(tmp_path: Path) -> None:

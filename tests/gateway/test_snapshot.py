@@ -17,7 +17,8 @@ from support.gateways import RunningGateway, glance_again, running_gateway, text
 from support.pace import limit_now
 from support.upstreams.running import builtin_tools, rescript, scripted_http_server, scripted_stdio_server, tool
 
-from gateway.snapshot import Saved, load, save
+from gateway.config.upstream_types.stdio_config import StdioConfig
+from gateway.snapshot import KeptListings, Saved, Snapshot, load, save
 from registry.catalog.listing import CacheScope, ServerListing
 from registry.catalog.names import ServerName
 
@@ -161,11 +162,11 @@ async def test_a_damaged_or_foreign_snapshot_is_ignored_with_a_warning(
         await gateway.until_listed("up__one")
         good = await until_saved(gateway.state_dir, "one")
         assert await gateway.stop() == 0
-    assert set(load(gateway.state_dir)) == {"up"}
+    assert set(load(gateway.state_dir).listings) == {"up"}
     for what, raw in damages(good).items():
         (gateway.state_dir / FILE).write_bytes(raw)
         caplog.clear()
-        assert load(gateway.state_dir) == {}, what
+        assert load(gateway.state_dir) == Snapshot(), what
         assert caplog.text.count("the snapshot is ignored") == 1, what
     (gateway.state_dir / FILE).write_bytes(good[: len(good) // 2])
     gateway.log.unlink()
@@ -218,8 +219,9 @@ async def test_what_the_snapshot_knows_of_another_server_under_the_same_alias_is
 @pytest.mark.parametrize("scope", ["public", "private", "unstated"])
 def test_what_may_be_shared_with_others_is_kept_as_it_was_said(scope: CacheScope, tmp_path: Path) -> None:
     listing = ServerListing(server=ServerName("a"), epoch=1, tools=(), scope=scope)
-    save(tmp_path, {"a": Saved(fingerprint="f", at_s=1.0, listing=listing)})
-    assert load(tmp_path)["a"].listing.scope == scope
+    save(tmp_path, Snapshot({"a": Saved(fingerprint="f", at_s=1.0, listing=listing)}, {"b": "g"}))
+    assert load(tmp_path).listings["a"].listing.scope == scope
+    assert load(tmp_path).former == {"b": "g"}
 
 
 @pytest.mark.heavy
@@ -234,3 +236,14 @@ async def test_a_list_from_the_snapshot_is_as_private_as_its_server_said(scope: 
             assert (await gateway.rpc("tools/list"))["result"]["cacheScope"] == scope
             await until_saved(gateway.state_dir, "read")
         rescript(config, record, faults={"exit_at_start": True})
+
+
+def test_former_aliases_are_forgotten_when_there_have_been_very_many() -> None:
+    kept = KeptListings(None)
+    server = StdioConfig(command="up")
+    for number in range(1_000):
+        kept.retire(f"a{number}", server)
+    kept.retire("a900", server)
+    former = kept.load()
+    assert len(former) < 300
+    assert list(former)[-2:] == ["a999", "a900"]
