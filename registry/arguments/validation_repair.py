@@ -30,6 +30,8 @@ _MAX_VALIDATIONS: Final = 600
 # Alternatives tried for one value, and rounds for each. Generated unions of scalars have two to five.
 _MAX_ALTERNATIVES: Final = 16
 _ALTERNATIVE_ROUNDS: Final = 4
+# Unions inside of unions; each one takes some calls deeper, of which the interpreter allows a thousand.
+_MAX_NESTED_ALTERNATIVES: Final = 32
 _SCALAR_TYPES: Final = frozenset({"string", "number", "integer", "boolean"})
 
 
@@ -72,6 +74,7 @@ class ValidationRepair:
         self._size = size or InstanceSize(value)
         self._value: Any = deep_copy(value) if self._size.depth <= MAX_INSTANCE_DEPTH else value
         self._validations = 0
+        self._trying: set[tuple[JsonPath, tuple[str | int, ...]]] = set()
         self._cost = 0
         # Apart from the first: a small call can afford many tries, a huge one a single try.
         self._max_cost = current_effort().repair_cost
@@ -250,6 +253,10 @@ class ValidationRepair:
             word == "items" and isinstance(step, int) for word, step in pairwise(keyword)
         )
         alone = path if positional else tuple(0 if isinstance(step, int) else step for step in path)
+        tried = (alone, tuple(keyword))
+        if tried in self._trying or len(self._trying) >= _MAX_NESTED_ALTERNATIVES:
+            return  # an alternative that refers to the union which it is of has nothing else to offer
+        self._trying.add(tried)
         outcomes: dict[bytes, tuple[Any, list[Repair]]] = {}
         try:
             for index in range(_MAX_ALTERNATIVES):
@@ -264,6 +271,7 @@ class ValidationRepair:
         except SchemaRejected:
             outcomes.clear()
         finally:
+            self._trying.discard(tried)
             self._value = whole
             self._replace(path, value)
             self.repairs, self._dropped, self._needs_mapping = repairs, dropped, needs_mapping

@@ -315,3 +315,29 @@ def test_the_time_of_a_repair_grows_no_faster_than_the_call() -> None:
 
     # Eight times as many members would take 64 times as long if each were compared with each.
     assert took_s(1_600) < 40 * took_s(200)
+
+
+@pytest.mark.parametrize("arguments", [None, {}, {"to": 5}])
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"oneOf": [{"$ref": "#"}, {"$ref": "#"}, {"$ref": "#"}]},
+        {"$schema": DIALECTS[3], "anyOf": [{"$dynamicRef": "#"}, {"type": "string"}]},
+        {"properties": {"to": {"anyOf": [{"$ref": "#/properties/to"}, {"type": "string"}]}}},
+    ],
+)
+def test_a_union_that_refers_to_itself_is_tried_once(schema: Any, arguments: Any) -> None:
+    repaired = repair(schema, schemas.compile_schema(schema), arguments, "full", address=ADDRESS)
+    assert not repaired.repairs or repaired.valid
+
+
+@pytest.mark.parametrize("levels", [1, 5, 40])
+def test_unions_inside_of_unions_are_tried_within_bounds(levels: int) -> None:
+    schema: Any = {"type": "integer"}
+    sent: Any = "5"
+    meant: Any = 5
+    for _ in range(levels):
+        schema = {"anyOf": [{"type": "object", "properties": {"a": schema}, "required": ["a"]}, {"type": "boolean"}]}
+        sent, meant = {"a": sent}, {"a": meant}
+    repaired = repair(schema, schemas.compile_schema(schema), sent, "safe", address=ADDRESS)
+    assert repaired.arguments == (meant if levels < 10 else sent)
