@@ -57,8 +57,8 @@ def fuse_scores(
 
     def score(name: str) -> float:
         by_words = found.get(name, 0.0) / (best or 1.0)
-        return round(by_words + weight * similarity.get(name, 0.0) / closest, SCORE_DIGITS)
+        return round(by_words + weight * max(similarity.get(name, 0.0), 0.0) / closest, SCORE_DIGITS)
 
     names = found.keys() | {name for name, value in similarity.items() if value >= _MIN_SIMILARITY}
     scored = (SearchHit(name, score(name)) for name in names)
-    return nsmallest(max(limit, 0), scored, key=lambda hit: (-hit.score, hit.name))
+    return nsmallest(max(limit, 0), scored, key=lambda hit: (-hit.score, -found.get(hit.name, 0.0), hit.name))
