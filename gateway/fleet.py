@@ -137,14 +137,13 @@ class Fleet:
         self._prefix: Prefix = prefix
         self._kept = KeptListings(state_dir)
         self._listed_s: dict[str, float] = {}
-        self._former: dict[str, str] = {}
         self.links = links
         self.servers: dict[str, ServerConfig] = {}
         self.left_out: Mapping[str, LeftOut] = {}
 
     async def start(self, servers: Mapping[str, ServerConfig]) -> None:
         """Take what the snapshot knows, then start every link at once; the loop is free meanwhile."""
-        self._former = await run_in_thread(self._kept.load, limiter=self._worker)
+        await run_in_thread(self._kept.load, limiter=self._worker)
         if self._saves:
             self._group.start_soon(self._kept.run)
         _hide_secrets(servers.values())
@@ -273,7 +272,6 @@ class Fleet:
 
     def _remove(self, alias: str) -> ServerName:
         config = self.servers.pop(alias)
-        self._former[alias] = snapshot.fingerprint(config)
         self._retire(alias)
         self._kept.retire(alias, config)
         self._own.forget(alias)
@@ -322,7 +320,7 @@ class Fleet:
 
     def retired(self, alias: str) -> bool:
         """Whether a server had this alias, and none has it today."""
-        return alias in self._former and alias not in self.servers
+        return alias not in self.servers and self._kept.former(alias) is not None
 
     def faulty(self, alias: str) -> bool:
         """Whether the configuration names such a server, and an error in its entry keeps it from being served."""
@@ -331,7 +329,7 @@ class Fleet:
 
     def successor(self, alias: str) -> str | None:
         """The alias under which a server of this former alias is reached today."""
-        former = self._former.get(alias)
+        former = self._kept.former(alias)
         if former is None or not self.retired(alias):
             return None
         for current, config in self.servers.items():

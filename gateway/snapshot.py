@@ -183,12 +183,11 @@ class KeptListings:
         self._former: dict[str, str] = {}
         self._unsaved = anyio.Event()
 
-    def load(self) -> dict[str, str]:
-        """Read what is on disk; returns the fingerprints of the servers that there were, by alias."""
+    def load(self) -> None:
+        """Read what is on disk."""
         if self._state_dir is not None:
             found = load(self._state_dir)
             self._kept, self._former = found.listings, found.former
-        return self._former | {alias: kept.fingerprint for alias, kept in self._kept.items()}
 
     @property
     def tools(self) -> int:
@@ -214,6 +213,11 @@ class KeptListings:
         """Keep nothing of a server."""
         self._kept.pop(alias, None)
         self._unsaved.set()
+
+    def former(self, alias: str) -> str | None:
+        """The fingerprint of the server that has or had this alias; None where none is known."""
+        kept = self._kept.get(alias)
+        return kept.fingerprint if kept is not None else self._former.get(alias)
 
     def retire(self, alias: str, config: ServerConfig) -> None:
         """Keep of a server only that there was one of this alias."""

@@ -10,8 +10,9 @@ from typing import Any
 import anyio
 import pytest
 from support.callers import HandshakeSession, Stream, get_stream, handshake, hello, listen_to, post_stream
+from support.carried_over import request_state_and_task_hold
 from support.clusters import Cluster, running_cluster
-from support.gateways import META, messages_of
+from support.gateways import messages_of
 from support.upstreams.full_running import full_http
 from support.upstreams.running import scripted_http_server, tool
 
@@ -108,32 +109,13 @@ async def test_a_session_is_its_callers_alone_at_every_gateway(tmp_path: Path) -
 
 
 async def test_a_request_state_and_a_task_hold_at_every_gateway(tmp_path: Path) -> None:
-    form = {"type": "object", "properties": {"is": {"type": "string"}}}
-    question = {"mode": "form", "message": "Who?", "requestedSchema": form}
-    wanted = {"who": {"method": "elicitation/create", "params": question}}
-    reply = {"who": {"action": "accept", "content": {"is": "Ada"}}}
-    able = {"elicitation": {"form": {}}, "extensions": {"io.modelcontextprotocol/tasks": {}}}
-    meta = {META + "clientCapabilities": able}
     async with (
         full_http(tmp_path, "f", modern=True) as full,
         running_cluster(tmp_path, {"f": full.config}) as cluster,
     ):
         await listed(cluster, "f__ask")
         for begins, ends in ((0, 1), (1, 2), (2, 0)):
-            params = {"name": "f__ask", "arguments": {"requests": wanted}, "_meta": meta}
-            asked = (await cluster.gateways[begins].rpc("tools/call", params))["result"]
-            assert asked["resultType"] == "input_required"
-            retry = {**params, "inputResponses": reply, "requestState": asked["requestState"]}
-            done = (await cluster.gateways[ends].rpc("tools/call", retry))["result"]
-            assert done["structuredContent"] == {"replies": reply}
-            other = {**retry, "arguments": {"requests": {"other": wanted["who"]}}}
-            assert "error" in await cluster.gateways[ends].rpc("tools/call", other)
-            task = {"name": "f__task", "arguments": {"result": {"content": []}}, "_meta": meta}
-            task_id = (await cluster.gateways[begins].rpc("tools/call", task))["result"]["taskId"]
-            asked = await cluster.gateways[ends].rpc(
-                "tasks/get", {"taskId": task_id, "_meta": meta}, headers={"mcp-name": task_id}
-            )
-            assert asked["result"]["taskId"] == task_id
+            await request_state_and_task_hold(cluster.gateways[begins], cluster.gateways[ends])
 
 
 async def test_a_host_is_asked_and_answers_through_another_gateway(tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ from typing import Any
 import anyio
 import pytest
 from support.callers import get_stream, handshake, listen_to, post_stream
-from support.gateways import META, RunningGateway, answer_of, messages_of, running_gateway
+from support.carried_over import request_state_and_task_hold
+from support.gateways import RunningGateway, answer_of, messages_of, running_gateway
 from support.teams import each_worker, ready, running_team, until, worker_of
 from support.upstreams.full_running import full_http
 from support.upstreams.running import scripted_http_server, scripted_stdio_server, tool
@@ -153,12 +154,6 @@ async def test_changes_of_an_upstream_reach_listeners_at_every_worker(tmp_path: 
 
 @pytest.mark.heavy
 async def test_a_request_state_and_a_task_hold_at_every_worker(tmp_path: Path) -> None:
-    form = {"type": "object", "properties": {"is": {"type": "string"}}}
-    question = {"mode": "form", "message": "Who?", "requestedSchema": form}
-    wanted = {"who": {"method": "elicitation/create", "params": question}}
-    reply = {"who": {"action": "accept", "content": {"is": "Ada"}}}
-    able = {"elicitation": {"form": {}}, "extensions": {"io.modelcontextprotocol/tasks": {}}}
-    meta = {META + "clientCapabilities": able}
     async with (
         full_http(tmp_path, "f", modern=True) as full,
         running_team(tmp_path, {"f": full.config}) as gateway,
@@ -167,22 +162,7 @@ async def test_a_request_state_and_a_task_hold_at_every_worker(tmp_path: Path) -
         for one in workers:
             await one.until_listed("f__ask")
         for begins, ends in ((0, 1), (1, 0)):
-            params = {"name": "f__ask", "arguments": {"requests": wanted}, "_meta": meta}
-            asked = (await workers[begins].rpc("tools/call", params))["result"]
-            assert asked["resultType"] == "input_required"
-            retry = {**params, "inputResponses": reply, "requestState": asked["requestState"]}
-            done = (await workers[ends].rpc("tools/call", retry))["result"]
-            assert done["structuredContent"] == {"replies": reply}
-            # Sealed for this request alone, there too.
-            other = {**retry, "arguments": {"requests": {"other": wanted["who"]}}}
-            assert "error" in await workers[ends].rpc("tools/call", other)
-            begun = await workers[begins].rpc(
-                "tools/call", {"name": "f__task", "arguments": {"result": {"content": []}}, "_meta": meta}
-            )
-            task_id = begun["result"]["taskId"]
-            head = {"mcp-name": task_id}
-            got = await workers[ends].rpc("tasks/get", {"taskId": task_id, "_meta": meta}, headers=head)
-            assert got["result"]["taskId"] == task_id
+            await request_state_and_task_hold(workers[begins], workers[ends])
 
 
 @pytest.mark.heavy

@@ -244,6 +244,7 @@ def test_former_aliases_are_forgotten_when_there_have_been_very_many() -> None:
     for number in range(1_000):
         kept.retire(f"a{number}", server)
     kept.retire("a900", server)
-    former = kept.load()
-    assert len(former) < 300
-    assert list(former)[-2:] == ["a999", "a900"]
+    known = [number for number in range(1_000) if kept.former(f"a{number}") is not None]
+    assert len(known) < 300
+    assert {900, 998, 999} <= set(known)
+    assert known[0] > 700
