@@ -20,7 +20,7 @@ from gateway.config.model import Config
 from gateway.config.overlay import Admits, Change, Edit, Overlay, added_names, with_changes
 from gateway.config.plan import Steps
 from gateway.config.source import read
-from gateway.config.watch import OtherFiles, digests_of, follow
+from gateway.config.watch import OtherFiles, digest_of, digests_of, follow
 from gateway.errors import ConfigError
 from gateway.hooks.loading import hook_files
 from gateway.lock.listing_lock import lock_files
@@ -51,7 +51,7 @@ class Reloader:
     Attributes:
         error: Why the file as it is now is not used.
         count: How many times it was read anew.
-        text: What the running configuration was read from, once that is known.
+        text: What the running configuration was read from; None where nobody wrote it.
         stamp: Differs where other files than the main one differ.
         base: The configuration as the file says it, without what administrators have changed.
         overlay: What they have changed.
@@ -62,7 +62,6 @@ class Reloader:
         running: Reloadable,
         *,
         check: Callable[[Config], None],
-        text: str | None = None,
         strict: bool = False,
         base: Config | None = None,
         overlay: Overlay | None = None,
@@ -73,7 +72,6 @@ class Reloader:
         Args:
             running: The one that runs.
             check: Raises `ConfigError` for what this way of serving cannot take.
-            text: What its configuration was read from, where that is known.
             strict: Whether a fault in the entry of one server keeps the whole file from being used.
             base: The configuration without what administrators have changed; None where that is nothing.
             overlay: What they have changed; None for nothing, which is kept nowhere.
@@ -92,9 +90,13 @@ class Reloader:
         self._latest = running.config
         self.error: str | None = None
         self.count = 0
-        self.text = text
         self.stamp = _stamp(self._other_files())
         self._looking = False
+
+    @property
+    def text(self) -> str | None:
+        """See the attribute."""
+        return self.base.text
 
     @property
     def path(self) -> Path | None:
@@ -127,8 +129,10 @@ class Reloader:
         if self.path is not None:
             changed = partial(self.reload, self.path, reloaded=reloaded)
             overlay = self.overlay
-            # It was read before the gateway was opened, which takes a moment in which somebody may change it.
-            seen = {overlay.path: overlay.digest} if overlay.follows and overlay.path is not None else None
+            # They were read before the gateway was opened, which takes a moment in which somebody may change them.
+            seen = {self.path: await anyio.to_thread.run_sync(_digest_as_read, self.path, self.text)}
+            if overlay.follows and overlay.path is not None:
+                seen[overlay.path] = overlay.digest
             await follow(self.path, changed, hangups=hangups, others=self._find_other_files, seen=seen)
 
     async def _find_other_files(self) -> OtherFiles:
@@ -145,9 +149,12 @@ class Reloader:
     async def reload(self, path: Path, *, reloaded: OnReloaded | None = None) -> None:
         """Read the file and apply it, or show why not."""
         try:
-            text = await anyio.to_thread.run_sync(read, path)
-            changes = await anyio.to_thread.run_sync(self.overlay.latest) if self.overlay.follows else None
-            await self.take(text, path, changes=changes)
+            async with self._changing:
+                # Not before: of two reloads at the same time the later one would undo the other with what it once read.
+                text = await anyio.to_thread.run_sync(read, path)
+                follows = self.overlay.follows
+                changes = await anyio.to_thread.run_sync(self.overlay.latest) if follows else self.overlay.changes
+                await self._take(text, path, quiet=False, changes=changes)
             if reloaded is not None:
                 await reloaded()
         except ConfigError as error:
@@ -220,7 +227,7 @@ class Reloader:
         self.base = base
         if tuple(changes) != self.overlay.changes:
             self.overlay.replace(changes)
-        self.text, self.stamp = text, stamp
+        self.stamp = stamp
         self.error, self._loaded_at_s, self.count = None, time.time(), self.count + 1
         if quiet:
             return
@@ -246,6 +253,16 @@ class Reloader:
         ]
         if broken:
             raise ConfigError("; ".join(broken), file=str(path or "configuration"))
+
+
+def _digest_as_read(path: Path, text: str | None) -> bytes | None:
+    """The digest of a file that still holds this text; None for one that does not."""
+    digest = digest_of(path)  # before it is read: what changes in between differs from it
+    try:
+        # What a pipe held can be read once.
+        return digest if not path.is_file() or read(path) == text else None
+    except ConfigError:
+        return None  # what is wrong with it is told when it is read to be used
 
 
 def _stamp(others: OtherFiles) -> str:

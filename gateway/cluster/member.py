@@ -7,11 +7,9 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
-from pathlib import Path
 from typing import Final
 
 import anyio
-import anyio.to_thread
 
 from gateway import wire
 from gateway.admin.event_feed import EventFeed
@@ -23,12 +21,10 @@ from gateway.cluster.administration import FLUSH, OWN, PASSED_ON, PEER, PROCESS,
 from gateway.cluster.peers import Reply
 from gateway.cluster.shared_state import SharedState
 from gateway.cluster.team import Team
-from gateway.config.source import read
 from gateway.downstream.http.asgi import AsgiHandler, Receive, Scope, Send, send_json
 from gateway.downstream.http.handler import Handler
 from gateway.downstream.http.protocol import HttpProtocol
 from gateway.downstream.http.request import RequestHead, RequestRefused
-from gateway.errors import ConfigError
 from gateway.operator_notes import OperatorNotes
 from gateway.reload import Reloader
 
@@ -122,10 +118,6 @@ class Member:
         """Read the configuration for all workers, and hand on what changes by itself."""
         async with anyio.create_task_group() as group:
             group.start_soon(partial(self._reloader.run, hangups=True, reloaded=self._state.push))
-            path = self._reloader.path
-            if path is not None and await anyio.to_thread.run_sync(_text_of, path) not in (None, self._reloader.text):
-                # It has changed while nobody watched it.
-                await self._reloader.reload(path, reloaded=self._state.push)
             while True:
                 await self._team.notes_changed.wait()
                 self._team.notes_changed = anyio.Event()
@@ -173,10 +165,3 @@ def _as_asked(scope: Scope) -> Scope:
     peer = next((value.decode("latin-1") for name, value in scope["headers"] if name == PEER.encode()), "")
     host, _, port = peer.rpartition(":")
     return {**scope, "client": (host, int(port))} if port.isdigit() else scope
-
-
-def _text_of(path: Path) -> str | None:
-    try:
-        return read(path)
-    except ConfigError:
-        return ""  # what is wrong with it is told by whoever reads it next

@@ -155,6 +155,7 @@ def parse(
             *(f"{file}: {name.key}: {name.text}" for name in rules),
         ],
         path=path,
+        text=text,
         secrets=frozenset(secrets),
         files=frozenset(files),
     )

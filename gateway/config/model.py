@@ -273,6 +273,7 @@ class Config:
         path: The file; None where it is from none.
         secrets: What placeholders stand for, which the model alone does not show.
         files: Where placeholders read them.
+        text: What was read; None for a configuration that nobody wrote.
     """
 
     servers: dict[str, ServerConfig] = field(default_factory=dict)
@@ -282,6 +283,7 @@ class Config:
     path: Path | None = None
     secrets: frozenset[str] = field(default=frozenset(), repr=False)
     files: frozenset[Path] = frozenset()
+    text: str | None = field(default=None, repr=False, compare=False)
 
 
 def json_schema() -> dict[str, Any]:

@@ -164,7 +164,6 @@ async def serve_on(
         reloader = Reloader(
             gateway,
             check=check,
-            text=team.assignment.text if team is not None else None,
             strict=team.assignment.strict if team is not None else strict,
             base=config,
             overlay=overlay,

@@ -245,6 +245,27 @@ async def test_a_hangup_and_a_swapped_link_reload_too(tmp_path: Path) -> None:
         assert (await gateway.tools())["up__echo"]["description"].endswith("Two.")
 
 
+async def test_what_changes_between_the_reading_of_the_file_and_the_watch_on_it_is_applied(tmp_path: Path) -> None:
+    config, _ = up(tmp_path)
+    later, _ = up(tmp_path, "later")
+    # Hooks are imported after the file was read, and before anybody watches it.
+    (tmp_path / "meddling.py").write_text(
+        "import json\n"
+        "from pathlib import Path\n"
+        "from gateway.hooks import Hook\n"
+        "path = Path(__file__).with_name('typegate.json')\n"
+        "document = json.loads(path.read_text())\n"
+        f"document['mcpServers']['later'] = {later!r}\n"
+        "path.write_text(json.dumps(document))\n"
+        "class Idle(Hook):\n"
+        "    async def before_call(self, call):\n"
+        "        return None\n"
+    )
+    hook = {"name": "idle", "path": "./meddling.py:Idle"}
+    async with running_gateway(tmp_path, {"up": config}, gateway={"hooks": [hook]}) as gateway:
+        await until_served(gateway, "up__echo", "later__echo")
+
+
 async def test_what_waits_for_the_next_start_is_said(tmp_path: Path) -> None:
     config, _ = up(tmp_path)
     async with running_gateway(tmp_path, {"up": config}) as gateway:

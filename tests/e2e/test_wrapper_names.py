@@ -355,6 +355,7 @@ async def test_trying_again_is_advised_only_where_it_can_help(tmp_path: Path) ->
     gone = {"command": "/nowhere/at/all"}
     async with running_gateway(tmp_path, {"s": fine, "gone": gone}) as gateway:
         await gateway.until_listed("s__one")
-        with anyio.fail_after(10):
+        # A call that comes before the third attempt waits 10 s for it to succeed.
+        with anyio.fail_after(30):
             while "trying again at once will not help" not in text_of(await gateway.call("gone__one")):
                 await glance_again()

@@ -186,6 +186,8 @@ async def serving(
             yield RunningGateway(process=process, origin=origin, state_dir=state, config=config, client=client, log=log)
     except BaseException:
         await ended(process)
+        # What a test shows of its own failure is often not enough to find the cause.
+        print(_said(log, said_before)[-4000:])
         raise
     was_running = process.returncode is None
     await ended(process)
