@@ -46,10 +46,12 @@ async def test_a_reload_that_reads_slowly_is_not_applied_after_one_that_began_la
     with anyio.fail_after(20):
         async with anyio.create_task_group() as group:
             group.start_soon(reloader.reload, path)
-            await anyio.sleep(0.2)  # it waits in a thread for the pipe to be written to
+            # Once the first one reads.
+            stream = await anyio.to_thread.run_sync(partial(pipe.open, "w"))
             newest.replace(path)
             group.start_soon(reloader.reload, path)
-            await anyio.sleep(0.2)
-            await anyio.to_thread.run_sync(partial(pipe.write_text, document("older")))
+            await anyio.wait_all_tasks_blocked()
+            with stream:
+                stream.write(document("older"))
     assert (reloader.error, reloader.count) == (None, 2)
     assert list(running.config.servers) == ["newest"]
