@@ -33,6 +33,8 @@ _Pending = tuple[asyncio.Future[dict[str, Any] | bytes], OnProgress | None, str]
 MAX_PENDING: Final = 4096
 # Enough to see what a server prints on its standard output; more would only fill the log.
 _LOGGED_INVALID: Final = 3
+# Whoever reads the stream closes it soon after its end, and then knows why: a moment longer than that takes.
+_LAST_WORDS_S: Final = 0.5
 
 
 class StreamTransport:
@@ -79,7 +81,11 @@ class StreamTransport:
         self._pending[request_id] = (future, on_progress, method)
         try:
             # Not kept in a name: whoever waits would hold it all that time.
-            self._send(wire.dumps({"jsonrpc": "2.0", "id": request_id, "method": method, "params": params}))
+            try:
+                self._send(wire.dumps({"jsonrpc": "2.0", "id": request_id, "method": method, "params": params}))
+            except ConnectionLost as error:
+                del self._pending[request_id]  # nobody waits for it
+                raise await self._explained(error) from None
             message = await future
             if isinstance(message, bytes):
                 message = await repaired_response(message, method) or {}
@@ -95,7 +101,10 @@ class StreamTransport:
 
     async def notify(self, method: str, params: dict[str, Any] | None = None) -> None:
         """See `Transport.notify`."""
-        self._send(wire.dumps(notification(method, params)))
+        try:
+            self._send(wire.dumps(notification(method, params)))
+        except ConnectionLost as error:
+            raise await self._explained(error) from None
 
     async def listen(self, on_open: Callable[[], None]) -> None:
         """See `Transport.listen`; messages come on the one stream as long as there is a connection."""
@@ -156,6 +165,12 @@ class StreamTransport:
         for future, _, _ in list(self._pending.values()):
             if not future.done():
                 future.set_exception(ConnectionLost(reason, sent=True))
+
+    async def _explained(self, error: ConnectionLost) -> ConnectionLost:
+        """The same with the whole reason: what a peer said as it ended is read a moment after its end is noticed."""
+        with anyio.move_on_after(_LAST_WORDS_S):
+            await self._closed.wait()
+        return ConnectionLost(self._reason or str(error), sent=False)
 
     def _entry(self, request_id: object) -> _Pending | None:
         # Exactly an int: to a dict `true` and 1.0 would be the id 1.

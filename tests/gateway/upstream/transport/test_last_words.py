@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import anyio
 import pytest
+from anyio.lowlevel import checkpoint
 
 from gateway.errors import ConnectionLost
-from gateway.upstream.transport.stdio import ChildProcess
+from gateway.upstream.transport.stdio import ChildProcess, open_stdio
 
 NODE = """\
 node:internal/modules/cjs/loader:1228
@@ -50,3 +52,33 @@ async def test_the_line_that_says_why_is_the_reason(said: str, reason: str) -> N
     assert told == "the process exited with code 3" + (f": {reason}" if reason else "")
     with pytest.raises(ConnectionLost, match="exited with code 3"):
         child.write_line(b"{}")
+
+
+HESITANT = """
+import os, sys, time
+from pathlib import Path
+os.close(1)
+Path(sys.argv[1]).touch()
+while not Path(sys.argv[2]).exists():
+    time.sleep(0.01)
+os.write(2, b"no key")
+os._exit(3)
+"""
+
+
+@pytest.mark.parametrize("asks", [True, False])
+async def test_a_child_that_ended_before_it_was_asked_anything_has_the_same_reason(asks: bool, tmp_path: Path) -> None:
+    ended, speak = tmp_path / "ended", tmp_path / "speak"
+    arguments = ["-c", HESITANT, str(ended), str(speak)]
+    ignore = lambda message, reply: None  # noqa: E731 - it sends nothing
+    async with open_stdio("s", sys.executable, arguments, env={}, cwd=None, on_message=ignore) as transport:
+        with anyio.fail_after(10):
+            while not ended.exists():
+                await anyio.sleep(0.01)
+            # It says why once the end of its output was noticed.
+            for _ in range(3):
+                await checkpoint()
+            speak.touch()
+            with pytest.raises(ConnectionLost, match=r"^the process exited with code 3: no key$") as lost:
+                await (transport.request("initialize", {}) if asks else transport.notify("initialized"))
+    assert not lost.value.sent
