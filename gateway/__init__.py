@@ -10,8 +10,9 @@ The rooms, from the outside to the inside; imports run in this direction only:
     host_files          the files of hosts, in which servers stand and the gateway is put
     server_sources      registries, packages and bundles that servers come from
     telemetry           logs and metrics
-    fleet               every upstream with its link, its listing and its configuration; `own_listings`: what single
-                        callers are listed; `catalog_updates`: catalogs of many tools, built beside the loop
+    fleet               every upstream with its link and its configuration; `shared_listings`: what everybody is
+                        listed, `own_listings`: what single callers are; `catalog_updates`: catalogs of many tools,
+                        built beside the loop
     reload              a changed configuration file, applied to a running gateway
     downstream          what callers connect to: `http/` and stdio, both protocol eras
     calls               one call from a name to a result; every other request to its owner
@@ -55,7 +56,7 @@ upstream's complaint what the schema knows (`calls/error_hints`); `server` and `
 enters the pipeline with the wrapper that it names, so that nothing is bypassed; stdio enters at `downstream/server`.
 
 One discovery: `upstream/link` opens a connection (epoch + 1), `mcp_session` lists every page, `discovery` has each item
-looked at alone (`registry.intake`), `fleet` puts the listing into `registry.catalog.store`, which builds a catalog and
+looked at alone (`registry.intake`), `shared_listings` puts it into `registry.catalog.store`, which builds a catalog and
 swaps it whole; `downstream/changes` announces it to each caller in the way of its era, and `snapshot` keeps it.
 """
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -14,37 +12,30 @@ import anyio
 import anyio.to_thread
 from anyio.abc import TaskGroup
 
-from gateway import snapshot
 from gateway.catalog_updates import CatalogUpdates, Planned
 from gateway.config.conversion import shape_of
 from gateway.config.model import LeftOut
 from gateway.config.plan import Steps
 from gateway.config.server import Prefix, ServerConfig
-from gateway.discovery import VainSettings
-from gateway.errors import ConfigError, LeadsBack
-from gateway.lock.listing_lock import ListingLock, with_state_of
-from gateway.own_listings import LEADS_BACK, OwnListings, placeholder, reviewed
-from gateway.protocol import gateways_of
+from gateway.errors import ConfigError
+from gateway.lock.listing_lock import ListingLock
+from gateway.own_listings import OwnListings
 from gateway.secrets import SECRETS
-from gateway.snapshot import KeptListings
+from gateway.shared_listings import SharedListings
 from gateway.upstream.connector import connector_of
 from gateway.upstream.credential_sources import credentials_of
 from gateway.upstream.link import UpstreamLink
-from gateway.upstream.link_ports import LinkPorts, ListedLink
+from gateway.upstream.link_ports import LinkPorts
 from gateway.upstream.oauth.sign_ins import SignIns
-from gateway.upstream.session import RawListing
 from gateway.upstream.transport.http_client import HttpClient
 from gateway.upstream.user_links import NobodysConnector, UserLinks
 from gateway.upstream.watch_list import WatchedKind
-from gateway.worker_thread import run_in_thread
 from registry.catalog.listing import ServerListing
 from registry.catalog.names import ServerName, check_aliases
 from registry.catalog.notes import Note
 from registry.catalog.shape import Shape
 from registry.catalog.store import Registry
 from registry.errors import AliasError
-
-log = logging.getLogger(__name__)
 
 # What orchestrators wait for at most: an upstream that does not answer must not keep the others from being used.
 _READY_WITHIN_S: Final = 5.0
@@ -125,36 +116,42 @@ class Fleet:
         self._ports = ports
         self._saves = saves
         self.lock = lock
-        self._vain = VainSettings()
         self._began_s = anyio.current_time()
-        self._instance = instance
         self.sign_ins = sign_ins
         self.users = users
         # One thread for all of them: the loop waits for its turn behind each that works.
-        self._worker = anyio.CapacityLimiter(1)
-        self._own = OwnListings(registry, lock, users, instance, self._worker)
-        self._updates = CatalogUpdates(registry, self._worker)
+        worker = anyio.CapacityLimiter(1)
+        self._own = OwnListings(registry, lock, users, instance, worker)
+        self._updates = CatalogUpdates(registry, worker)
+        self._listings = SharedListings(
+            registry,
+            lock,
+            links,
+            updates=self._updates,
+            state_dir=state_dir,
+            instance=instance,
+            worker=worker,
+            is_per_user=self._is_per_user,
+        )
         self._prefix: Prefix = prefix
-        self._kept = KeptListings(state_dir)
-        self._listed_s: dict[str, float] = {}
         self.links = links
         self.servers: dict[str, ServerConfig] = {}
         self.left_out: Mapping[str, LeftOut] = {}
 
     async def start(self, servers: Mapping[str, ServerConfig]) -> None:
         """Take what the snapshot knows, then start every link at once; the loop is free meanwhile."""
-        await run_in_thread(self._kept.load, limiter=self._worker)
+        await self._listings.load()
         if self._saves:
-            self._group.start_soon(self._kept.run)
+            self._group.start_soon(self._listings.kept.run)
         _hide_secrets(servers.values())
         self.servers.update(servers)
         length = self._registry.shape.max_length
 
         def plan() -> Planned:
-            return self._shape_of(servers, self._prefix, length), (), self._to_recall(servers)
+            return self._shape_of(servers, self._prefix, length), (), self._listings.to_recall(servers)
 
-        await self._updates.prepare(plan, more_tools=self._kept.tools)
-        self._reshape(put=self._recalled(servers))
+        await self._updates.prepare(plan, more_tools=self._listings.kept.tools)
+        self._reshape(put=self._listings.recalled(servers))
         for alias, config in servers.items():
             self._start_link(alias, config)
 
@@ -193,7 +190,7 @@ class Fleet:
             else:
                 continue
             self.servers[alias] = config
-        put = [*self._reviewed_again(), *self._recalled(fresh)]
+        put = [*self._listings.reviewed_again(self.servers), *self._listings.recalled(fresh)]
         self._reshape(servers, max_length=max_length, drop=gone, put=put)
         for alias, epoch in starting.items():
             self._start_link(alias, servers[alias], epoch=epoch)
@@ -222,7 +219,7 @@ class Fleet:
         def plan() -> Planned:
             shape = self._shape_of(after, prefix, max_length)
             kept = {alias: config for alias, config in after.items() if alias not in fresh}
-            put = self._as_connected(lock.review_all(kept))
+            put = self._listings.to_review_again(kept, lock)
             return shape, [ServerName(alias) for alias in gone], put
 
         await self._updates.prepare(plan)
@@ -232,19 +229,12 @@ class Fleet:
         servers, length = dict(self.servers), self._registry.shape.max_length
 
         def plan() -> Planned:
-            put = self._as_connected(self.lock.review_all(servers))
+            put = self._listings.to_review_again(servers, self.lock)
             return self._shape_of(servers, self._prefix, length), (), put
 
         await self._updates.prepare(plan)
-        self._reshape(put=self._reviewed_again())
+        self._reshape(put=self._listings.reviewed_again(self.servers))
         self._own.review_again(self.servers)
-
-    def _reviewed_again(self) -> list[ServerListing]:
-        return self._as_connected(listing for _, listing in self.lock.reviewed_again(self.servers))
-
-    def _as_connected(self, listings: Iterable[ServerListing]) -> list[ServerListing]:
-        current = self._registry.catalog.servers
-        return [with_state_of(listing, current.get(listing.server)) for listing in listings]
 
     def _turned(self, servers: Mapping[str, ServerConfig], steps: Steps) -> set[str]:
         """Servers whose callers are told apart from now on, or no longer: whose list it was, nobody else may see."""
@@ -273,10 +263,8 @@ class Fleet:
     def _remove(self, alias: str) -> ServerName:
         config = self.servers.pop(alias)
         self._retire(alias)
-        self._kept.retire(alias, config)
+        self._listings.forget(alias, config)
         self._own.forget(alias)
-        self.lock.forget(alias)
-        self._listed_s.pop(alias, None)
         return ServerName(alias)
 
     def _reshape(
@@ -320,7 +308,7 @@ class Fleet:
 
     def retired(self, alias: str) -> bool:
         """Whether a server had this alias, and none has it today."""
-        return alias not in self.servers and self._kept.former(alias) is not None
+        return alias not in self.servers and self._listings.kept.former(alias) is not None
 
     def faulty(self, alias: str) -> bool:
         """Whether the configuration names such a server, and an error in its entry keeps it from being served."""
@@ -329,13 +317,7 @@ class Fleet:
 
     def successor(self, alias: str) -> str | None:
         """The alias under which a server of this former alias is reached today."""
-        former = self._kept.former(alias)
-        if former is None or not self.retired(alias):
-            return None
-        for current, config in self.servers.items():
-            if snapshot.fingerprint(config) == former:
-                return current
-        return None
+        return self._listings.successor(alias, self.servers) if self.retired(alias) else None
 
     @property
     def tried(self) -> bool:
@@ -360,51 +342,17 @@ class Fleet:
                 await link.tried.wait()
 
     def listing_age_s(self, alias: str) -> float | None:
-        """How old the listing of a server is; None where there is none."""
-        listing = self._registry.catalog.servers.get(ServerName(alias))
-        saved = self._kept.get(alias)
-        if listing is not None and listing.origin == "live" and alias in self._listed_s:
-            return anyio.current_time() - self._listed_s[alias]
-        if listing is not None and saved is not None:
-            # Only over a restart is the wall clock all there is, and it may have been set back since.
-            return max(0.0, time.time() - saved.at_s)
-        return None
+        """See `SharedListings.age_s`."""
+        return self._listings.age_s(alias)
 
     # links
 
-    def _recalled(self, servers: Mapping[str, ServerConfig]) -> list[ServerListing]:
-        """What the snapshot has of these servers, where they are still reached in the same way."""
-        found: list[ServerListing] = []
-        for alias, config in servers.items():
-            listing, is_shared = self._kept_of(alias, config), not self._is_per_user(config)
-            if not is_shared:
-                # What was kept of it is what it once listed to all.
-                self._kept.forget(alias)
-            if listing is not None and is_shared:
-                listing = self.lock.take(alias, listing, config, self.lock.review(alias, listing, config))
-            if listing is not None:
-                found.append(listing)
-        return found
-
-    def _to_recall(self, servers: Mapping[str, ServerConfig]) -> list[ServerListing]:
-        """What `_recalled` would return; changes nothing: any thread may ask."""
-        return [
-            listing if self._is_per_user(config) else self.lock.review(alias, listing, config).listing
-            for alias, config in servers.items()
-            if (listing := self._kept_of(alias, config)) is not None
-        ]
-
-    def _kept_of(self, alias: str, config: ServerConfig) -> ServerListing | None:
-        if self._is_per_user(config):
-            return None if config.exchanges_callers else placeholder(alias, config)
-        return self._kept.of(alias, config)
-
     def _start_link(self, alias: str, config: ServerConfig, *, epoch: int = 0) -> None:
         ports = LinkPorts(
-            on_listing=self._listed,
-            on_lost=self._lost,
+            on_listing=self._listings.take,
+            on_lost=self._listings.lose,
             on_update=partial(self._ports.on_update, alias),
-            has_listing=self._has_listing,
+            has_listing=self._listings.has_listing,
             on_refused=lambda link: self._ports.on_refused(),
         )
         per_user = self._is_per_user(config)
@@ -428,44 +376,6 @@ class Fleet:
         link.retire()
         self._group.start_soon(link.close_when_idle)
         return link.epoch
-
-    async def _listed(self, link: ListedLink, raw: RawListing) -> None:
-        alias, config, epoch = link.server, link.config, link.epoch
-        if self._instance in gateways_of(raw.capabilities) and self.links.get(alias) is link:
-            self._reshape(drop=[ServerName(alias)])
-            self.lock.forget(alias)
-            raise LeadsBack(LEADS_BACK)
-        lockfile = self.lock.lockfile
-        # Not that of the catalog, in which what is held is as it was approved.
-        listing, review = await reviewed(link, raw, self.lock, before=self.lock.listing_of(alias), worker=self._worker)
-
-        def confirm() -> ServerListing | None:
-            # Meanwhile the link may have been replaced: then it says nothing about the new one.
-            known = self._registry.catalog.servers.get(ServerName(alias))
-            if self.links.get(alias) is not link or (known is not None and epoch < known.epoch):
-                return None
-            # The lock file may have become another one while a thread looked at the listing.
-            found = review if self.lock.lockfile is lockfile else self.lock.review(alias, listing, config)
-            return self.lock.take(alias, listing, config, found)
-
-        await self._updates.put(review.listing, confirm)
-        if self.links.get(alias) is not link:
-            return
-        if (part := self._registry.catalog.parts.get(ServerName(alias))) is not None:
-            self._vain.tell(alias, part.warnings)
-        if not raw.confirmed:
-            return
-        self._listed_s[alias] = anyio.current_time()
-        self._kept.put(alias, config, listing)
-
-    def _has_listing(self, link: ListedLink) -> bool:
-        # Of the same server: another one may have had the alias before, whose tools stay listed until this one lists.
-        listed = ServerName(link.server) in self._registry.catalog.servers
-        return listed and self._kept.of(link.server, link.config) is not None
-
-    def _lost(self, link: ListedLink) -> None:
-        if self.links.get(link.server) is link:
-            self._registry.mark_stale(ServerName(link.server), link.epoch)
 
 
 def _in_order(servers: Mapping[str, ServerConfig], order: Iterable[str]) -> dict[str, ServerConfig]:

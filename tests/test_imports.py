@@ -26,8 +26,9 @@ MAX_REGISTRY_ARROWS = 26
 # From the outside to the inside: a room imports only rooms that stand after it, and itself.
 ROOMS = (
     "__main__", "cli", "commands", "serving", "app", "cluster", "admin", "host_files", "server_sources", "telemetry",
-    "fleet", "own_listings", "catalog_updates", "reload", "downstream", "calls", "hooks", "discovery", "snapshot",
-    "lock", "upstream", "operator_notes", "access", "audit", "instruments", "config", "embeddings",
+    "fleet", "shared_listings", "own_listings", "catalog_updates", "reload", "downstream", "calls", "hooks",
+    "discovery", "snapshot", "lock", "upstream", "operator_notes", "access", "audit", "instruments", "config",
+    "embeddings",
 )  # fmt: skip
 # Open to all, and importing no room.
 LEAVES = {
