@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import secrets
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -68,8 +67,6 @@ from registry.catalog.shape import Shape
 from registry.catalog.store import Registry
 from registry.lock.lockfile import Lockfile
 from registry.views.profile import Profile
-
-log = logging.getLogger(__name__)
 
 FIRST_LIST_S: Final = 0.8
 """How long a first list waits for upstreams of which nothing is known: two of five hosts wait for one second."""

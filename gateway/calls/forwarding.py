@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
@@ -19,7 +18,7 @@ from gateway.instruments import conventions
 from gateway.instruments.current import CURRENT
 from gateway.instruments.durations import Durations
 from gateway.instruments.trace_context import with_context
-from gateway.instruments.tracing import Span, Tracing, UnrecordedSpan
+from gateway.instruments.tracing import Span, Tracing, UnrecordedSpan, uri_of
 from gateway.protocol import (
     CAPABILITIES_KEY,
     CLIENT_INFO_KEY,
@@ -37,8 +36,6 @@ from gateway.upstream.private_links import PrivateLinks
 from gateway.upstream.session import UpstreamCall
 from gateway.upstream.user_links import UserLinks
 from registry.schema.schemas import canonical_json
-
-log = logging.getLogger(__name__)
 
 # Rounds of questions in one call: a person answers three or four, so sixteen is an upstream that never has enough.
 MAX_ROUNDS: Final = 16
@@ -236,6 +233,7 @@ class Forwarder:
                 conventions.PROTOCOL_VERSION: version,
                 conventions.TOOL: tool or None,
                 conventions.PROMPT: prompt,
+                conventions.RESOURCE_URI: uri_of(call.params),
                 conventions.OPERATION: conventions.EXECUTE_TOOL if tool else None,
                 conventions.TRANSPORT: conventions.PIPE if link.config.type == "stdio" else conventions.TCP,
             },

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from typing import Final
 
@@ -16,8 +15,6 @@ from gateway.downstream.messages import error_response
 from gateway.errors import INTERNAL_ERROR, INVALID_REQUEST, ConnectionLost, RpcError
 from gateway.jsonrpc import InvalidMessage, RequestId, RpcRequest, read
 from gateway.upstream.transport.http_client import HttpClient, Response
-
-log = logging.getLogger(__name__)
 
 # They belong to one connection, or are said anew by whoever sends the message on.
 _OF_A_HOP: Final = frozenset(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -27,8 +26,6 @@ from gateway.downstream.http.protocol import HttpProtocol
 from gateway.downstream.http.request import RequestHead, RequestRefused
 from gateway.operator_notes import OperatorNotes
 from gateway.reload import Reloader
-
-log = logging.getLogger(__name__)
 
 # As of the port that callers use: a burst of carried requests must not be refused by the kernel.
 _BACKLOG: Final = 2048

@@ -8,7 +8,7 @@ from gateway.audit.call import session_mark
 from gateway.downstream.messages import STDIO_PEER, McpRequest
 from gateway.instruments import conventions
 from gateway.instruments.trace_context import PARENT, parents_of
-from gateway.instruments.tracing import Span, Tracing, UnrecordedSpan, content_of
+from gateway.instruments.tracing import Span, Tracing, UnrecordedSpan, content_of, uri_of
 from gateway.protocol import VERSION_KEY
 
 # Of a name, an id or a method that a caller has made up: longer than any that exists.
@@ -31,6 +31,7 @@ def span_of(request: McpRequest, tracing: Tracing) -> Span | UnrecordedSpan:
     attributes: dict[str, Any] = {
         conventions.PROTOCOL_VERSION: version if isinstance(version, str) else None,
         conventions.SESSION_ID: session_mark(session.id) if session is not None else None,
+        conventions.RESOURCE_URI: uri_of(params),
         conventions.REQUEST_ID: str(request.id)[:_MAX_CHARS],
         conventions.TRANSPORT: conventions.PIPE if request.peer == STDIO_PEER else conventions.TCP,
     }

@@ -5,7 +5,6 @@ Source: MCP 2026-07-28, "Transports", "stdio".
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -23,8 +22,6 @@ from gateway.errors import INVALID_REQUEST, PARSE_ERROR, RpcError
 from gateway.jsonrpc import InvalidMessage, RequestId, RpcNotification, RpcRequest, RpcResponse, read
 from gateway.protocol import check_envelope, is_modern
 from registry.views.profile import DEFAULT_PROFILE
-
-log = logging.getLogger(__name__)
 
 # A host that closes its end still reads for a moment; what takes longer it does not wait for.
 _END_S: Final = 5.0

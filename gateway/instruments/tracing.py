@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
 
 # Of arguments and results, where they are asked for: what collectors take of one attribute.
-_MAX_CONTENT_CHARS: Final = 4_096
+_MAX_CONTENT_CHARS: Final = 4_096  # A line of a trace; what is longer holds data.
+_MAX_URI_CHARS: Final = 200
 # Samplers of every service decide by the same part of the id (OpenTelemetry SDK, "TraceIdRatioBased").
 _RATIO_BITS: Final = 64
 _SPAN_BITS: Final = 64
@@ -299,6 +300,16 @@ def content_of(value: Any) -> str:
         return wire.dumps(value)[: _MAX_CONTENT_CHARS * 4].decode("utf-8", "replace")[:_MAX_CONTENT_CHARS]
     except wire.MalformedJson:
         return ""
+
+
+def uri_of(params: Mapping[str, Any]) -> str | None:
+    """The URI that a request asks for, as an attribute has it: without what of it may be a secret; None without one."""
+    uri = params.get("uri")
+    if not isinstance(uri, str):
+        return None
+    scheme, colon, rest = uri[:_MAX_URI_CHARS].partition("?")[0].partition("://")
+    authority, slash, path = rest.partition("/")
+    return f"{scheme}{colon}{authority.rpartition('@')[2]}{slash}{path}"
 
 
 def _ratio_of(settings: TelemetryConfig) -> float | None:

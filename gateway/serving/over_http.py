@@ -64,7 +64,6 @@ _OWN_DESCRIPTORS: Final = 128
 _DESCRIPTORS_PER_SERVER: Final = 16
 # Its own, one to the gateway that has its session, and one of a caller elsewhere whose session is here.
 _PER_CARRIED: Final = 3
-_METRICS_SCOPE: Final = "metrics"
 # Requests in flight end at their own pace; nothing wakes anybody when the last one has.
 _POLL_S: Final = 0.02
 

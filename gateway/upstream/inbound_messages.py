@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
@@ -17,8 +16,6 @@ from gateway.upstream.session import SessionPorts
 from gateway.upstream.transport.jsonrpc import Reply, default_response
 from gateway.upstream.watch_list import WatchedKind
 from registry.catalog.catalog import ListKind
-
-log = logging.getLogger(__name__)
 
 # A person has this long to answer a question: it may ask for something that has to be looked up, or a login.
 ASK_S: Final = 600.0

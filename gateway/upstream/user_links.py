@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
@@ -28,8 +27,6 @@ from gateway.upstream.oauth.sign_ins import SignIns
 from gateway.upstream.session import SessionPorts, UpstreamSession
 from gateway.upstream.transport.http_client import HttpClient
 from gateway.upstream.watch_list import WatchedKind
-
-log = logging.getLogger(__name__)
 
 MAX_USER_LINKS: Final = 512
 """Two servers of each of 256 callers, which is as many as have lists of their own (`registry.catalog.store`). Each link

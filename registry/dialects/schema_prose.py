@@ -16,7 +16,6 @@ _MAX_VALUE: Final = 60
 _MAX_NAME: Final = 40
 # Members of an enumeration or object, and alternatives of a union, before the rest is left out.
 _MAX_MEMBERS: Final = 6
-_MAX_DESCRIBED_PROPERTIES: Final = 4
 _MAX_ALTERNATIVES: Final = 12
 _MAX_OPTIONS: Final = 20
 _MAX_EXAMPLES: Final = 2

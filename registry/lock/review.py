@@ -16,13 +16,6 @@ Policy = Mapping[ChangeClass, Decision]
 # What changes the meaning of what somebody has looked at, or was never looked at.
 _HELD: Final[frozenset[ChangeClass]] = frozenset({"text", "widening", "identity", "added"})
 _SEVERITY: Final[tuple[Decision, ...]] = ("accept", "warn", "hold")
-_NOUNS: Final[Mapping[ChangedKind, str]] = {
-    "tools": "tool",
-    "prompts": "prompt",
-    "resourceTemplates": "resource template",
-    "instructions": "instructions",
-    "server": "server",
-}
 _WORDS: Final[Mapping[ChangeClass, str]] = {
     "added": "it is new",
     "removed": "its server no longer has it",
@@ -212,8 +205,3 @@ def _listed(listing: ServerListing, kind: LockedKind) -> ListedItems:
     if kind == "tools":
         return listing.tools
     return listing.prompts if kind == "prompts" else listing.templates
-
-
-def noun_of(kind: ChangedKind) -> str:
-    """Return what one item of a kind is called."""
-    return _NOUNS[kind]

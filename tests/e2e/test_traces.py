@@ -12,6 +12,7 @@ import pytest
 from support.callers import call_of, handshake, hello, running_host
 from support.collector import Collector, ReceivedSpan, collector
 from support.gateways import glance_again, running_gateway
+from support.upstreams.full_running import full_stdio
 from support.upstreams.running import builtin_tools, scripted_http_server, scripted_stdio_server
 
 # Each starts a receiver beside the gateway and its upstream.
@@ -84,6 +85,21 @@ async def test_of_two_parents_the_nearer_one_is_above_and_the_other_is_linked(tm
             ours, theirs = await until_pair(received)
     assert (ours.parent_id, ours.links) == (SPAN, [OTHER])
     assert theirs.attributes["network.transport"] == "pipe"
+
+
+async def test_what_is_read_is_named_without_what_may_be_secret(tmp_path: Path) -> None:
+    server = full_stdio(tmp_path, "up", modern=True)
+    with collector() as received:
+        async with running_gateway(tmp_path, {"up": server.config}, gateway=settings(received)) as gateway:
+            await gateway.until_listed("up__echo")
+            for uri in ("full://up/note", "full://ann:pass-word-7@up/note?token=pass-word-8"):
+                received.spans.clear()
+                await gateway.rpc("resources/read", {"uri": uri}, headers={"mcp-name": uri})
+                with anyio.fail_after(15):
+                    while len(found := [span for span in received.spans if span.name == "resources/read"]) < 2:
+                        await glance_again()
+                assert {span.attributes["mcp.resource.uri"] for span in found} == {"full://up/note"}
+                assert "pass-word" not in str(found)
 
 
 @pytest.mark.heavy

@@ -25,7 +25,6 @@ from gateway.downstream.server import McpServer
 from gateway.protocol import envelope
 from registry.views.profile import DEFAULT_PROFILE
 
-_NAME_LENGTH: Final = 200
 # Of progress and log messages that come before the result; a person reads no more of them.
 _MAX_MESSAGES: Final = 100
 _EXAMPLE: Final = {

@@ -6,7 +6,6 @@ Source: MCP 2026-07-28 and 2025-11-25, "Transports", "Streamable HTTP", "Sending
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Coroutine
 from http import HTTPStatus
 from typing import Any, Final, Protocol
@@ -16,8 +15,6 @@ from msgspec import Struct
 from gateway import wire
 from gateway.downstream.http import sse
 from gateway.downstream.http.request import Fields, RequestHead, RequestRefused
-
-log = logging.getLogger(__name__)
 
 MAX_UNSENT_BYTES: Final = 8 * 1024 * 1024
 """What one event stream may leave unread before its request is cancelled: two of the largest results."""

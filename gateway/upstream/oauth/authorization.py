@@ -149,12 +149,6 @@ def code_of(returned: Returned) -> str:
     return returned.code
 
 
-def query_of(address: str) -> str:
-    """The query of a pasted address, or of the query alone."""
-    text = address.strip()
-    return urlsplit(text).query if "://" in text else text.removeprefix("?")
-
-
 def as_form(parameters: Mapping[str, str]) -> bytes:
     """The body of a form."""
     return urlencode(parameters).encode("ascii")

@@ -5,7 +5,6 @@ Source: MCP 2024-11-05, "Transports", "HTTP with SSE".
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Final
@@ -20,8 +19,6 @@ from gateway.upstream.transport.event_stream import EventParser
 from gateway.upstream.transport.http_client import HttpClient, Response, split_url
 from gateway.upstream.transport.jsonrpc import OnMessage
 from gateway.upstream.transport.stream_transport import StreamTransport
-
-log = logging.getLogger(__name__)
 
 # Messages that wait for their POST to begin, which takes no longer than a turn of the loop: four times the calls
 # that are in flight by default, for their cancellations and answers.
