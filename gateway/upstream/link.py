@@ -311,7 +311,7 @@ class UpstreamLink:
                     self.last_error = failure
                     group.start_soon(session.watch, self.watch_list if self._lists else None)
                     if listing is not None:
-                        group.start_soon(self._keep_listed, connection, listing.ttl_ms, int(failure is not None))
+                        group.start_soon(self._keep_listed, connection, listing, failure is not None)
                     reason = await session.wait_closed()
                     group.cancel_scope.cancel()
                 raise ConnectionLost(reason, sent=True)
@@ -340,22 +340,24 @@ class UpstreamLink:
         if self._ready.is_set():
             self._ready = anyio.Event()
 
-    async def _keep_listed(self, connection: Ready, ttl_ms: int | None, failures: int) -> None:
-        session = connection.session
+    async def _keep_listed(self, connection: Ready, listing: RawListing, failed: bool) -> None:
+        session, ttl_ms, missing = connection.session, listing.ttl_ms, listing.failed
+        failures = int(failed or bool(missing))
+        due_s = self._poll_due_s(ttl_ms)
         while True:
-            # A hint of 0 means "do not cache", which for a live list means polling at leisure.
-            hint_s = ttl_ms / 1000 if ttl_ms else POLL_S
-            poll_s = max(_MIN_POLL_S, hint_s) * (1 + _POLL_JITTER * (2 * self._chance() - 1))
-            wait_s = None if session.announces_changes and ttl_ms is None else poll_s
+            polls = ttl_ms is not None or not session.announces_changes
+            wait_s = due_s - anyio.current_time() if polls else None
             if failures:
                 # What could not be listed is tried again by itself: nobody announces it a second time.
-                wait_s = delay_s(failures, self._chance())
+                again_s = delay_s(failures, self._chance())
+                wait_s = min(again_s, wait_s) if missing and wait_s is not None else again_s
             with anyio.move_on_after(wait_s):
                 await self._stale.wait()
             await anyio.sleep(_BURST_S)
             # Taken before the request: what changes while it is on its way is listed once more.
             stale, self._stale_kinds, self._stale = self._stale_kinds, set(), anyio.Event()
-            kinds = frozenset(stale) or ALL_KINDS
+            is_due = polls and anyio.current_time() >= due_s
+            kinds = ALL_KINDS if is_due else frozenset(stale | missing) or ALL_KINDS
             try:
                 listing = await session.fetch_listing(kinds, limit_s=self.config.connect_timeout, polled=not stale)
             except GatewayError as error:
@@ -364,15 +366,25 @@ class UpstreamLink:
                     self.drop(connection, str(error))
                     return
                 # The last good listing stays; the reason is for the operator.
-                self.last_error = f"listing failed: {error}"
-                if not failures:  # of many in a row the first
+                known, self.last_error = self.last_error, f"listing failed: {error}"
+                if known is None:  # of many in a row the first
                     self._warn(f"{self.last_error}; the last good one stays")
                 failures += 1
-                self._stale_kinds |= stale
+                self._stale_kinds |= stale | missing
+                missing = frozenset()
                 continue
-            self.last_error, failures = None, 0
-            ttl_ms = listing.ttl_ms if kinds == ALL_KINDS else ttl_ms
+            self.last_error, missing = None, listing.failed
+            failures = failures + 1 if missing else 0
+            if kinds == ALL_KINDS:
+                ttl_ms = listing.ttl_ms
+                due_s = self._poll_due_s(ttl_ms)
             await self._ports.on_listing(self, listing)
+
+    def _poll_due_s(self, ttl_ms: int | None) -> float:
+        """When everything is listed anew, where nobody announces changes, by the clock of the loop."""
+        # A hint of 0 means "do not cache", which for a live list means polling at leisure.
+        hint_s = ttl_ms / 1000 if ttl_ms else POLL_S
+        return anyio.current_time() + max(_MIN_POLL_S, hint_s) * (1 + _POLL_JITTER * (2 * self._chance() - 1))
 
     def _mark_stale(self, kinds: Collection[ListKind]) -> None:
         self._stale_kinds.update(kinds)

@@ -87,6 +87,7 @@ class McpSession:
         self._inbound = inbound
         self._transport = transport
         self._log_level: str | None = None
+        self._failing: set[ItemKind] = set()
         self._watcher = Watcher(server, transport, inbound, self._request, self.capabilities, modern=self._modern)
         inbound.start(modern=self._modern)
 
@@ -103,13 +104,22 @@ class McpSession:
         scopes: set[CacheScope] = set()
         tools = await self._list("tools", ttls_ms, scopes, limit_s) if "tools" in kinds else None
         prompts_and_resources: dict[ItemKind, list[Any]] = {}
-        for member in (member for kind in ALL_KINDS & set(kinds) if self._offers(kind) for member in _LISTS[kind]):
+        failed: set[ListKind] = set()
+        wanted = [(kind, member) for kind in ALL_KINDS & set(kinds) if self._offers(kind) for member in _LISTS[kind]]
+        for kind, member in wanted:
             try:
                 prompts_and_resources[member] = await self._list(member, ttls_ms, scopes, limit_s)
             except (RpcError, HttpStatusError, TimeoutError) as error:
                 # Servers declare `resources` and have no templates: no news for an operator.
-                if not isinstance(error, RpcError) or error.code != METHOD_NOT_FOUND:
-                    log.warning("the list of %s failed: %s", member, error, extra={"server": self.server})
+                if isinstance(error, RpcError) and error.code == METHOD_NOT_FOUND:
+                    continue
+                failed.add(kind)
+                # Of many in a row the first.
+                level = logging.DEBUG if member in self._failing else logging.WARNING
+                log.log(level, "the list of %s failed: %s", member, error, extra={"server": self.server})
+                self._failing.add(member)
+            else:
+                self._failing.discard(member)
         if self._modern and gateways_of(self.capabilities):
             await self._ask_where_it_leads(limit_s)
         return RawListing(
@@ -119,6 +129,7 @@ class McpSession:
             # All pages of all lists are held as one: the most cautious of them decides.
             ttl_ms=min(ttls_ms, default=None),
             scope=_most_cautious(scopes),
+            failed=frozenset(failed),
             instructions=self.instructions,
         )
 

@@ -40,6 +40,7 @@ class RawListing:
         noted: What an operator should know of tools that did.
         instructions: The upstream's own, for models.
         confirmed: The upstream gave an answer; without one, what it listed before is all that is known.
+        failed: The kinds of which a list was to be had, and was not this time.
     """
 
     tools: list[Any] | None
@@ -50,6 +51,7 @@ class RawListing:
     refused: tuple[ItemIssue, ...] = ()
     noted: tuple[ItemIssue, ...] = ()
     confirmed: bool = True
+    failed: frozenset[ListKind] = frozenset()
     instructions: str | None = None
 
 

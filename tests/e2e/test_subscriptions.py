@@ -106,6 +106,7 @@ async def test_nobody_hears_any_more_of_what_a_changed_configuration_denies(tmp_
         note, pixel = lane.uri("note"), lane.uri("pixel")
         for host in (new, old):
             await host.watch(note, pixel)
+        assert note in str((await gateway.rpc("resources/list"))["result"])
         config = json.loads(gateway.config.read_text())
         config["mcpServers"]["s"]["deny"] = {"resources": [note]}
         gateway.config.write_text(json.dumps(config))

@@ -10,6 +10,7 @@ import anyio
 import pytest
 from faults.observing import MIB, Announcements, announcements, eventually, rss_of, until_server
 from support.gateways import COMMANDS, RunningGateway, glance_again, running_gateway, text_of
+from support.upstreams.full_running import full_stdio
 from support.upstreams.running import (
     builtin_tools,
     rescript,
@@ -150,6 +151,30 @@ async def test_a_relisting_that_fails_while_connected_keeps_the_last_good_one(tm
         assert "isError" not in await gateway.call("h__echo")
         await gateway.admin("servers/h/refresh", "POST")
         await until_server(gateway, "h", lambda row: row["lastError"] is None)
+
+
+@pytest.mark.parametrize("modern", [True, False])
+@pytest.mark.parametrize(
+    ("method", "member"),
+    [
+        ("resources/list", "resources"),
+        ("resources/templates/list", "resourceTemplates"),
+        ("prompts/list", "prompts"),
+    ],
+)
+async def test_a_list_that_fails_at_the_start_is_asked_for_again(
+    method: str, member: str, modern: bool, tmp_path: Path
+) -> None:
+    server = full_stdio(tmp_path, "s", "--stumble", method, modern=modern)
+    async with running_gateway(tmp_path, {"s": server.config}) as gateway:
+        await gateway.until_listed("s__echo")
+        with anyio.fail_after(15):
+            while not re.search("s__|full://s/", str((await gateway.rpc(method))["result"][member])):
+                await glance_again()
+    # The others are not listed anew for it, and one line tells of it.
+    asked = [len(server.recording.requests(one)) for one in ("tools/list", method)]
+    assert asked == [1, 3]
+    assert gateway.logged().count("failed: not yet") == 1
 
 
 async def test_endless_and_repeated_cursors_are_bounded_and_long_lists_are_whole(tmp_path: Path) -> None:

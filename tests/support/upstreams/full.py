@@ -32,8 +32,11 @@ from scripted import HANDSHAKE, META, MODERN, Failure, Record, notification
 class Full:
     """The server behind every connection."""
 
-    def __init__(self, name: str, *, modern: bool, record: Record, ttl_ms: int, scope: str, page: int) -> None:
+    def __init__(
+        self, name: str, *, modern: bool, record: Record, ttl_ms: int, scope: str, page: int, stumble: str
+    ) -> None:
         self.name, self.modern, self.record, self.page = name, modern, record, page
+        self._stumbles = [stumble] * 2
         self.cached = {"ttlMs": ttl_ms, "cacheScope": scope}
         self.peers: set[Peer] = set()
         self.listens: set[Listen] = set()
@@ -83,6 +86,9 @@ class Full:
 
     async def _serve(self, method: str, asked: Asked) -> Answer:
         params, hints = asked.params, self.cached if self.modern else {}
+        if method in self._stumbles:
+            self._stumbles.remove(method)
+            raise Failure(-32603, "not yet")
         match method:
             case "initialize" if not self.modern:
                 asked.peer.declared = params.get("capabilities") or {}

@@ -292,11 +292,12 @@ async def main() -> None:
     parser.add_argument("--ttl-ms", type=int, default=0)
     parser.add_argument("--scope", default="public")
     parser.add_argument("--page", type=int, default=0, help="items on a page of a list; 0 is all")
+    parser.add_argument("--stumble", default="", help="a method whose first two requests fail")
     options = parser.parse_args()
     record = Record(options.record)
     modern = options.era == "modern"
     hints = {"ttl_ms": options.ttl_ms, "scope": options.scope}
-    full = Full(options.name, modern=modern, record=record, page=options.page, **hints)
+    full = Full(options.name, modern=modern, record=record, page=options.page, stumble=options.stumble, **hints)
     await (over_stdio(full) if options.port is None else over_http(full, options.port))
 
 
