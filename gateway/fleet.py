@@ -73,6 +73,7 @@ class Fleet:
         links: By alias, what keeps each upstream connected.
         servers: By alias, the configuration of each.
         lock: What was approved of them.
+        listings: What they list to everybody.
         left_out: Servers that the configuration names and that are not served, with the reason.
         sign_ins: What upstreams are signed in to with.
         users: The links of single callers, where each signs in for itself.
@@ -123,7 +124,7 @@ class Fleet:
         worker = anyio.CapacityLimiter(1)
         self._own = OwnListings(registry, lock, users, instance, worker)
         self._updates = CatalogUpdates(registry, worker)
-        self._listings = SharedListings(
+        self.listings = SharedListings(
             registry,
             lock,
             links,
@@ -140,18 +141,18 @@ class Fleet:
 
     async def start(self, servers: Mapping[str, ServerConfig]) -> None:
         """Take what the snapshot knows, then start every link at once; the loop is free meanwhile."""
-        await self._listings.load()
+        await self.listings.load()
         if self._saves:
-            self._group.start_soon(self._listings.kept.run)
+            self._group.start_soon(self.listings.kept.run)
         _hide_secrets(servers.values())
         self.servers.update(servers)
         length = self._registry.shape.max_length
 
         def plan() -> Planned:
-            return self._shape_of(servers, self._prefix, length), (), self._listings.to_recall(servers)
+            return self._shape_of(servers, self._prefix, length), (), self.listings.to_recall(servers)
 
-        await self._updates.prepare(plan, more_tools=self._listings.kept.tools)
-        self._reshape(put=self._listings.recalled(servers))
+        await self._updates.prepare(plan, more_tools=self.listings.kept.tools)
+        self._reshape(put=self.listings.recalled(servers))
         for alias, config in servers.items():
             self._start_link(alias, config)
 
@@ -190,7 +191,7 @@ class Fleet:
             else:
                 continue
             self.servers[alias] = config
-        put = [*self._listings.reviewed_again(self.servers), *self._listings.recalled(fresh)]
+        put = [*self.listings.reviewed_again(self.servers), *self.listings.recalled(fresh)]
         self._reshape(servers, max_length=max_length, drop=gone, put=put)
         for alias, epoch in starting.items():
             self._start_link(alias, servers[alias], epoch=epoch)
@@ -219,7 +220,7 @@ class Fleet:
         def plan() -> Planned:
             shape = self._shape_of(after, prefix, max_length)
             kept = {alias: config for alias, config in after.items() if alias not in fresh}
-            put = self._listings.to_review_again(kept, lock)
+            put = self.listings.to_review_again(kept, lock)
             return shape, [ServerName(alias) for alias in gone], put
 
         await self._updates.prepare(plan)
@@ -229,11 +230,11 @@ class Fleet:
         servers, length = dict(self.servers), self._registry.shape.max_length
 
         def plan() -> Planned:
-            put = self._listings.to_review_again(servers, self.lock)
+            put = self.listings.to_review_again(servers, self.lock)
             return self._shape_of(servers, self._prefix, length), (), put
 
         await self._updates.prepare(plan)
-        self._reshape(put=self._listings.reviewed_again(self.servers))
+        self._reshape(put=self.listings.reviewed_again(self.servers))
         self._own.review_again(self.servers)
 
     def _turned(self, servers: Mapping[str, ServerConfig], steps: Steps) -> set[str]:
@@ -263,7 +264,7 @@ class Fleet:
     def _remove(self, alias: str) -> ServerName:
         config = self.servers.pop(alias)
         self._retire(alias)
-        self._listings.forget(alias, config)
+        self.listings.forget(alias, config)
         self._own.forget(alias)
         return ServerName(alias)
 
@@ -308,7 +309,7 @@ class Fleet:
 
     def retired(self, alias: str) -> bool:
         """Whether a server had this alias, and none has it today."""
-        return alias not in self.servers and self._listings.kept.former(alias) is not None
+        return alias not in self.servers and self.listings.kept.former(alias) is not None
 
     def faulty(self, alias: str) -> bool:
         """Whether the configuration names such a server, and an error in its entry keeps it from being served."""
@@ -317,7 +318,7 @@ class Fleet:
 
     def successor(self, alias: str) -> str | None:
         """The alias under which a server of this former alias is reached today."""
-        return self._listings.successor(alias, self.servers) if self.retired(alias) else None
+        return self.listings.successor(alias, self.servers) if self.retired(alias) else None
 
     @property
     def tried(self) -> bool:
@@ -341,18 +342,14 @@ class Fleet:
             for link in list(self.links.values()):
                 await link.tried.wait()
 
-    def listing_age_s(self, alias: str) -> float | None:
-        """See `SharedListings.age_s`."""
-        return self._listings.age_s(alias)
-
     # links
 
     def _start_link(self, alias: str, config: ServerConfig, *, epoch: int = 0) -> None:
         ports = LinkPorts(
-            on_listing=self._listings.take,
-            on_lost=self._listings.lose,
+            on_listing=self.listings.take,
+            on_lost=self.listings.lose,
             on_update=partial(self._ports.on_update, alias),
-            has_listing=self._listings.has_listing,
+            has_listing=self.listings.has_listing,
             on_refused=lambda link: self._ports.on_refused(),
         )
         per_user = self._is_per_user(config)

@@ -66,7 +66,7 @@ def server_row(fleet: Fleet, catalog: Catalog, alias: str) -> dict[str, Any]:
     sign_in = fleet.sign_ins.of(alias, config)
     if sign_in is not None and not (sign_in.known or config.authenticated):
         sign_in = None  # it has never asked for one
-    age_s = fleet.listing_age_s(alias)
+    age_s = fleet.listings.age_s(alias)
     return {
         "name": alias,
         "displayName": config.display_name or alias,

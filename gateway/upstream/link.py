@@ -31,6 +31,7 @@ from gateway.upstream.credentials import NotSignedIn, SignInRequired, SignInSour
 from gateway.upstream.link_ports import LinkPorts
 from gateway.upstream.link_states import Connecting, LinkState, Ready, SignInNeeded, Waiting
 from gateway.upstream.reachability import accepts_connections
+from gateway.upstream.relisting import Relisting
 from gateway.upstream.session import ALL_KINDS, RawListing, SessionPorts, UpstreamCall, UpstreamSession, nothing_new
 from gateway.upstream.watch_list import WatchedKind, WatchList
 from registry.catalog.catalog import ListKind
@@ -38,12 +39,6 @@ from registry.schema.display_text import excerpt
 
 log = logging.getLogger(__name__)
 
-# Where a server announces no changes and gives no time to live: what hosts take for a list's usual age.
-POLL_S: Final = 60.0
-# The shortest pause between two polls, whatever time to live a server names.
-_MIN_POLL_S: Final = 1.0
-# Polls of several gateways that were started together drift apart by a fifth to either side.
-_POLL_JITTER: Final = 0.2
 # A connection that lived this long was sound: its end starts the backoff afresh.
 SOUND_S: Final = 10.0
 # How long a call waits for a connection: a restarted server is up within some seconds.
@@ -340,24 +335,16 @@ class UpstreamLink:
         if self._ready.is_set():
             self._ready = anyio.Event()
 
-    async def _keep_listed(self, connection: Ready, listing: RawListing, failed: bool) -> None:
-        session, ttl_ms, missing = connection.session, listing.ttl_ms, listing.failed
-        failures = int(failed or bool(missing))
-        due_s = self._poll_due_s(ttl_ms)
+    async def _keep_listed(self, connection: Ready, first: RawListing, failed: bool) -> None:
+        session, now_s = connection.session, anyio.current_time
+        relisting = Relisting(first, failed=failed, now_s=now_s(), chance=self._chance)
         while True:
-            polls = ttl_ms is not None or not session.announces_changes
-            wait_s = due_s - anyio.current_time() if polls else None
-            if failures:
-                # What could not be listed is tried again by itself: nobody announces it a second time.
-                again_s = delay_s(failures, self._chance())
-                wait_s = min(again_s, wait_s) if missing and wait_s is not None else again_s
-            with anyio.move_on_after(wait_s):
+            with anyio.move_on_after(relisting.wait_s(now_s(), announced=session.announces_changes)):
                 await self._stale.wait()
             await anyio.sleep(_BURST_S)
             # Taken before the request: what changes while it is on its way is listed once more.
             stale, self._stale_kinds, self._stale = self._stale_kinds, set(), anyio.Event()
-            is_due = polls and anyio.current_time() >= due_s
-            kinds = ALL_KINDS if is_due else frozenset(stale | missing) or ALL_KINDS
+            kinds = relisting.kinds(stale, now_s(), announced=session.announces_changes)
             try:
                 listing = await session.fetch_listing(kinds, limit_s=self.config.connect_timeout, polled=not stale)
             except GatewayError as error:
@@ -369,22 +356,12 @@ class UpstreamLink:
                 known, self.last_error = self.last_error, f"listing failed: {error}"
                 if known is None:  # of many in a row the first
                     self._warn(f"{self.last_error}; the last good one stays")
-                failures += 1
-                self._stale_kinds |= stale | missing
-                missing = frozenset()
+                relisting.failed()
+                self._stale_kinds |= stale
                 continue
-            self.last_error, missing = None, listing.failed
-            failures = failures + 1 if missing else 0
-            if kinds == ALL_KINDS:
-                ttl_ms = listing.ttl_ms
-                due_s = self._poll_due_s(ttl_ms)
+            self.last_error = None
+            relisting.succeeded(listing, kinds, now_s())
             await self._ports.on_listing(self, listing)
-
-    def _poll_due_s(self, ttl_ms: int | None) -> float:
-        """When everything is listed anew, where nobody announces changes, by the clock of the loop."""
-        # A hint of 0 means "do not cache", which for a live list means polling at leisure.
-        hint_s = ttl_ms / 1000 if ttl_ms else POLL_S
-        return anyio.current_time() + max(_MIN_POLL_S, hint_s) * (1 + _POLL_JITTER * (2 * self._chance() - 1))
 
     def _mark_stale(self, kinds: Collection[ListKind]) -> None:
         self._stale_kinds.update(kinds)

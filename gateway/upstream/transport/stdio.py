@@ -185,8 +185,6 @@ class ChildProcess(asyncio.SubprocessProtocol):
             await self._exited.wait()
             # A descendant may hold it open: whoever has died itself has said what it had to say.
             await self._silent.wait()
-        # A loop that was kept from running for so long has the timer's turn before that of what can be read by now.
-        await asyncio.sleep(0)
         return self.end_reason()
 
     def end_reason(self) -> str:

@@ -26,7 +26,7 @@ from gateway.errors import (
     UpstreamTimeout,
     UpstreamUnavailable,
 )
-from gateway.upstream import link as link_module
+from gateway.upstream import relisting
 from gateway.upstream.breaker import FAILURES_TO_OPEN
 from gateway.upstream.link import WAIT_FAILING_S, UpstreamLink
 from gateway.upstream.link_ports import LinkPorts
@@ -439,8 +439,8 @@ async def test_without_a_list_from_before_or_a_connection_that_works_there_is_no
 
 
 async def test_where_changes_are_not_announced_any_more_the_list_is_polled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link_module, "POLL_S", 0.01)
-    monkeypatch.setattr(link_module, "_MIN_POLL_S", 0.01)
+    monkeypatch.setattr(relisting, "POLL_S", 0.01)
+    monkeypatch.setattr(relisting, "_MIN_POLL_S", 0.01)
     session = FakeSession()
     async with linked(Upstream([session])) as link:
         await link.wait_ready(1)

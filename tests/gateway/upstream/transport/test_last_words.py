@@ -8,6 +8,7 @@ from pathlib import Path
 import anyio
 import pytest
 from anyio.lowlevel import checkpoint
+from support.gateways import glance_again
 
 from gateway.errors import ConnectionLost
 from gateway.upstream.transport.stdio import ChildProcess, open_stdio
@@ -74,7 +75,7 @@ async def test_a_child_that_ended_before_it_was_asked_anything_has_the_same_reas
     async with open_stdio("s", sys.executable, arguments, env={}, cwd=None, on_message=ignore) as transport:
         with anyio.fail_after(10):
             while not ended.exists():
-                await anyio.sleep(0.01)
+                await glance_again()
             # It says why once the end of its output was noticed.
             for _ in range(3):
                 await checkpoint()

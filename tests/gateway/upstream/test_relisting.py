@@ -1,0 +1,86 @@
+"""When a connected server is listed again, and which of its lists."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.upstream.backoff import FIRST_S, LONGEST_S
+from gateway.upstream.relisting import POLL_S, Relisting
+from gateway.upstream.session import ALL_KINDS, RawListing
+from registry.catalog.catalog import ListKind
+
+# Without jitter of polls, and three quarters of each step of the backoff.
+MIDDLE = 0.5
+PROMPTS: frozenset[ListKind] = frozenset({"prompts"})
+
+
+def listing(*failed: ListKind, ttl_ms: int | None = None) -> RawListing:
+    lists = {"tools": [], "prompts_and_resources": {}, "capabilities": {}, "scope": "public"}
+    return RawListing(**lists, ttl_ms=ttl_ms, failed=frozenset(failed))  # type: ignore[arg-type] # as written above
+
+
+def begun(*failed: ListKind, ttl_ms: int | None = None, whole: bool = False) -> Relisting:
+    return Relisting(listing(*failed, ttl_ms=ttl_ms), failed=whole, now_s=100, chance=lambda: MIDDLE)
+
+
+@pytest.mark.parametrize(
+    ("ttl_ms", "announced", "wait_s"),
+    [
+        (None, True, None),
+        (None, False, POLL_S),
+        (0, True, POLL_S),
+        (5_000, True, 5),
+        (5_000, False, 5),
+        (1, True, 1),
+    ],
+)
+def test_what_is_not_announced_or_has_a_time_to_live_is_polled(
+    ttl_ms: int | None, announced: bool, wait_s: float | None
+) -> None:
+    assert begun(ttl_ms=ttl_ms).wait_s(100, announced=announced) == wait_s
+
+
+def test_what_was_announced_is_asked_for_alone_until_a_poll_is_due() -> None:
+    one = begun(ttl_ms=5_000)
+    assert one.kinds(PROMPTS, 104, announced=True) == PROMPTS
+    one.succeeded(listing(ttl_ms=5_000), PROMPTS, 104)
+    # Others are as old as before.
+    assert one.wait_s(104, announced=True) == 1
+    assert one.kinds(PROMPTS, 105, announced=True) == ALL_KINDS
+    one.succeeded(listing(ttl_ms=9_000), ALL_KINDS, 105)
+    assert one.wait_s(105, announced=True) == 9
+
+
+def test_a_missing_list_is_asked_for_alone_and_ever_more_seldom() -> None:
+    one = begun("prompts")
+    waits = []
+    for _ in range(12):
+        waits.append(one.wait_s(100, announced=True))
+        assert one.kinds((), 100, announced=True) == PROMPTS
+        one.succeeded(listing("prompts"), PROMPTS, 100)
+    assert waits == sorted(waits)  # type: ignore[type-var] # none of them is None
+    assert waits[0] == FIRST_S * 2 * 0.75
+    assert waits[-1] == LONGEST_S * 0.75
+    assert one.kinds({"tools"}, 100, announced=True) == {"tools", "prompts"}
+    one.succeeded(listing(), PROMPTS, 100)
+    assert one.wait_s(100, announced=True) is None
+
+
+def test_a_missing_list_keeps_no_other_from_being_polled() -> None:
+    one = begun("prompts", ttl_ms=4_000)
+    for now_s in range(100, 104):
+        assert one.kinds((), now_s, announced=False) == PROMPTS
+        one.succeeded(listing("prompts"), PROMPTS, now_s)
+    assert one.wait_s(103.5, announced=False) == 0.5
+    assert one.kinds((), 104, announced=False) == ALL_KINDS
+
+
+@pytest.mark.parametrize("announced", [True, False])
+def test_a_server_that_cannot_be_listed_at_all_is_left_alone_for_longer_than_its_time_to_live(announced: bool) -> None:
+    one = begun(ttl_ms=1, whole=True)
+    for _ in range(12):
+        one.failed()
+    assert one.wait_s(500, announced=announced) == LONGEST_S * 0.75
+    assert one.kinds((), 500, announced=announced) == ALL_KINDS
+    one.succeeded(listing(ttl_ms=1), ALL_KINDS, 500)
+    assert one.wait_s(500, announced=announced) == 1
