@@ -44,6 +44,24 @@ class LineSplitter:
         self._hold(tail)
         return lines
 
+    @property
+    def held_bytes(self) -> int:
+        """Of the line that has not ended, how much has come."""
+        return self._size
+
+    def take(self, prefix: bytes) -> bytes | None:
+        """What is kept of the line that has not ended, which goes on with what follows and counts as before.
+
+        Args:
+            prefix: What it must begin with, else None is returned and nothing is taken.
+        """
+        line = b"".join(self._parts)
+        if not line.startswith(prefix):
+            self._parts = [line]
+            return None
+        self._parts = []
+        return line
+
     def _hold(self, part: bytes) -> None:
         if self._skipping:
             # The end is not known before the line is over: the last bytes so far are kept, whatever the chunks.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from typing import Any, Final, NoReturn
 
 import msgspec
@@ -41,6 +41,30 @@ class Unparsed:
         self.text = text
 
 
+class PassedOn:
+    """A list that stands in a value and has left already, all but its end; see `pieces_after`.
+
+    Attributes:
+        types: The values of `type` in its items.
+        rest: Of its text, what has not left, without the last bracket.
+    """
+
+    __slots__ = ("rest", "types")
+
+    def __init__(self, types: Set[str], rest: bytes = b"") -> None:
+        self.types = types
+        self.rest = rest
+
+    def change_rest(self, change: Callable[[str], str]) -> None:
+        """Change the text of what has not left."""
+        # It may begin in the middle of a character.
+        self.rest = change(self.rest.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
+
+    def add(self, item: Any) -> None:
+        """Let another item follow; there is one before it."""
+        self.rest += b"," + dumps(item)
+
+
 class _Answer(msgspec.Struct):
     id: int | str
     result: dict[str, msgspec.Raw]
@@ -55,6 +79,7 @@ class _Item(msgspec.Struct):
 _parse: Final = msgspec.json.Decoder().decode
 _parse_answer: Final = msgspec.json.Decoder(_Answer).decode
 _parse_items: Final = msgspec.json.Decoder(list[_Item | None]).decode
+_parse_parts: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
 def _refuse_constant(name: str) -> NoReturn:
@@ -117,6 +142,28 @@ def loads_answer(data: bytes, is_passed_on: Callable[[object], bool] = lambda re
     return {"jsonrpc": answer.jsonrpc, "id": answer.id, "result": result}
 
 
+def items_of(text: bytes) -> list[Any]:
+    """The items of a list, of which only the text is looked at: it is JSON.
+
+    Raises:
+        MalformedJson: It is not, or is no list.
+    """
+    try:
+        if not text.isascii():
+            text.decode()
+        return _parse_parts(text)
+    except RecursionError:
+        raise MalformedJson("nested too deeply") from None
+    except ValueError as error:
+        if b"\\u" not in text:
+            raise MalformedJson(str(error)) from None
+    # As in `loads`.
+    found = loads(text)
+    if type(found) is not list:
+        raise MalformedJson("no list")
+    return found
+
+
 def whole(value: dict[str, Any]) -> dict[str, Any]:
     """The same object with every member parsed; the very object where all are.
 
@@ -134,6 +181,8 @@ def has_item(items: Any, kind: str) -> bool:
     Raises:
         MalformedJson: It is not parsed, and cannot be.
     """
+    if type(items) is PassedOn:
+        return kind in items.types
     if type(items) is Unparsed:
         try:
             return any(item is not None and item.type == kind for item in _parse_items(items.text))
@@ -185,6 +234,19 @@ def pieces(value: dict[str, Any]) -> Pieces:
         found.append(member.text if type(member) is Unparsed else dumps(member))
         before = b","
     return (*found, b"}")
+
+
+def pieces_after(value: dict[str, Any], name: str) -> Pieces:
+    """The rest of an object, of which this member was the first, is `PassedOn` and has left.
+
+    The pieces are what follows in the same text.
+    """
+    sent = value[name]
+    others = {key: member for key, member in value.items() if key != name}
+    first, *more = pieces(others)
+    # `{` or `{}` is what an object of its own would begin with.
+    after = b"]," + bytes(first[1:]) if others else b"]}"
+    return (sent.rest, after, *more)
 
 
 def _spliced(value: object) -> Any:

@@ -64,6 +64,11 @@ class Audit(PendingLines):
             )
         )
 
+    @property
+    def keeps_results(self) -> bool:
+        """Whether lines have the results of calls, which have to be there as a whole."""
+        return self.on and self.settings.results
+
     def request(self, who: Who, method: str, name: object, took_s: float, *, code: int | None = None) -> None:
         """Another request that belongs to an upstream has ended.
 

@@ -11,6 +11,7 @@ from gateway.access.principal import LOCAL, Principal
 from gateway.access.quotas import Account, account_of_its_own
 from gateway.protocol import LOG_LEVELS, MODERN_VERSIONS, QUESTIONS
 from gateway.upstream.request_callbacks import Ask, HostSession, OnParams, RequestCallbacks
+from gateway.upstream.transport.jsonrpc import ResultStream
 from registry.views.view import View
 
 
@@ -32,6 +33,7 @@ class Caller(Struct, frozen=True, kw_only=True, eq=False):
         on_progress: Takes progress params, if the caller asked for progress.
         on_log: Takes the params of log messages.
         on_pause: Is told when an upstream wants it to come back for the answer; None where it could not.
+        results: Takes a large result in pieces; None where its transport cannot carry that.
         ask: Sends it a request of the upstream's; None where it cannot be asked.
         found: Takes the names of tools that a search found, the most important last; None where lists must not depend
             on earlier requests.
@@ -54,6 +56,7 @@ class Caller(Struct, frozen=True, kw_only=True, eq=False):
     on_progress: OnParams | None = None
     on_log: OnParams | None = None
     on_pause: Callable[[int], None] | None = None
+    results: ResultStream | None = None
     ask: Ask | None = None
     found: Callable[[list[str]], None] | None = None
     trace: Mapping[str, str] = field(default_factory=dict)

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from gateway.access.signing import BadSignature, Signer
 from gateway.calls.context import Caller
-from gateway.calls.results import whole
+from gateway.calls.results import whole, with_item
 from gateway.calls.sign_in_prompts import SignInPrompts, answer_in
 from gateway.errors import INVALID_PARAMS, MAX_QUOTED_CHARS, RpcError, UpstreamError, UpstreamUnavailable
 from gateway.instruments import conventions
@@ -34,6 +34,7 @@ from gateway.upstream.link import UpstreamLink
 from gateway.upstream.oauth.connecting import user_of
 from gateway.upstream.private_links import PrivateLinks
 from gateway.upstream.session import UpstreamCall
+from gateway.upstream.transport.jsonrpc import ResultStream
 from gateway.upstream.user_links import UserLinks
 from registry.schema.schemas import canonical_json
 
@@ -109,6 +110,7 @@ class Forwarder:
         repeatable: bool = False,
         header_map: Mapping[tuple[str, ...], str] | None = None,
         confirm: Callable[[], Awaitable[None]] | None = None,
+        results: ResultStream | None = None,
     ) -> Any:
         """Send one request and return its raw result, which is the caller's alone.
 
@@ -122,6 +124,7 @@ class Forwarder:
             repeatable: Running it twice does no harm.
             header_map: Property paths to the headers that mirror them.
             confirm: See `UpstreamCall`.
+            results: See `RequestCallbacks`.
 
         Raises:
             UpstreamError: There is no result; the text says why.
@@ -152,6 +155,7 @@ class Forwarder:
         for _ in range(MAX_ROUNDS):
             # A new one for each round: what was refused in an earlier round says nothing about this one.
             callbacks = caller.request_callbacks()
+            callbacks.results = results
             sent, trace = params, caller.trace
             if above is not None and above.fields and not above.recorded:
                 sent, trace = with_context(above.fields, params, trace)
@@ -194,9 +198,8 @@ class Forwarder:
                 continue
             if callbacks.refused and isinstance(result, dict) and result.get("isError") is True:
                 result = whole(result, server)
-                content = result.get("content")
                 reason = {"type": "text", "text": self._why(link, caller, callbacks.refused)}
-                result["content"] = [*(content if isinstance(content, list) else []), reason]
+                result["content"] = with_item(result.get("content"), reason)
             if not isinstance(result, dict) or result.get("resultType") != "input_required":
                 return result
             if caller.modern:

@@ -90,6 +90,7 @@ class CallPipeline:
             thorough_checks=thorough_checks,
             drift=unknown_tool.drift,
             permission=permission,
+            audit=audit,
         )
         self._targets = CallTargets(
             registry=registry,

@@ -52,7 +52,7 @@ def adapt(answer: Any, *, server: str, version: str) -> dict[str, Any]:
             f"Server '{server}' answered with a result of the kind {kind!r}, which this connection's protocol "
             "version cannot carry. The tool has no result here."
         )
-    if kind != "complete" or not _passes_unread(result, version):
+    if kind != "complete" or result.get("isError") is True or not passes_unread(version):
         result = whole(result, server)
     if kind != "complete":
         return result
@@ -145,9 +145,7 @@ def _fill_content(result: dict[str, Any], server: str) -> None:
         # Hosts that show only content would show nothing.
         if not _has_text(content, server):
             text = wire.dumps(result["structuredContent"]).decode()
-            content = whole(result, server).get("content")
-            kept = content if isinstance(content, list) else []
-            result["content"] = [*kept, {"type": "text", "text": text}]
+            result["content"] = with_item(whole(result, server).get("content"), {"type": "text", "text": text})
     elif not _is_list(content):
         raise UpstreamProtocolError(server, f"Server '{server}' answered without content; the call has no result.")
 
@@ -180,6 +178,14 @@ def _is_ours(item: Any) -> bool:
     return any(isinstance(uri, str) and is_own_uri(uri) for uri in uris)
 
 
+def with_item(content: Any, item: dict[str, Any]) -> Any:
+    """The content of a result with another item, where it is parsed or has left already."""
+    if type(content) is wire.PassedOn:
+        content.add(item)
+        return content
+    return [*(content if isinstance(content, list) else []), item]
+
+
 def whole(result: dict[str, Any], server: str) -> dict[str, Any]:
     """Return a result with everything in it parsed.
 
@@ -192,9 +198,9 @@ def whole(result: dict[str, Any], server: str) -> dict[str, Any]:
         raise UpstreamProtocolError.unreadable(server, error) from None
 
 
-def _passes_unread(result: dict[str, Any], version: str) -> bool:
-    """Whether its large members can stay unparsed: it is no error, and no item has to be replaced."""
-    return result.get("isError") is not True and version >= _LINKS_SINCE
+def passes_unread(version: str) -> bool:
+    """Whether results pass to callers of this version without a look at each item: none has to be replaced."""
+    return version >= _LINKS_SINCE
 
 
 def _has_text(content: Any, server: str) -> bool:
@@ -205,6 +211,8 @@ def _has_text(content: Any, server: str) -> bool:
 
 
 def _is_list(value: Any) -> bool:
+    if type(value) is wire.PassedOn:
+        return True
     return value.text[:1] == b"[" if type(value) is wire.Unparsed else isinstance(value, list)
 
 

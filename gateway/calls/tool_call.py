@@ -9,10 +9,12 @@ from typing import Any, Final
 from msgspec import Struct, field
 
 from gateway.audit.call import Outcome
+from gateway.audit.record import Audit
 from gateway.calls.check_process import CheckJob
 from gateway.calls.context import Caller
 from gateway.calls.forwarding import Forwarder
 from gateway.calls.permission import Permission
+from gateway.calls.results import passes_unread
 from gateway.calls.thorough_checks import ThoroughChecks
 from gateway.errors import CallRefused, UpstreamUnavailable
 from gateway.hooks.hook import CallRoute
@@ -26,6 +28,7 @@ from registry.catalog.catalog import ToolWrapper
 from registry.catalog.drift import Drift
 from registry.catalog.shape import RepairLevel
 from registry.catalog.store import Registry
+from registry.dialects.client_profiles import DIALECTS
 from registry.dialects.definitions import LoweredDefinition, map_arguments
 from registry.errors import NotChecked
 from registry.policy.grant import ALLOWED, Decision
@@ -46,6 +49,7 @@ class CallParts:
     thorough_checks: ThoroughChecks
     drift: Drift
     permission: Permission
+    audit: Audit
 
 
 # Of a call whose arguments nobody has looked at.
@@ -219,7 +223,27 @@ class ToolCall(Struct, kw_only=True, eq=False):
             repeatable=_repeatable(wrapper),
             header_map={path: header for header, path in wrapper.headers.items()} if wrapper.headers else None,
             confirm=self.confirm,
+            results=self if self.caller.results is not None else None,
         )
+
+    # a large result, as a `ResultStream`
+
+    def begin(self) -> bool:
+        """Begin a result in pieces, where nobody has to look at it as a whole."""
+        caller, results = self.caller, self.caller.results
+        return (
+            results is not None
+            and self.invocation is PASS_THROUGH
+            and passes_unread(caller.version)
+            and not DIALECTS[caller.view.profile.dialect].checks_results
+            and not self.parts.audit.keeps_results
+            and results.begin()
+        )
+
+    def pass_on(self, items: bytes) -> Awaitable[None] | None:
+        """Send a part of the list of its items."""
+        assert self.caller.results is not None
+        return self.caller.results.pass_on(items)
 
     async def confirm(self) -> None:
         """Check that the call still fits its tool, which may have changed with the connection.

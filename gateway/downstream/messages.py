@@ -15,6 +15,7 @@ from gateway.downstream.sessions import Emit, Session
 from gateway.errors import QuotaExceeded, RpcError
 from gateway.jsonrpc import RequestId
 from gateway.protocol import SERVER_INFO_KEY
+from gateway.upstream.transport.jsonrpc import ResultStream
 from registry.views.profile import DEFAULT_PROFILE
 from registry.views.view import View
 
@@ -30,6 +31,7 @@ class McpRequest(Struct, frozen=True, kw_only=True, eq=False):
         modern: It carries the `_meta` envelope of 2026-07-28.
         session: Of the handshake era; None in the modern one, and for `initialize`.
         emit: Sends a message to the caller before the response.
+        results: Takes a large result in pieces; None where its transport cannot carry that.
         pause: Has the caller come back for the response after some milliseconds; None where it cannot.
         trace: The caller's trace context, as HTTP headers.
         peer: The address of the caller.
@@ -45,6 +47,7 @@ class McpRequest(Struct, frozen=True, kw_only=True, eq=False):
     principal: Principal
     account: Account
     emit: Emit
+    results: ResultStream | None = None
     pause: Callable[[int], None] | None = None
     session: Session | None = None
     trace: Mapping[str, str] = field(default_factory=dict)
@@ -58,12 +61,14 @@ class McpResponse(Struct, frozen=True, kw_only=True, eq=False):
 
     Attributes:
         refused: Nothing was run, since a quota would be exceeded.
+        goes_on: The pieces are the rest of a response whose beginning was sent as the beginning of its result.
     """
 
     pieces: wire.Pieces
     error_code: int | None = None
     session: Session | None = None
     refused: QuotaExceeded | None = None
+    goes_on: bool = False
 
     @property
     def body(self) -> bytes:
@@ -88,10 +93,19 @@ def response_of(request_id: RequestId, result: wire.Pieces, session: Session | N
     return McpResponse(pieces=(head, *result, b"}"), session=session)
 
 
+def rest_of_response(result: dict[str, Any], request: McpRequest) -> McpResponse:
+    """The rest of a response, of which the `content` of its result was passed on."""
+    return McpResponse(pieces=(*wire.pieces_after(_completed(result, request), "content"), b"}"), goes_on=True)
+
+
 def serialised(result: dict[str, Any], request: McpRequest) -> wire.Pieces:
     """A result as its caller gets it: in the modern era with its type and our `serverInfo`."""
+    return wire.pieces(_completed(result, request))
+
+
+def _completed(result: dict[str, Any], request: McpRequest) -> dict[str, Any]:
     if request.modern:
         result.setdefault("resultType", "complete")
         meta = result.get("_meta")
         result["_meta"] = {**(meta if isinstance(meta, dict) else {}), SERVER_INFO_KEY: SERVER_INFO}
-    return wire.pieces(result)
+    return result

@@ -20,14 +20,16 @@ from gateway.upstream.request_callbacks import OnParams
 from registry.views.view import View
 
 
-def caller_of(request: McpRequest, view: View) -> Caller:
+def caller_of(request: McpRequest, view: View, *, in_pieces: bool = False) -> Caller:
     """Return the caller of a request.
 
     Args:
         request: The request.
         view: What it sees.
+        in_pieces: It may get a large result before all of it is there.
     """
     params, session = request.params, request.session
+    results = request.results if in_pieces else None
     meta = params.get("_meta")
     meta = meta if isinstance(meta, dict) else {}
     token = meta.get("progressToken")
@@ -44,6 +46,7 @@ def caller_of(request: McpRequest, view: View) -> Caller:
             answers="inputResponses" in params or "requestState" in params,
             log_level=level if level in LOG_LEVELS else None,
             on_progress=on_progress,
+            results=results,
             on_log=None if level is None else _log(request.emit),
             trace=request.trace,
             peer=request.peer,
@@ -61,6 +64,7 @@ def caller_of(request: McpRequest, view: View) -> Caller:
         capabilities=session.capabilities,
         log_level=session.log_level,
         on_progress=on_progress,
+        results=results,
         on_log=None if session.log_level is None else _log(request.emit),
         on_pause=request.pause,
         ask=partial(session.ask, request.emit),

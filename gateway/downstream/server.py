@@ -22,7 +22,14 @@ from gateway.downstream.capabilities import merged
 from gateway.downstream.changes import ChangeAnnouncer
 from gateway.downstream.instructions import instructions
 from gateway.downstream.lists import LIST_METHODS, SERVER_INFO, ListResults
-from gateway.downstream.messages import McpRequest, McpResponse, error_response, response_of, serialised
+from gateway.downstream.messages import (
+    McpRequest,
+    McpResponse,
+    error_response,
+    response_of,
+    rest_of_response,
+    serialised,
+)
 from gateway.downstream.request_caller import caller_of
 from gateway.downstream.request_spans import span_of
 from gateway.downstream.sessions import Session
@@ -161,8 +168,9 @@ class McpServer:
                 await self._prepared_view(request)
             if request.method == "initialize" and not request.modern:
                 return self._initialize(request)
-            pieces = await (self._call(request) if method == "tools/call" else self._result(request))
-            return response_of(request.id, pieces)
+            if method == "tools/call":
+                return await self._call(request)
+            return response_of(request.id, await self._result(request))
         except RpcError as error:
             error_type = str(error.code)
             return error_response(request.id, error)
@@ -227,19 +235,22 @@ class McpServer:
                 return (self._subscriptions.unsubscribe(request.session, params),)
         raise RpcError(METHOD_NOT_FOUND, f"Method not found: {method[:_METHOD_LENGTH]}")
 
-    async def _call(self, request: McpRequest) -> wire.Pieces:
-        result = await self._pipeline.call(request.params, self._caller(request))
+    async def _call(self, request: McpRequest) -> McpResponse:
+        in_pieces = self._tracing is None or not self._tracing.content
+        result = await self._pipeline.call(request.params, caller_of(request, self._view(request), in_pieces=in_pieces))
         if self._tracing is not None and (span := CURRENT.get()) is not None and span.recorded:
             if result.get("isError") is True:
                 span.failed(conventions.TOOL_ERROR)
             if self._tracing.content:
                 span.set(conventions.RESULT, content_of(result))
         try:
-            return serialised(result, request)
+            if type(result.get("content")) is wire.PassedOn:
+                return rest_of_response(result, request)
+            return response_of(request.id, serialised(result, request))
         except wire.MalformedJson:
             # Not a JSON-RPC error: hosts would call again what has run already.
             text = "The call ran, but its result is nested too deeply to be passed on."
-            return serialised(error_result(text), request)
+            return response_of(request.id, serialised(error_result(text), request))
 
     async def _recorded(
         self, ask: Callable[[dict[str, Any], Caller], Awaitable[dict[str, Any]]], request: McpRequest, key: str

@@ -241,6 +241,11 @@ class CallSender:
         return await anyio.to_thread.run_sync(SECRETS.holds_secret, text)
 
     async def _without_secrets(self, result: dict[str, Any]) -> dict[str, Any]:
+        content = result.get("content")
+        if type(content) is wire.PassedOn:
+            await anyio.to_thread.run_sync(content.change_rest, SECRETS.scrub)
+            others = {name: value for name, value in result.items() if value is not content}
+            return {"content": content, **await self._without_secrets(others)}
         if not await self._holds_secret(result):
             return result
         try:

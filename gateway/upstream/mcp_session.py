@@ -181,6 +181,7 @@ class McpSession:
                 on_message=lambda message, reply: self._inbound.receive(message, reply, callbacks),
                 headers=headers,
                 on_pause=callbacks.on_pause,
+                results=callbacks if callbacks.results is not None else None,
             )
         finally:
             self._inbound.end(callbacks)

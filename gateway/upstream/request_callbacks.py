@@ -11,6 +11,7 @@ from msgspec import Struct, field
 
 from gateway.secrets import SECRETS
 from gateway.upstream.deadline import Deadline
+from gateway.upstream.transport.jsonrpc import ResultStream
 
 OnParams = Callable[[dict[str, Any]], None]
 Ask = Callable[[str, dict[str, Any]], Awaitable[Any]]
@@ -46,6 +47,7 @@ class RequestCallbacks(Struct, eq=False):
         on_log: Takes the params of log messages; None where the caller wants none.
         ask: Puts a question to the caller; None where it cannot be asked.
         on_pause: Is told when the upstream wants the caller to come back for the answer after some milliseconds.
+        results: Takes a large result in pieces; None where the result is looked at as a whole.
         deadline: Ends the request when nothing arrives for it for too long; None before it is sent.
         refused: The methods of questions that were refused while the request was in flight.
         asking: Of the questions that are being asked on its behalf.
@@ -57,6 +59,7 @@ class RequestCallbacks(Struct, eq=False):
     on_log: OnParams | None = None
     on_pause: Callable[[int], None] | None = None
     ask: Ask | None = None
+    results: ResultStream | None = None
     refused: list[str] = field(default_factory=list)
     asking: list[anyio.CancelScope] = field(default_factory=list)
     ended: bool = False
@@ -70,8 +73,24 @@ class RequestCallbacks(Struct, eq=False):
             # Numbers hold no secret, and most notifications have nothing else.
             self.on_progress(SECRETS.scrub_value(params) if "message" in params else params)
 
+    def begin(self) -> bool:
+        """See `ResultStream.begin`."""
+        return self.results is not None and self.results.begin()
+
+    def pass_on(self, items: bytes) -> Awaitable[None] | None:
+        """See `ResultStream.pass_on`; the deadline is not for callers who read slowly."""
+        slow = self.results.pass_on(items) if self.results is not None else None
+        return self._held_for(slow) if slow is not None else None
+
+    async def _held_for(self, slow: Awaitable[None]) -> None:
+        self.hold()
+        try:
+            await slow
+        finally:
+            self.release()
+
     def hold(self) -> None:
-        """Stop the deadline while a person is asked."""
+        """Stop the deadline while others than the upstream are waited for."""
         if self.deadline is not None:
             self.deadline.hold()
 

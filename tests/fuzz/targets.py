@@ -16,6 +16,7 @@ from gateway.jsonrpc import InvalidMessage, classify
 from gateway.lines import LineSplitter
 from gateway.upstream.transport.event_stream import EventParser
 from gateway.upstream.transport.http_connection import HttpConnection
+from gateway.upstream.transport.json_pieces import ArrayPieces, start_of
 from registry.arguments.prepare import prepare
 from registry.catalog.build import build_catalog
 from registry.catalog.catalog import ToolWrapper
@@ -84,6 +85,30 @@ async def event_stream(data: bytes, rng: random.Random) -> None:
         except ConnectionLost:
             outcomes.append([])
     assert outcomes[0] == outcomes[1], "chunks made a difference"
+
+
+async def large_answer(data: bytes, rng: random.Random) -> None:
+    """What is passed on of an answer that arrives is its text, and JSON; whatever is JSON is passed on."""
+    begins = start_of(data, (b"result", b"content"))
+    array = data[begins:] if begins is not None else data
+    reader, passed_on = ArrayPieces(), b""
+    try:
+        for part in pieces(rng, array):
+            passed_on += reader.feed(part)
+        passed_on += reader.finish()
+    except wire.MalformedJson:
+        assert not _is_array(array), "what is JSON was refused"
+        return
+    assert passed_on + b"]" + b"".join(reader.after) == array, "something else was passed on"
+    assert _is_array(passed_on + b"]"), "what is no JSON was passed on"
+
+
+def _is_array(text: bytes) -> bool:
+    try:
+        wire.items_of(text)
+    except wire.MalformedJson:
+        return False
+    return True
 
 
 async def http_response(data: bytes, rng: random.Random) -> None:
@@ -185,6 +210,10 @@ _MESSAGES = _texts(
     {"jsonrpc": "2.0", "id": "y", "result": {"content": []}},
     {"jsonrpc": "2.0", "id": 1, "error": {"code": -1, "message": "m"}},
 )  # fmt: skip
+_CONTENTS = _texts(
+    {"jsonrpc": "2.0", "id": 1, "result": {"content": [{"type": "text", "text": "é\"\\\n𝄞" * 40}], "isError": False}},
+    [{"type": "text", "text": "a" * 200}, {"type": "image", "data": "QUJD" * 50}, [1.5, None, {"a": ["", "\\"]}]],
+)  # fmt: skip
 _CONFIGURATIONS = (
     b'{"mcpServers": {"a": {"command": "x", "args": ["${X}"], "env": {"T": "${Y:-1}"}}}}',
     b"mcpServers:\n  a: {type: http, url: https://example.test/mcp, headers: {A: 'b ${X}'}}\n"
@@ -210,6 +239,7 @@ TARGETS = (
     Target("http-response", _RESPONSES, http_response),
     Target("event-stream", _EVENTS, event_stream),
     Target("lines", (b"a\nb\n", b"x" * 500 + b"\n" + b"y" * 600 + b"\nz\n"), lines),
+    Target("large-answer", _CONTENTS, large_answer, is_json=True),
     Target("json-rpc", _MESSAGES, json_rpc, is_json=True),
     Target("configuration", _CONFIGURATIONS, configuration),
     Target("schema", SCHEMAS, schema, is_json=True),

@@ -9,7 +9,7 @@ router              chooses the `handler` of a request, after `host_check`
 callers             who sends a request, and which profile it is for; `protected_resource` says where to get a token
 endpoint            `/mcp`, with every rule of the protocol; `agreement` compares headers with the body
 carried             requests that another process answers
-responder           sends the response, as JSON or as an event stream (`sse`)
+responder           sends the response, as JSON or as an event stream (`sse`); a large result as a `result_stream`
 session_streams     what a session hears beside its requests; `resumption` is an answer that its caller comes back for
 asgi                runs an ASGI application for one request
 """

@@ -20,6 +20,7 @@ from gateway.downstream.http.callers import Addressed, Admitted, Callers, Unprov
 from gateway.downstream.http.carried import CarriedRequests, Carrier
 from gateway.downstream.http.request import MAX_REQUEST_BYTES, RequestHead, RequestRefused, check_post, over_quota
 from gateway.downstream.http.responder import Responder
+from gateway.downstream.http.result_stream import ResultStream
 from gateway.downstream.http.resumption import ResumableAnswer
 from gateway.downstream.http.session_streams import SessionStreams
 from gateway.downstream.messages import McpRequest, McpResponse, error_response
@@ -281,6 +282,7 @@ class McpEndpoint:
             principal=admitted.principal,
             account=admitted.account,
             emit=responder.emit if answer is None else answer.emit,
+            results=ResultStream(message.id, responder, answer) if method == "tools/call" else None,
             pause=None if answer is None else answer.pause,
             session=session,
             trace=head.trace,
@@ -300,7 +302,7 @@ class McpEndpoint:
         known[running] = request.principal
         if session is not None:
             session.running[request.id] = running
-        fields = None
+        fields, goes_on = None, False
         # In this task and not before it starts: one that is cancelled earlier leaves nothing behind.
         try:
             response = await (
@@ -317,7 +319,7 @@ class McpEndpoint:
             if response.refused is not None and not responder.streaming:
                 responder.refuse(over_quota(response.refused, body=response.body))
                 return
-            status, pieces = _status_of(request, response), response.pieces
+            status, pieces, goes_on = _status_of(request, response), response.pieces, response.goes_on
         except asyncio.CancelledError:
             if responder.disconnected and not (answer is not None and answer.resumable):
                 return
@@ -330,7 +332,7 @@ class McpEndpoint:
         if answer is not None and answer.resumable:
             answer.finish(pieces)
         else:
-            responder.finish(status, pieces, fields)
+            responder.finish(status, pieces, fields, goes_on=goes_on)
 
     async def _answer_checked(self, head: RequestHead, request: McpRequest) -> McpResponse:
         """Answer a call whose headers could not be checked before: its view has to be made first."""

@@ -127,8 +127,13 @@ class HttpProtocol(asyncio.Protocol):
         if not self.held_bytes:
             self._connections.resumed(self)
 
+    @property
+    def is_drained(self) -> bool:
+        """Whether the caller has read enough of what it was sent, or has left."""
+        return self._writable.is_set()
+
     async def drain(self) -> None:
-        """Return once the caller has read enough of what it was sent, or has left."""
+        """Return once it has."""
         await self._writable.wait()
 
     @property

@@ -6,7 +6,7 @@ Source: MCP 2026-07-28 and 2025-11-25, "Transports", "Streamable HTTP", "Sending
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from http import HTTPStatus
 from typing import Any, Final, Protocol
 
@@ -24,6 +24,8 @@ PING_S: Final = 15.0
 """After this silence a stream shows that it lives; common proxies give up after 30 or 60 s."""
 # Larger bodies are handed over in pieces: to copy them into one string costs more than a second system call.
 _ONE_WRITE_BYTES: Final = 64 * 1024
+# Messages that wait while an event is written in pieces, some seconds: what a server logs in that time.
+_MAX_AFTER_EVENT: Final = 256
 _STATUS_LINES: Final = {
     status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode("latin-1") for status in HTTPStatus
 }
@@ -45,8 +47,12 @@ class Connection(Protocol):
     def wrote(self, size_bytes: int) -> None:
         """Note that so much was written at once, and stays in memory as a whole until the last of it is read."""
 
+    @property
+    def is_drained(self) -> bool:
+        """Whether the caller has read enough of what it was sent."""
+
     async def drain(self) -> None:
-        """Return once the caller has read enough of what it was sent."""
+        """Return once it has."""
 
 
 class Responder(Struct, eq=False):
@@ -77,6 +83,8 @@ class Responder(Struct, eq=False):
     _started: bool = False
     _streaming: bool = False
     _chunked: bool = False
+    # While an event is written in pieces: what is to be sent after it.
+    _after_event: list[bytes] | None = None
     _silent_since_s: float = 0.0
 
     @classmethod
@@ -177,15 +185,53 @@ class Responder(Struct, eq=False):
 
     def look(self, now_s: float) -> None:
         """Ping if nothing was sent for long."""
-        if not self.pings or self._task is None:
+        if not self.pings or self._task is None or self._after_event is not None:
             return
         if self._silent_since_s == 0.0:
             self._silent_since_s = now_s  # the first look: to ask the clock for each request would cost more
         elif now_s - self._silent_since_s >= (PING_S if self._streaming or self.on_stream is None else RESUMABLE_S):
             self.ping()
 
-    def finish(self, status: int, pieces: wire.Pieces, fields: Fields | None = None) -> None:
-        """Send what answers the request: as JSON, or as the last event of its stream; no pieces just end a stream."""
+    def begin_event(self, data: bytes) -> bool:
+        """Stream the beginning of an event, which only `finish` ends; false where the response cannot be a stream.
+
+        Another one that was begun is given up.
+        """
+        if self._bare or self._head_only or self.disconnected or self.ended:
+            return False
+        self._give_up_event()
+        self.begin_stream()
+        self._after_event = []
+        self.write(sse.beginning(data))
+        return True
+
+    def go_on(self, data: bytes) -> Awaitable[None] | None:
+        """Stream more of the event; where the caller does not keep up, what to await before more."""
+        self.write(data)
+        return None if self._connection.is_drained else self._connection.drain()
+
+    def _give_up_event(self) -> None:
+        if self._after_event is not None:
+            self._end_event(sse.GIVEN_UP)
+
+    def _end_event(self, *ending: bytes | memoryview) -> None:
+        after, self._after_event = self._after_event or (), None
+        self.write(b"".join((*ending, *after)))
+
+    def finish(self, status: int, pieces: wire.Pieces, fields: Fields | None = None, *, goes_on: bool = False) -> None:
+        """Send what answers the request: as JSON, or as the last event of its stream; no pieces just end a stream.
+
+        Args:
+            status: Of a response that is no stream.
+            pieces: The message.
+            fields: Headers of a response that is no stream.
+            goes_on: The pieces are the rest of the event that was begun.
+        """
+        if goes_on:
+            self._end_event(*pieces, sse.END)
+            self.end()
+            return
+        self._give_up_event()
         if not self._streaming:
             self.respond(status, pieces, fields)
             return
@@ -213,6 +259,10 @@ class Responder(Struct, eq=False):
             return
         if not self._streaming:
             self.begin_stream()
+        if self._after_event is not None:
+            if len(self._after_event) < _MAX_AFTER_EVENT:
+                self._after_event.append(frame)
+            return
         self._silent_since_s = self._loop.time()
         self.write(frame)
         if self._connection.transport.get_write_buffer_size() > MAX_UNSENT_BYTES:

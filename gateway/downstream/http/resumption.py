@@ -135,6 +135,14 @@ class ResumableAnswer:
         elif responder is not None:
             responder.emit(message)
 
+    def stays_whole(self) -> bool:
+        """Have the response to be a stream that cannot be resumed; false where it can be already."""
+        responder = self._responder
+        if self.resumable or responder is None:
+            return False
+        responder.on_stream = None
+        return True
+
     def pause(self, retry_ms: int) -> None:
         """End the connection and not the request: its caller comes back after so many milliseconds."""
         responder = self._responder

@@ -10,11 +10,16 @@ from typing import Final
 
 PING: Final = b": ping\n\n"
 """A comment: parsers skip it, and proxies see that the connection lives."""
+END: Final = b"\n\n"
+"""The end of an event after its data."""
+GIVEN_UP: Final = b"\nevent: incomplete\n\n"
+"""The end of an event whose data does not go on: of a type that nobody waits for."""
 HEADERS: Final = (
     b"content-type: text/event-stream\r\n"
     # Some proxies buffer or compress a stream until it ends unless they are told not to.
     b"cache-control: no-cache, no-transform\r\nx-accel-buffering: no\r\n"
 )
+_MESSAGE: Final = b"event: message\n"
 
 
 def event(
@@ -27,10 +32,15 @@ def event(
         event_id: The id of the event, for `Last-Event-ID`.
         retry_ms: How long the reader is to wait before it connects again.
     """
-    head = b"event: message\n"
+    head = _MESSAGE
     if event_id is not None:
         head += b"id: %b\n" % str(event_id).encode()
     if retry_ms is not None:
         head += b"retry: %d\n" % retry_ms
     head += b"data: "
-    return head + data + b"\n\n" if isinstance(data, bytes) else b"".join((head, *data, b"\n\n"))
+    return head + data + END if isinstance(data, bytes) else b"".join((head, *data, END))
+
+
+def beginning(data: bytes) -> bytes:
+    """The first part of an event, whose text goes on."""
+    return _MESSAGE + b"data: " + data

@@ -7,3 +7,6 @@ from typing import Final
 # A line, an event, a body: well above what models can read, and 64 of them at once (the usual bound of calls in
 # flight to one server) still fit into the memory of a small machine.
 MAX_MESSAGE_BYTES: Final = 8 * 1024 * 1024
+# Smaller ones are there within one or two reads of a socket.
+LARGE_BYTES: Final = 64 * 1024
+"""From this size on the answer to a call is passed on before all of it has arrived."""

@@ -19,11 +19,18 @@ _MAX_RETRY_DIGITS: Final = 9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSentEvent:
-    """One event: its type and its data."""
+    """One event: its type and its data.
+
+    Attributes:
+        goes_on: More of its data follows: this is no event yet.
+        went_on: A part of its data came before.
+    """
 
     event: str
     data: bytes
     id: str | None = None
+    goes_on: bool = False
+    went_on: bool = False
 
 
 class EventParser:
@@ -36,6 +43,7 @@ class EventParser:
         retry_ms: What that stream said of it.
 
     Attributes:
+        opens_from_bytes: Data that has so much in one line is given out while it comes; 0 for never.
         retry_ms: How long the server wants a client to wait before it connects again; None where it did not say.
     """
 
@@ -47,6 +55,9 @@ class EventParser:
         last_id: str | None = None,
         retry_ms: int | None = None,
     ) -> None:
+        self.opens_from_bytes = 0
+        # Of the line that is arriving: whether it is given out, or whether it may be. And of its event.
+        self._is_open = self._is_closed = self._went_on = False
         self._on_skipped = on_skipped
         self._lines = LineSplitter(MAX_MESSAGE_BYTES, lambda ends: on_skipped(ends.removeprefix(b"data:")))
         self._skip_large = skip_large
@@ -80,8 +91,29 @@ class EventParser:
         # can do without it.
         if self._lines.skipped and not self._skip_large:
             raise _too_large()
+        if self.opens_from_bytes and (data := self._open_data()):
+            yield ServerSentEvent(event="message", data=data, goes_on=True)
+
+    def _open_data(self) -> bytes | None:
+        """What has come of a large line of data that has not ended, if it is the first of its event."""
+        if self._is_open:
+            return self._lines.take(b"")
+        unusual = self._is_closed or self._data or self._event not in ("", "message")
+        if unusual or self._lines.held_bytes < self.opens_from_bytes:
+            return None
+        line = self._lines.take(b"data:")
+        if line is None:
+            self._is_closed = True
+            return None
+        self._is_open = True
+        return line[5:].removeprefix(b" ")
 
     def _line(self, line: bytes) -> ServerSentEvent | None:
+        self._is_closed = False
+        if self._is_open:
+            self._is_open, self._went_on = False, True
+            self._data.append(line)
+            return None
         if not line:
             self._whole_id = self._id
             # An empty line ends an event; one without data is not dispatched.
@@ -91,8 +123,9 @@ class EventParser:
             if not self._data or self._dropping:
                 self._data, self._data_bytes, self._event, self._dropping = [], 0, "", False
                 return None
-            made = ServerSentEvent(event=self._event or "message", data=b"\n".join(self._data), id=self._id)
-            self._data, self._data_bytes, self._event = [], 0, ""
+            data, kind = b"\n".join(self._data), self._event or "message"
+            made = ServerSentEvent(event=kind, data=data, id=self._id, went_on=self._went_on)
+            self._data, self._data_bytes, self._event, self._went_on = [], 0, "", False
             return made
         name, _, value = line.partition(b":")
         value = value.removeprefix(b" ")

@@ -16,7 +16,7 @@ import anyio
 from msgspec import Struct
 
 from gateway.errors import ConnectionLost, HttpStatusError, UnusableAnswer
-from gateway.upstream.transport.bounds import MAX_MESSAGE_BYTES
+from gateway.upstream.transport.bounds import LARGE_BYTES, MAX_MESSAGE_BYTES
 from gateway.upstream.transport.http_connection import HttpConnection
 
 Dial = Callable[[Callable[[], HttpConnection]], Awaitable[HttpConnection]]
@@ -216,12 +216,22 @@ class HttpClient:
         finally:
             self.release(response)
 
-    async def exchange(self, method: str, url: str, lines: bytes, body: bytes = b"") -> Response:
-        """As `send`, for who has its header lines ready; the response has to be released, however it ends."""
+    async def exchange(
+        self, method: str, url: str, lines: bytes, body: bytes = b"", *, in_pieces: bool = False
+    ) -> Response:
+        """As `send`, for who has its header lines ready; the response has to be released, however it ends.
+
+        Args:
+            method, url, body: As `send`.
+            lines: The headers, each with its line break.
+            in_pieces: A large body is wanted before all of it is there.
+        """
         origin, first = _first_lines(method, url)
         for _ in range(_MAX_REDIRECTS + 1):
             connection = self._kept(origin) or await self._connect(url)
             try:
+                if in_pieces:
+                    connection.wakes_from_bytes = LARGE_BYTES
                 # Not kept in a name: whoever waits would hold it all that time.
                 if body or method == "POST":
                     connection.write(b"%b%bcontent-length: %d\r\n\r\n%b" % (first, lines, len(body), body))

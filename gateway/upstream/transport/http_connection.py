@@ -28,6 +28,7 @@ class HttpConnection(asyncio.Protocol):
         status: Of the answer; 0 before its head is there.
         complete: The whole answer has come.
         reusable: The server keeps the connection open after it.
+        wakes_from_bytes: Who waits is woken once so much has arrived, though it is not all.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, origin: str) -> None:
@@ -50,6 +51,7 @@ class HttpConnection(asyncio.Protocol):
         self._paused = False
         self._streams = False
         self._asked = False
+        self.wakes_from_bytes = _PAUSE_BYTES
         self.headers: dict[str, str] = {}
         self.status = 0
         self.head_done = False
@@ -87,8 +89,9 @@ class HttpConnection(asyncio.Protocol):
             self.fail(f"the answer is not HTTP ({error})")
         if begins:
             self._learn_head(data)
-        # Whoever waits for a plain answer waits for all of it, or for so much that it must be taken away.
-        if self.complete or self._streams or self._paused or self.lost is not None:
+        # Whoever waits for a plain answer waits for all of it, or for so much that it is to be taken away.
+        is_much = self._buffered_bytes >= self.wakes_from_bytes
+        if self.complete or self._streams or is_much or self.lost is not None:
             self._wake()
 
     def eof_received(self) -> bool:

@@ -60,6 +60,11 @@ async def repaired_response(data: bytes, method: str) -> dict[str, Any] | None:
         why = "it is no object"
     except (ValueError, RecursionError) as error:
         why = str(error)[:200] or "it is nested too deeply"
+    return no_result(request_id, why)
+
+
+def no_result(request_id: int, why: str) -> dict[str, Any]:
+    """What is taken for the response to a request in place of one that is not JSON."""
     text = f"The answer is not JSON ({why}): the request has no result, but may have taken effect."
     return {"jsonrpc": "2.0", "id": request_id, "error": {"code": INTERNAL_ERROR, "message": text}}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 from gateway.errors import INTERNAL_ERROR, METHOD_NOT_FOUND, RpcError
@@ -12,6 +12,16 @@ Reply = Callable[[dict[str, Any]], None]
 OnPause = Callable[[int], None]
 OnMessage = Callable[[dict[str, Any], Reply], None]
 """Takes a notification or a request of the peer's; a request is answered, in time, through the reply."""
+
+
+class ResultStream(Protocol):
+    """Takes the items of a result's `content` before the rest of the result is there; then that has to follow."""
+
+    def begin(self) -> bool:
+        """Begin a result, and give up one that was begun before; false where it has to be sent as a whole."""
+
+    def pass_on(self, items: bytes) -> Awaitable[None] | None:
+        """Send a part of the list of items, as JSON; where the caller does not keep up, what to await before more."""
 
 
 class Transport(Protocol):
@@ -33,6 +43,7 @@ class Transport(Protocol):
         on_message: OnMessage | None = None,
         headers: dict[str, str] | None = None,
         on_pause: OnPause | None = None,
+        results: ResultStream | None = None,
     ) -> Any:
         """Send a request and return its result; the progress token is set by the transport.
 
@@ -44,6 +55,7 @@ class Transport(Protocol):
             headers: For this request, where there are such things.
             on_pause: Is told when the server has closed the stream of the answer before the answer, to have it opened
                 again, and after how many milliseconds.
+            results: Takes a large result in pieces, where the transport can tell it before it is there.
 
         Raises:
             RpcError: The upstream answered with an error.

@@ -18,6 +18,7 @@ from gateway.upstream.transport.jsonrpc import (
     OnMessage,
     OnPause,
     OnProgress,
+    ResultStream,
     cancellation,
     notification,
     result_in,
@@ -64,8 +65,11 @@ class StreamTransport:
         on_message: OnMessage | None = None,
         headers: dict[str, str] | None = None,
         on_pause: OnPause | None = None,
+        results: ResultStream | None = None,
     ) -> Any:
         """See `Transport.request`; messages are not marked with their request, and there are no headers.
+
+        A result is always passed on as a whole: whose it is may stand at its end.
 
         Leaving early sends `notifications/cancelled`.
         """

@@ -18,6 +18,7 @@ from anyio.abc import TaskGroup
 from gateway import wire
 from gateway.errors import ConnectionLost, GatewayError, HttpStatusError, SessionForgotten, UnusableAnswer
 from gateway.upstream.credentials import Credentials
+from gateway.upstream.transport.bounds import LARGE_BYTES
 from gateway.upstream.transport.event_stream import EventParser
 from gateway.upstream.transport.http_client import HttpClient, Response
 from gateway.upstream.transport.http_refusals import reason_phrase, says_forgotten
@@ -26,11 +27,13 @@ from gateway.upstream.transport.jsonrpc import (
     OnMessage,
     OnPause,
     OnProgress,
+    ResultStream,
     cancellation,
     notification,
     result_in,
     with_progress_token,
 )
+from gateway.upstream.transport.large_answer import LargeAnswer
 from gateway.upstream.transport.request_head import RequestHead
 from gateway.worker_thread import run_in_thread
 
@@ -96,6 +99,7 @@ class StreamableHttpTransport:
         on_message: OnMessage | None = None,
         headers: dict[str, str] | None = None,
         on_pause: OnPause | None = None,
+        results: ResultStream | None = None,
     ) -> Any:
         """See `Transport.request`."""
         request_id = next(_ids)
@@ -112,7 +116,7 @@ class StreamableHttpTransport:
             lines = head.lines(headers)
             # By the time of the answer others may be sent with newer ones.
             version = head.version
-            response = await self._client.exchange("POST", self._url, lines, body)
+            response = await self._client.exchange("POST", self._url, lines, body, in_pieces=results is not None)
             if credentials is not None:
                 if response.status in (401, 403):
                     response = await self._sent_again(response, headers, body, credentials, version)
@@ -121,7 +125,7 @@ class StreamableHttpTransport:
             # Without a context manager: a generator's frame would cost every call something.
             try:
                 message = await self._answer(
-                    response, request_id, method, on_progress, on_message or self._on_message, on_pause
+                    response, request_id, method, on_progress, on_message or self._on_message, on_pause, results
                 )
                 finished = True
                 if method == "initialize":
@@ -211,15 +215,16 @@ class StreamableHttpTransport:
         on_progress: OnProgress | None,
         on_message: OnMessage,
         on_pause: OnPause | None,
+        results: ResultStream | None,
     ) -> dict[str, Any]:
         if response.status == 404 and self._head.session_id is not None:
             raise SessionForgotten("the upstream has forgotten the session")
         if response.status in (401, 403):
             # Whatever its body holds: servers repeat there what they were sent, credentials included.
             raise HttpStatusError(response.status, reason_phrase(response))
-        kind = response.content_type
-        if kind == "text/event-stream" and response.status == 200:
-            async for message in self._resumed_messages(response, method, on_pause):
+        if response.content_type == "text/event-stream" and response.status == 200:
+            large = partial(LargeAnswer, request_id, results) if results is not None else None
+            async for message in self._resumed_messages(response, method, on_pause, large):
                 if "method" not in message:
                     if message.get("id") == request_id:
                         return message
@@ -232,20 +237,7 @@ class StreamableHttpTransport:
                 elif isinstance(message["method"], str):
                     on_message(message, self._post_later)
             raise ConnectionLost(_ENDED_EARLY, sent=True)
-        body = await response.read()
-        parsed: Any = None
-        # Some servers send JSON under another type; a brace is enough to try.
-        if kind == "application/json" or body[:1] == b"{":
-            try:
-                if len(body) > _ASIDE_BYTES and method != "tools/call":
-                    parsed = await run_in_thread(partial(_read, body, method), limiter=self._client.parsing)
-                else:
-                    parsed = _read(body, method)
-            except wire.MalformedJson as error:
-                if response.status < 400:
-                    parsed = await repaired_response(body, method)
-                    if parsed is None:
-                        raise UnusableAnswer(f"the answer is not JSON ({error})") from None
+        parsed = await self._parsed(response, request_id, method, results)
         message = parsed if isinstance(parsed, dict) else {}
         if "error" in message or "result" in message:
             if response.status < 400:
@@ -262,8 +254,36 @@ class StreamableHttpTransport:
             raise HttpStatusError(response.status, reason_phrase(response))
         raise UnusableAnswer("the answer is neither JSON nor an event stream")
 
+    async def _parsed(self, response: Response, request_id: int, method: str, results: ResultStream | None) -> Any:
+        """The body of a plain answer as JSON; None where it is not meant to be."""
+        kind = response.content_type
+        usual = response.status == 200 and kind == "application/json"
+        if results is None or response.connection.complete or not usual:
+            body = await response.read()
+        else:
+            large = LargeAnswer(request_id, results)
+            async for chunk in response.chunks():
+                await large.feed(chunk)
+            if large.begun:
+                return await large.message()
+            body = large.text
+        # Some servers send JSON under another type; a brace is enough to try.
+        if kind != "application/json" and body[:1] != b"{":
+            return None
+        try:
+            if len(body) > _ASIDE_BYTES and method != "tools/call":
+                return await run_in_thread(partial(_read, body, method), limiter=self._client.parsing)
+            return _read(body, method)
+        except wire.MalformedJson as error:
+            if response.status >= 400:
+                return None
+            repaired = await repaired_response(body, method)
+            if repaired is None:
+                raise UnusableAnswer(f"the answer is not JSON ({error})") from None
+            return repaired
+
     async def _resumed_messages(
-        self, response: Response, method: str, on_pause: OnPause | None
+        self, response: Response, method: str, on_pause: OnPause | None, large: Callable[[], LargeAnswer] | None
     ) -> AsyncIterator[dict[str, Any]]:
         """The messages of one request, over as many connections as the server or the network makes of its stream.
 
@@ -271,7 +291,7 @@ class StreamableHttpTransport:
         """
         parser = EventParser()
         try:
-            async for message in self._messages(response, method, parser):
+            async for message in self._messages(response, method, parser, large):
                 yield message
         except ConnectionLost:
             if parser.last_id is None:
@@ -291,25 +311,42 @@ class StreamableHttpTransport:
                 async with self._client.send("GET", self._url, head) as resumed:
                     if resumed.status != 200 or resumed.content_type != "text/event-stream":
                         raise ConnectionLost(f"{_ENDED_EARLY}, and cannot be opened again", sent=True)
-                    async for message in self._messages(resumed, method, parser):
+                    async for message in self._messages(resumed, method, parser, large):
                         yield message
             except ConnectionLost as lost:
                 # The request itself was sent long ago, whatever became of this attempt.
                 raise ConnectionLost(str(lost), sent=True) from None
 
     async def _messages(
-        self, response: Response, method: str = "", parser: EventParser | None = None
+        self,
+        response: Response,
+        method: str = "",
+        parser: EventParser | None = None,
+        large: Callable[[], LargeAnswer] | None = None,
     ) -> AsyncIterator[dict[str, Any]]:
         parser = parser or EventParser()
+        parser.opens_from_bytes = 0 if large is None else LARGE_BYTES
+        arriving: LargeAnswer | None = None
         async for chunk in response.chunks():
             for event in parser.feed(chunk):
-                if event.event != "message" or not event.data:
+                data = event.data
+                if large is not None and (event.goes_on or event.went_on):
+                    arriving = arriving or large()
+                    await arriving.feed(data)
+                    if event.goes_on:
+                        continue
+                    arrived, arriving = arriving, None
+                    if arrived.begun and event.event == "message":
+                        yield await arrived.message()
+                    # One that was given up has another type: what it began is void.
+                    data = b"" if arrived.begun else arrived.text
+                if event.event != "message" or not data:
                     continue
                 try:
-                    message = _read(event.data, method)
+                    message = _read(data, method)
                 except wire.MalformedJson:
                     log.warning("an event is not JSON", extra={"server": self._server})
-                    message = await repaired_response(event.data, method)
+                    message = await repaired_response(data, method)
                 if isinstance(message, dict):
                     yield message
 

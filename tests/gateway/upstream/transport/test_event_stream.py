@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gateway.errors import ConnectionLost
 from gateway.upstream.transport import event_stream
@@ -82,3 +86,62 @@ def test_on_a_stream_of_several_answers_only_the_large_one_is_left_out(kind: str
     [ends] = skipped
     assert (ends.strip()[:3], ends[-4:]) == (b"xxx", b"more" if kind == "many lines" else b"xxxx")
     assert read(parser, b"data: last\n\n") == [("message", b"last")]
+
+
+def opening(opens_from_bytes: int) -> EventParser:
+    parser = EventParser()
+    parser.opens_from_bytes = opens_from_bytes
+    return parser
+
+
+def opened(text: bytes, cuts: list[int], *, opens_from_bytes: int) -> list[tuple[str, bytes, str | None]]:
+    """The events of a text that arrives in such pieces, however their data was given out."""
+    parser, found, data = opening(opens_from_bytes), [], b""
+    offsets = sorted({0, len(text), *(cut % (len(text) + 1) for cut in cuts)})
+    for begin, end in pairwise(offsets):
+        for event in parser.feed(text[begin:end]):
+            assert event.went_on or event.goes_on or not data
+            data += event.data
+            if not event.goes_on:
+                found.append((event.event, data, event.id))
+                data = b""
+    return found
+
+
+@given(
+    st.lists(st.sampled_from([b"data: " + b"x" * 60, b"data:abc", b"data", b"event: a", b"event: message", b"id: 7",
+                              b": " + b"c" * 60, b"other: " + b"o" * 60, b"", b""]), max_size=12),
+    st.lists(st.integers(min_value=0, max_value=2_000), max_size=12),
+    st.sampled_from([b"\n", b"\r\n"]),
+)  # fmt: skip
+def test_data_that_is_given_out_as_it_comes_is_the_same(lines: list[bytes], cuts: list[int], ends: bytes) -> None:
+    text = ends.join([*lines, b"", b""])
+    whole = opened(text, [], opens_from_bytes=0)
+    in_pieces = opened(text, cuts, opens_from_bytes=20)
+    if ends == b"\n":
+        assert in_pieces == whole
+    else:
+        # A piece may end between the two bytes that end a line: to JSON that byte is a blank.
+        assert [(kind, data.replace(b"\r", b""), id_) for kind, data, id_ in in_pieces] == whole
+
+
+def test_only_large_data_of_messages_is_given_out_before_its_end() -> None:
+    parser = opening(100)
+    assert list(parser.feed(b"data: " + b"x" * 50)) == []
+    (event,) = parser.feed(b"y" * 50)
+    assert (event.data, event.goes_on) == (b"x" * 50 + b"y" * 50, True)
+    (event,) = parser.feed(b"z")
+    assert (event.data, event.goes_on) == (b"z", True)
+    event, second = parser.feed(b"a\nevent: incomplete\n\ndata: b\n\n")
+    assert (event.data, event.event, event.goes_on, event.went_on) == (b"a", "incomplete", False, True)
+    assert (second.data, second.event, second.went_on) == (b"b", "message", False)
+    for unusual in (b": " + b"c" * 200, b"event: endpoint\ndata: " + b"x" * 200, b"data: 1\ndata: " + b"x" * 200):
+        assert list(opening(100).feed(unusual)) == []
+
+
+def test_data_that_is_given_out_counts_towards_the_bound() -> None:
+    parser = opening(100)
+    for _ in range(9):
+        list(parser.feed(b"data: " + b"x" * 100))
+    with pytest.raises(ConnectionLost, match="larger than 1000 bytes"):
+        list(parser.feed(b"x" * 100))

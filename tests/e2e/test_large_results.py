@@ -1,0 +1,420 @@
+"""A large result reaches its caller while its server still sends it, and one that ends badly is still answered."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import anyio
+import httpx2
+import pytest
+from faults.observing import MIB, rss_of
+from mcp import Client
+from support.callers import HandshakeSession, call_of, handshake
+from support.gateways import META, RunningGateway, envelope, running_gateway, text_of
+from support.raw_http import Peer, mcp_answer, message_of, serving
+
+from registry.views.profile import DEFAULT_PROFILE
+
+LINE = 'a "quoted" line of text, é\n'
+TEXT = LINE * 20_000
+FIRST_BYTES = 200_000
+SECRET = "sk-4f9a8b7c6d5e4f3a2b1c0d9e8f7a6b5c"
+ERAS = pytest.mark.parametrize("modern", [True, False])
+
+
+@dataclass
+class Server:
+    """A server of the handshake era with one tool, whose answer the test sends."""
+
+    url: str = ""
+    called: asyncio.Event = field(default_factory=asyncio.Event)
+    calls: int = 0
+    answer: Callable[[Peer, int], Any] | None = None
+    sent_bytes: int = 0
+    go_on: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def serve(self, peer: Peer) -> None:
+        while True:
+            message = message_of(await peer.request())
+            if message.get("method") == "tools/call" and self.answer is not None:
+                self.calls += 1
+                self.called.set()
+                await self.answer(peer, message["id"])
+            else:
+                peer.say(mcp_answer(message))
+
+    async def send_in_two(self, peer: Peer, data: bytes) -> None:
+        """Send a large part of an answer, and the rest once the test says so."""
+        await self.send(peer, data[:FIRST_BYTES])
+        await self.go_on.wait()
+        await self.send(peer, data[FIRST_BYTES:])
+        end(peer)
+
+    async def send(self, peer: Peer, data: bytes) -> None:
+        """Send a part of an answer, and count it once the other side has taken it."""
+        for at in range(0, len(data), 65_536):
+            part = data[at : at + 65_536]
+            peer.say(b"%x\r\n%b\r\n" % (len(part), part))
+            await peer.writer.drain()
+            self.sent_bytes += len(part)
+
+
+def begin(peer: Peer, kind: bytes = b"application/json") -> None:
+    peer.say(b"HTTP/1.1 200 OK\r\ncontent-type: %b\r\ntransfer-encoding: chunked\r\n\r\n" % kind)
+
+
+def end(peer: Peer) -> None:
+    peer.say(b"0\r\n\r\n")
+
+
+def message(request_id: int, **result: Any) -> bytes:
+    return json.dumps({"jsonrpc": "2.0", "id": request_id, "result": result}, ensure_ascii=False).encode()
+
+
+@asynccontextmanager
+async def gateway_before(tmp_path: Path, server: Server, **options: Any) -> AsyncIterator[RunningGateway]:
+    async with serving(server.serve) as site:
+        entry = {"url": site.url, **options.pop("entry", {})}
+        async with running_gateway(tmp_path, {"s": entry}, **options) as gateway:
+            await gateway.until_listed("s__echo")
+            yield gateway
+
+
+@dataclass
+class Answer:
+    """An answer as it comes: what its events have of data, by their types."""
+
+    response: httpx2.Response
+    events: list[tuple[str, str]] = field(default_factory=list)
+    received: str = ""
+
+    async def until(self, chars: int) -> None:
+        """Wait for so much, which is not all."""
+        async for part in self._parts:
+            self.received += part
+            if len(self.received) >= chars:
+                return
+        raise AssertionError("the answer ended")
+
+    def __post_init__(self) -> None:
+        self._parts = self.response.aiter_text()
+
+    async def rest(self) -> list[tuple[str, str]]:
+        async for part in self._parts:
+            self.received += part
+        if self.response.headers["content-type"] == "application/json":
+            return [("message", self.received)]
+        events = []
+        for block in self.received.split("\n\n"):
+            lines = [line.partition(": ") for line in block.split("\n") if line]
+            data = [value for name, _, value in lines if name == "data"]
+            if data:
+                events.append(([value for name, _, value in lines if name == "event"][-1], "\n".join(data)))
+        return events
+
+    async def result(self) -> dict[str, Any]:
+        """The result, where nothing else has come."""
+        ((kind, data),) = await self.rest()
+        assert kind == "message"
+        found: dict[str, Any] = json.loads(data)["result"]
+        return found
+
+
+@asynccontextmanager
+async def calling(
+    gateway: RunningGateway, session: HandshakeSession | None, name: str = "s__echo"
+) -> AsyncIterator[Answer]:
+    """A call of either era, and its answer as it comes."""
+    body = call_of(name, request_id="mine")
+    head = {"mcp-protocol-version": "2026-07-28", "mcp-method": "tools/call", "mcp-name": name}
+    if session is not None:
+        del body["params"]["_meta"]
+        head = session.headers
+    head = {**head, "accept": "application/json, text/event-stream"}
+    with anyio.fail_after(30):
+        async with gateway.client.stream("POST", gateway.url, json=body, headers=head, timeout=30) as response:
+            assert response.status_code == 200
+            yield Answer(response)
+
+
+@asynccontextmanager
+async def running(
+    tmp_path: Path, answer: Callable[[Server, Peer, int], Any], *, modern: bool = True, **options: Any
+) -> AsyncIterator[tuple[RunningGateway, HandshakeSession | None, Server]]:
+    server = Server()
+
+    async def send(peer: Peer, request_id: int) -> None:
+        await answer(server, peer, request_id)
+
+    server.answer = send
+    async with gateway_before(tmp_path, server, **options) as gateway:
+        yield gateway, None if modern else await handshake(gateway), server
+
+
+@ERAS
+@pytest.mark.parametrize("kind", [b"application/json", b"text/event-stream"])
+async def test_the_beginning_arrives_before_the_end_is_sent(modern: bool, kind: bytes, tmp_path: Path) -> None:
+    image = {"type": "image", "data": "QUJD", "mimeType": "a/b"}
+
+    async def answer(server: Server, peer: Peer, request_id: int) -> None:
+        text = message(
+            request_id, _meta={"a": 1}, content=[{"type": "text", "text": TEXT}, image], isError=False, vendor=2**70
+        )
+        events = kind == b"text/event-stream"
+        text = b": hello\n\nevent: message\ndata: " + text + b"\n\n" if events else text
+        begin(peer, kind)
+        await server.send_in_two(peer, text)
+
+    async with running(tmp_path, answer, modern=modern) as (gateway, session, server):
+        async with calling(gateway, session) as answer_:
+            assert answer_.response.headers["content-type"] == "text/event-stream"
+            # All that was sent but for what is kept to be looked at.
+            await answer_.until(FIRST_BYTES * 9 // 10)
+            server.go_on.set()
+            result = await answer_.result()
+        meta = result.pop("_meta")
+        assert meta.pop(META + "serverInfo")["name"] == "typegate" if modern else META + "serverInfo" not in meta
+        assert meta == {"a": 1}
+        assert result.pop("resultType", None) == ("complete" if modern else None)
+        assert result == {"content": [{"type": "text", "text": TEXT}, image], "isError": False, "vendor": 2**70}
+        # The connection to the server is kept, and nothing of this call is left on it.
+        server.answer = None
+        assert text_of(await gateway.call("s__echo")) == "done"
+
+
+@ERAS
+@pytest.mark.parametrize("kind", [b"application/json", b"text/event-stream"])
+async def test_a_server_that_ends_in_the_middle_is_told_of_after_what_has_come(
+    modern: bool, kind: bytes, tmp_path: Path
+) -> None:
+    async def answer(server: Server, peer: Peer, request_id: int) -> None:
+        text = message(request_id, content=[{"type": "text", "text": TEXT}])
+        begin(peer, kind)
+        await server.send(peer, (b"data: " + text if kind == b"text/event-stream" else text)[:FIRST_BYTES])
+        peer.writer.close()
+
+    async with running(tmp_path, answer, modern=modern) as (gateway, session, server):
+        async with calling(gateway, session) as answer_:
+            (begun, data), (last, text) = await answer_.rest()
+        assert begun == "incomplete"
+        with pytest.raises(json.JSONDecodeError):
+            json.loads(data)
+        assert last == "message"
+        found = json.loads(text)
+        assert found["id"] == "mine"
+        assert found["result"]["isError"] is True
+        assert "outcome is unknown, and it was not repeated" in text_of(found["result"])
+        assert server.calls == 1
+
+
+@pytest.mark.parametrize(
+    ("broken", "why"),
+    [
+        (lambda text: text[:-100] + b"\x01" + text[-100:], "JSON is malformed"),
+        (lambda text: text[:-3], "truncated"),
+        (lambda text: text.replace(b'"isError"', b'"content"'), "twice"),
+        (lambda text: text[:150_000] + b"\xff" + text[150_000:], "utf-8"),
+        (lambda text: text + b"}", "trailing"),
+    ],
+)
+async def test_an_answer_that_is_no_json_has_no_result(
+    broken: Callable[[bytes], bytes], why: str, tmp_path: Path
+) -> None:
+    async def answer(server: Server, peer: Peer, request_id: int) -> None:
+        begin(peer)
+        await server.send(peer, broken(message(request_id, content=[{"type": "text", "text": TEXT}], isError=False)))
+        end(peer)
+
+    async with running(tmp_path, answer) as (gateway, session, server):
+        async with calling(gateway, session) as answer_:
+            *_, (kind, text) = await answer_.rest()
+        assert kind == "message"
+        found = json.loads(text)["result"]
+        assert found["isError"] is True
+        assert "the request has no result, but may have taken effect" in text_of(found)
+        assert why in text_of(found)
+        server.answer = None
+        assert text_of(await gateway.call("s__echo")) == "done"
+
+
+async def test_a_real_client_reads_results_of_both_kinds(tmp_path: Path) -> None:
+    ends = asyncio.Event()
+
+    async def answer(server: Server, peer: Peer, request_id: int) -> None:
+        begin(peer)
+        text = message(request_id, content=[{"type": "text", "text": TEXT}])
+        await server.send(peer, text[:FIRST_BYTES])
+        # Of the next call this is the end.
+        await anyio.sleep(0.2)
+        if ends.is_set():
+            peer.writer.close()
+            return
+        await server.send(peer, text[FIRST_BYTES:])
+        end(peer)
+
+    async with running(tmp_path, answer) as (gateway, _, server):
+        for mode in ("auto", "legacy"):
+            ends.clear()
+            async with Client(gateway.url, mode=mode) as client:
+                result = await client.call_tool("s__echo", {})
+                assert result.content[0].text == TEXT  # type: ignore[union-attr]
+                ends.set()
+                failed = await client.call_tool("s__echo", {})
+                assert failed.is_error
+                assert "outcome is unknown" in failed.content[0].text  # type: ignore[union-attr]
+        assert server.calls == 4
+
+
+@ERAS
+async def test_callers_that_read_nothing_cost_no_memory_and_no_time(modern: bool, tmp_path: Path) -> None:
+    size, callers = 7_000_000, 6
+
+    async def answer(server: Server, peer: Peer, request_id: int) -> None:
+        begin(peer)
+        await server.send(peer, message(request_id, content=[{"type": "text", "text": "x" * size}]))
+        end(peer)
+
+    async with running(tmp_path, answer, modern=modern, entry={"timeout": 2}) as (gateway, session, server):
+        before = rss_of(gateway.process.pid)
+        async with AsyncExitStack() as stack:
+            answers = [await stack.enter_async_context(calling(gateway, session)) for _ in range(callers)]
+            # Longer than a server has for its answer: that is not for callers who read slowly.
+            await anyio.sleep(4)
+            assert server.calls == callers
+            # As wholes they would be 42 MB; some pieces of each are on their way.
+            assert rss_of(gateway.process.pid) - before < 12 * MIB
+            for one in answers:
+                assert len(text_of(await one.result())) == size
+
+
+@ERAS
+async def test_a_caller_that_leaves_ends_the_call_at_its_server(modern: bool, tmp_path: Path) -> None:
+    left = asyncio.Event()
+
+    async def answer(server: Server, peer: Peer, request_id: int) -> None:
+        begin(peer)
+        await server.send(peer, message(request_id, content=[{"type": "text", "text": TEXT}])[:FIRST_BYTES])
+        assert await peer.reader.read() == b""
+        left.set()
+
+    async with running(tmp_path, answer, modern=modern) as (gateway, session, server):
+        async with calling(gateway, session) as answer_:
+            await answer_.until(1)
+        with anyio.fail_after(10):
+            await left.wait()
+        server.answer = None
+        assert text_of(await gateway.call("s__echo")) == "done"
+
+
+async def test_a_large_error_holds_no_secret_although_it_says_at_its_end_that_it_is_one(tmp_path: Path) -> None:
+    fails = asyncio.Event()
+
+    async def answer(server: Server, peer: Peer, request_id: int) -> None:
+        begin(peer)
+        text = TEXT[:300_000] + SECRET + TEXT[:100_000]
+        content = [{"type": "text", "text": text}]
+        await server.send_in_two(peer, message(request_id, content=content, isError=fails.is_set()))
+
+    entry = {"headers": {"authorization": f"Bearer {SECRET}"}}
+    async with running(tmp_path, answer, entry=entry) as (gateway, session, server):
+        async with calling(gateway, session) as answer_:
+            await answer_.until(1)
+            server.go_on.set()
+            # The result of a call that has worked is data.
+            assert text_of(await answer_.result()) == TEXT[:300_000] + SECRET + TEXT[:100_000]
+        fails.set()
+        server.go_on.clear()
+        async with calling(gateway, session) as answer_:
+            await answer_.until(1)
+            server.go_on.set()
+            result = await answer_.result()
+        assert result["isError"] is True
+        assert text_of(result) == TEXT[:300_000] + "[hidden]" + TEXT[:100_000]
+
+
+async def test_what_comes_before_the_content_decides_too(tmp_path: Path) -> None:
+    before: dict[str, Any] = {}
+
+    async def answer(server: Server, peer: Peer, request_id: int) -> None:
+        begin(peer)
+        await server.send_in_two(peer, message(request_id, **before, content=[{"type": "text", "text": TEXT}]))
+
+    async with running(tmp_path, answer) as (gateway, session, server):
+        for members, kind in (
+            ({"isError": True}, "application/json"),
+            ({"structuredContent": {"a": [TEXT]}}, "application/json"),
+            ({"resultType": "complete", "ttlMs": 5}, "text/event-stream"),
+            ({"structuredContent": {"a": 1}}, "text/event-stream"),
+        ):
+            before = members
+            # One that is begun has begun before all of it is sent.
+            server.go_on.set() if kind == "application/json" else server.go_on.clear()
+            async with calling(gateway, session) as answer_:
+                assert answer_.response.headers["content-type"] == kind, members
+                server.go_on.set()
+                result = await answer_.result()
+            assert {**result, **members} == result
+            assert text_of(result).startswith(TEXT)
+
+
+async def test_a_text_form_of_structured_content_is_added_where_the_content_has_left(tmp_path: Path) -> None:
+    image = {"type": "image", "data": "QUJD" * 60_000, "mimeType": "image/png"}
+
+    async def answer(server: Server, peer: Peer, request_id: int) -> None:
+        begin(peer)
+        await server.send_in_two(peer, message(request_id, content=[image], structuredContent={"a": 1}))
+
+    async with running(tmp_path, answer) as (gateway, session, server), calling(gateway, session) as answer_:
+        await answer_.until(1)
+        server.go_on.set()
+        result = await answer_.result()
+    assert result["content"] == [image, {"type": "text", "text": '{"a":1}'}]
+    assert result["structuredContent"] == {"a": 1}
+
+
+OBSERVED: dict[str, dict[str, Any]] = {
+    "a hook that looks at results": {"gateway": {"hooks": [{"name": "redact", "use": "redact"}]}},
+    "a record that has results": {"gateway": {"audit": {"enabled": True, "results": True}}},
+    "a host that checks results": {"gateway": {"profiles": {DEFAULT_PROFILE: {"dialect": "opencode"}}}},
+}
+
+
+@pytest.mark.parametrize("who", OBSERVED)
+async def test_whoever_looks_at_results_gets_them_as_a_whole(who: str, tmp_path: Path) -> None:
+    async def answer(server: Server, peer: Peer, request_id: int) -> None:
+        begin(peer)
+        await server.send(peer, message(request_id, content=[{"type": "text", "text": TEXT}]))
+        end(peer)
+
+    async with running(tmp_path, answer, **OBSERVED[who]) as (gateway, session, _):
+        name = next(iter(await gateway.tools()))
+        async with calling(gateway, session, name) as answer_:
+            result = await answer_.result()
+        assert answer_.response.headers["content-type"] == "application/json"
+        assert text_of(result) == TEXT
+
+
+async def test_progress_comes_before_the_result(tmp_path: Path) -> None:
+    async def answer(server: Server, peer: Peer, request_id: int) -> None:
+        text = b"data: " + message(request_id, content=[{"type": "text", "text": TEXT}]) + b"\n\n"
+        begin(peer, b"text/event-stream")
+        token = peer.requests[-1].partition(b'"progressToken":')[2].partition(b"}")[0]
+        progress = (
+            b'data: {"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%b,"progress":1}}'
+        )
+        await server.send(peer, progress % token + b"\n\n" + text)
+        end(peer)
+
+    async with running(tmp_path, answer) as (gateway, _, _server):
+        body = call_of("s__echo", request_id="mine")
+        body["params"]["_meta"] = envelope(progressToken="p")
+        response = await gateway.post(body)
+        first, last = [json.loads(line[6:]) for line in response.text.splitlines() if line.startswith("data: ")]
+        assert first["params"] == {"progressToken": "p", "progress": 1}
+        assert text_of(last["result"]) == TEXT
