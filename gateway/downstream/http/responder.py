@@ -207,14 +207,14 @@ class Responder(Struct, eq=False):
 
     def go_on(self, data: bytes) -> Awaitable[None] | None:
         """Stream more of the event; where the caller does not keep up, what to await before more."""
-        self.write(data)
+        self.write(sse.on_one_line(data))
         return None if self._connection.is_drained else self._connection.drain()
 
     def _give_up_event(self) -> None:
         if self._after_event is not None:
             self._end_event(sse.GIVEN_UP)
 
-    def _end_event(self, *ending: bytes | memoryview) -> None:
+    def _end_event(self, *ending: bytes) -> None:
         after, self._after_event = self._after_event or (), None
         self.write(b"".join((*ending, *after)))
 
@@ -228,13 +228,13 @@ class Responder(Struct, eq=False):
             goes_on: The pieces are the rest of the event that was begun.
         """
         if goes_on:
-            self._end_event(*pieces, sse.END)
+            self._end_event(sse.on_one_line(b"".join(pieces)), sse.END)
             self.end()
             return
-        self._give_up_event()
         if not self._streaming:
             self.respond(status, pieces, fields)
             return
+        self._give_up_event()
         if pieces:
             self.write(sse.event(pieces))
         self.end()

@@ -10,28 +10,26 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
+from msgspec import Struct
+
 from gateway import wire
 from gateway.downstream.http.responder import Responder
 from gateway.downstream.http.resumption import ResumableAnswer
 from gateway.jsonrpc import RequestId
 
 
-class ResultStream:
-    """See `gateway.upstream.transport.jsonrpc.ResultStream`."""
+class ResultStream(Struct, eq=False):
+    """See `gateway.upstream.transport.jsonrpc.ResultStream`.
 
-    __slots__ = ("_answer", "_request_id", "_responder")
+    Args:
+        request_id: Of the request.
+        responder: Answers it.
+        answer: The same where its caller may come back for it. Once it can, the result has to be kept as a whole.
+    """
 
-    def __init__(self, request_id: RequestId, responder: Responder, answer: ResumableAnswer | None) -> None:
-        """Send the result of a request.
-
-        Args:
-            request_id: Of the request.
-            responder: Answers it.
-            answer: The same where its caller may come back for it. Once it can, the result has to be kept as a whole.
-        """
-        self._request_id = request_id
-        self._responder = responder
-        self._answer = answer
+    _request_id: RequestId
+    _responder: Responder
+    _answer: ResumableAnswer | None
 
     def begin(self) -> bool:
         """Begin the result, unless it is to be kept for a caller who comes back."""

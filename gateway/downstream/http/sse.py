@@ -20,6 +20,9 @@ HEADERS: Final = (
     b"cache-control: no-cache, no-transform\r\nx-accel-buffering: no\r\n"
 )
 _MESSAGE: Final = b"event: message\n"
+# What readers in use take for the end of a line though it is none in an event stream: those of Python's `splitlines`
+# that JSON allows in a string. Written as escapes they are the same string.
+_LINE_BREAKS: Final = ((b"\xe2\x80\xa8", b"\\u2028"), (b"\xe2\x80\xa9", b"\\u2029"), (b"\xc2\x85", b"\\u0085"))
 
 
 def event(
@@ -38,7 +41,15 @@ def event(
     if retry_ms is not None:
         head += b"retry: %d\n" % retry_ms
     head += b"data: "
-    return head + data + END if isinstance(data, bytes) else b"".join((head, *data, END))
+    return b"".join((head, on_one_line(data if isinstance(data, bytes) else b"".join(data)), END))
+
+
+def on_one_line(text: bytes) -> bytes:
+    """A JSON text, or a part of one that ends between characters, as every reader takes it for one line."""
+    if not text.isascii():
+        for character, escape in _LINE_BREAKS:
+            text = text.replace(character, escape)
+    return text
 
 
 def beginning(data: bytes) -> bytes:

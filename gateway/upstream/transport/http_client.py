@@ -118,10 +118,6 @@ class Response(Struct, eq=False):
             ConnectionLost: The connection ended first, or the body is over the limit.
         """
         connection = self.connection
-        if connection.complete and (whole := connection.take_whole()) is not None:
-            if len(whole) > limit_bytes:
-                raise UnusableAnswer(f"the answer is larger than {limit_bytes} bytes")
-            return whole
         parts: list[bytes] = []
         size_bytes = 0
         while True:
@@ -231,7 +227,7 @@ class HttpClient:
             connection = self._kept(origin) or await self._connect(url)
             try:
                 if in_pieces:
-                    connection.wakes_from_bytes = LARGE_BYTES
+                    connection.pauses_from_bytes = LARGE_BYTES
                 # Not kept in a name: whoever waits would hold it all that time.
                 if body or method == "POST":
                     connection.write(b"%b%bcontent-length: %d\r\n\r\n%b" % (first, lines, len(body), body))

@@ -28,7 +28,7 @@ class HttpConnection(asyncio.Protocol):
         status: Of the answer; 0 before its head is there.
         complete: The whole answer has come.
         reusable: The server keeps the connection open after it.
-        wakes_from_bytes: Who waits is woken once so much has arrived, though it is not all.
+        pauses_from_bytes: Once so much has arrived, who waits is woken, and no more is read before it is taken.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, origin: str) -> None:
@@ -51,7 +51,7 @@ class HttpConnection(asyncio.Protocol):
         self._paused = False
         self._streams = False
         self._asked = False
-        self.wakes_from_bytes = _PAUSE_BYTES
+        self.pauses_from_bytes = _PAUSE_BYTES
         self.headers: dict[str, str] = {}
         self.status = 0
         self.head_done = False
@@ -90,8 +90,7 @@ class HttpConnection(asyncio.Protocol):
         if begins:
             self._learn_head(data)
         # Whoever waits for a plain answer waits for all of it, or for so much that it is to be taken away.
-        is_much = self._buffered_bytes >= self.wakes_from_bytes
-        if self.complete or self._streams or is_much or self.lost is not None:
+        if self.complete or self._streams or self._paused or self.lost is not None:
             self._wake()
 
     def eof_received(self) -> bool:
@@ -150,7 +149,7 @@ class HttpConnection(asyncio.Protocol):
     def on_body(self, body: bytes) -> None:
         self._body.append(body)
         self._buffered_bytes += len(body)
-        if self._buffered_bytes > _PAUSE_BYTES and not self._paused and self._transport is not None:
+        if self._buffered_bytes >= self.pauses_from_bytes and not self._paused and self._transport is not None:
             self._paused = True
             self._transport.pause_reading()
 
@@ -174,12 +173,15 @@ class HttpConnection(asyncio.Protocol):
         self._asked = True
         self._transport.write(data)
 
-    def take_whole(self) -> bytes | None:
-        """The body where it has come in one piece, of which nothing was taken yet; else None, and nothing is taken."""
-        if len(self._body) != 1 or self._paused:
-            return None
+    @property
+    def whole(self) -> bytes | None:
+        """The body where all of it has come, in one piece; nothing is taken by looking at it."""
+        return self._body[0] if self.complete and len(self._body) == 1 else None
+
+    def read_whole(self) -> None:
+        """Take what `whole` has shown."""
+        self._body.clear()
         self._buffered_bytes = 0
-        return self._body.pop()
 
     def take(self) -> bytes:
         """What of the body has arrived and was not taken yet."""

@@ -73,13 +73,14 @@ class ArrayPieces:
 
     Attributes:
         ended: The array is over.
+        is_empty: It was, once it is over.
         after: What came after it, in pieces.
         types: The values of `type` in its items.
         kept_bytes: What has arrived and was not given back.
     """
 
     def __init__(self) -> None:
-        self.ended = False
+        self.ended = self.is_empty = False
         self.after: list[bytes] = []
         self.types: set[bytes] = set()
         # The brackets that are open before what is kept, and whether a string is.
@@ -167,6 +168,8 @@ class ArrayPieces:
     def _end(self, text: bytes, last: int) -> bytes:
         _check(self._before() + text[: last + 1])
         self.ended, self.after = True, [text[last + 1 :]]
+        # Whatever was given back before has a string in it.
+        self.is_empty = not self._in_string and text[:last].strip() == b"["
         self._keep(b"")
         return text[:last]
 

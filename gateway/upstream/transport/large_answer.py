@@ -68,10 +68,19 @@ class LargeAnswer:
             self._is_judged = True
             text = self.text
             begins = self._content_in(text[:LARGE_BYTES])
-            if begins is None or not SECRETS.few or not self._results.begin():
+            if begins is None or not SECRETS.few:
                 return
-            self._head, data = [text[:begins]], text[begins:]
-            self._content = ArrayPieces()
+            content = ArrayPieces()
+            try:
+                piece = content.feed(text[begins:])
+            except wire.MalformedJson:
+                return  # who reads it whole says what is wrong
+            # Of a short content there is nothing to be passed on: what is large comes after it.
+            if content.ended or not self._results.begin():
+                return
+            self._head, self._content = [text[:begins]], content
+            await self._pass_on(piece)
+            return
         # In small parts: to look at one takes no longer than others can wait.
         for at in range(0, len(data), LARGE_BYTES):
             if self._broken:
@@ -107,7 +116,7 @@ class LargeAnswer:
         if result["content"] != [_PLACEHOLDER]:
             raise LookupError  # of two contents the second one counts
         types = {one.decode("utf-8", "replace") for one in content.types}
-        result["content"] = wire.PassedOn(types, b"".join(self._held))
+        result["content"] = wire.PassedOn(types, b"".join(self._held), is_empty=content.is_empty)
         return message
 
     def _content_in(self, text: bytes) -> int | None:
@@ -135,9 +144,15 @@ class LargeAnswer:
             piece = b"".join((*self._held, piece))
             self._holds_secret = SECRETS.holds_secret(piece)
             leaves = 0 if self._holds_secret else max(0, len(piece) - SECRETS.longest_bytes)
+            while leaves and _is_inside_character(piece[leaves]):
+                leaves -= 1
             piece, self._held = piece[:leaves], [piece[leaves:]]
         if piece and (slow := self._results.pass_on(piece)) is not None:
             await slow
+
+
+def _is_inside_character(byte: int) -> bool:
+    return byte & 0xC0 == 0x80
 
 
 def _why(error: wire.MalformedJson) -> str:

@@ -18,8 +18,7 @@ from anyio.abc import TaskGroup
 from gateway import wire
 from gateway.errors import ConnectionLost, GatewayError, HttpStatusError, SessionForgotten, UnusableAnswer
 from gateway.upstream.credentials import Credentials
-from gateway.upstream.transport.bounds import LARGE_BYTES
-from gateway.upstream.transport.event_stream import EventParser
+from gateway.upstream.transport.answer_stream import ENDED_EARLY, AnswerStream, read_message
 from gateway.upstream.transport.http_client import HttpClient, Response
 from gateway.upstream.transport.http_refusals import reason_phrase, says_forgotten
 from gateway.upstream.transport.invalid_json import repaired_response
@@ -45,12 +44,6 @@ _MAX_BACKGROUND: Final = 64
 _NOTIFY_S: Final = 10.0
 # DELETE is a courtesy; the end of the gateway does not wait longer for it.
 _END_S: Final = 1.0
-# The stream of one answer is opened again this often: a server that pauses every second has an hour. The deadline of
-# the call ends it sooner.
-_MAX_RESUMED: Final = 3_600
-# Where a server does not say how long to wait, and the least that it may ask for.
-_RETRY_MS: Final = 1_000
-_MIN_RETRY_MS: Final = 50
 # An expired token, then one more scope than the new one has.
 _MAX_REFUSALS: Final = 2
 # To copy so much takes microseconds, and what is kept while many calls wait is a fraction of a megabyte for each.
@@ -58,7 +51,6 @@ _LARGE_BYTES: Final = 64 * 1024
 # Of a list. Some megabytes of them arrive at the same moment where many servers are connected, and to parse them takes
 # 10 ms for each; what a tool answers is not parsed as a whole.
 _ASIDE_BYTES: Final = 64 * 1024
-_ENDED_EARLY: Final = "the stream of the answer ended before the answer"
 # One row for the whole process: sessions of one origin share connections, and an answer that a server sends late must
 # not look like that to another session's request.
 _ids: Final = itertools.count(1)
@@ -85,6 +77,7 @@ class StreamableHttpTransport:
         self._abandoned = False
         self._credentials = credentials
         self._head = RequestHead(url, headers, credentials)
+        self._stream = AnswerStream(server, client, url, self._head)
 
     def use_version(self, version: str) -> None:
         """See `Transport.use_version`."""
@@ -124,9 +117,11 @@ class StreamableHttpTransport:
                     credentials.accepted(version)
             # Without a context manager: a generator's frame would cost every call something.
             try:
-                message = await self._answer(
-                    response, request_id, method, on_progress, on_message or self._on_message, on_pause, results
-                )
+                message = _usual(response, request_id)
+                if message is None:
+                    message = await self._answer(
+                        response, request_id, method, on_progress, on_message or self._on_message, on_pause, results
+                    )
                 finished = True
                 if method == "initialize":
                     head.use_session(response.headers.get("mcp-session-id"))
@@ -163,7 +158,7 @@ class StreamableHttpTransport:
             if response.status != 200 or response.content_type != "text/event-stream":
                 raise HttpStatusError(response.status, "no stream of notifications")
             on_open()
-            async for message in self._messages(response):
+            async for message in self._stream.messages(response):
                 if isinstance(message.get("method"), str):
                     self._on_message(message, self._post_later)
 
@@ -224,7 +219,7 @@ class StreamableHttpTransport:
             raise HttpStatusError(response.status, reason_phrase(response))
         if response.content_type == "text/event-stream" and response.status == 200:
             large = partial(LargeAnswer, request_id, results) if results is not None else None
-            async for message in self._resumed_messages(response, method, on_pause, large):
+            async for message in self._stream.resumed(response, method, on_pause, large):
                 if "method" not in message:
                     if message.get("id") == request_id:
                         return message
@@ -236,7 +231,7 @@ class StreamableHttpTransport:
                         on_progress(params)
                 elif isinstance(message["method"], str):
                     on_message(message, self._post_later)
-            raise ConnectionLost(_ENDED_EARLY, sent=True)
+            raise ConnectionLost(ENDED_EARLY, sent=True)
         parsed = await self._parsed(response, request_id, method, results)
         message = parsed if isinstance(parsed, dict) else {}
         if "error" in message or "result" in message:
@@ -272,8 +267,8 @@ class StreamableHttpTransport:
             return None
         try:
             if len(body) > _ASIDE_BYTES and method != "tools/call":
-                return await run_in_thread(partial(_read, body, method), limiter=self._client.parsing)
-            return _read(body, method)
+                return await run_in_thread(partial(read_message, body, method), limiter=self._client.parsing)
+            return read_message(body, method)
         except wire.MalformedJson as error:
             if response.status >= 400:
                 return None
@@ -281,74 +276,6 @@ class StreamableHttpTransport:
             if repaired is None:
                 raise UnusableAnswer(f"the answer is not JSON ({error})") from None
             return repaired
-
-    async def _resumed_messages(
-        self, response: Response, method: str, on_pause: OnPause | None, large: Callable[[], LargeAnswer] | None
-    ) -> AsyncIterator[dict[str, Any]]:
-        """The messages of one request, over as many connections as the server or the network makes of its stream.
-
-        Source: MCP 2025-11-25, "Transports", "Resumability and Redelivery" and "Sending Messages to the Server".
-        """
-        parser = EventParser()
-        try:
-            async for message in self._messages(response, method, parser, large):
-                yield message
-        except ConnectionLost:
-            if parser.last_id is None:
-                raise
-        for _ in range(_MAX_RESUMED):
-            # Without an id there is nothing to go on from.
-            if parser.last_id is None or self._head.session_id is None:
-                return
-            retry_ms = _RETRY_MS if parser.retry_ms is None else max(parser.retry_ms, _MIN_RETRY_MS)
-            if on_pause is not None:
-                on_pause(retry_ms)
-            await anyio.sleep(retry_ms / 1000)
-            head = {**self._head.stream_fields(), "last-event-id": parser.last_id}
-            # What was cut in the middle is sent again as a whole.
-            parser = EventParser(last_id=parser.last_id, retry_ms=parser.retry_ms)
-            try:
-                async with self._client.send("GET", self._url, head) as resumed:
-                    if resumed.status != 200 or resumed.content_type != "text/event-stream":
-                        raise ConnectionLost(f"{_ENDED_EARLY}, and cannot be opened again", sent=True)
-                    async for message in self._messages(resumed, method, parser, large):
-                        yield message
-            except ConnectionLost as lost:
-                # The request itself was sent long ago, whatever became of this attempt.
-                raise ConnectionLost(str(lost), sent=True) from None
-
-    async def _messages(
-        self,
-        response: Response,
-        method: str = "",
-        parser: EventParser | None = None,
-        large: Callable[[], LargeAnswer] | None = None,
-    ) -> AsyncIterator[dict[str, Any]]:
-        parser = parser or EventParser()
-        parser.opens_from_bytes = 0 if large is None else LARGE_BYTES
-        arriving: LargeAnswer | None = None
-        async for chunk in response.chunks():
-            for event in parser.feed(chunk):
-                data = event.data
-                if large is not None and (event.goes_on or event.went_on):
-                    arriving = arriving or large()
-                    await arriving.feed(data)
-                    if event.goes_on:
-                        continue
-                    arrived, arriving = arriving, None
-                    if arrived.begun and event.event == "message":
-                        yield await arrived.message()
-                    # One that was given up has another type: what it began is void.
-                    data = b"" if arrived.begun else arrived.text
-                if event.event != "message" or not data:
-                    continue
-                try:
-                    message = _read(data, method)
-                except wire.MalformedJson:
-                    log.warning("an event is not JSON", extra={"server": self._server})
-                    message = await repaired_response(data, method)
-                if isinstance(message, dict):
-                    yield message
 
     async def _post(self, message: dict[str, Any]) -> None:
         with anyio.fail_after(_NOTIFY_S):
@@ -397,6 +324,19 @@ async def open_streamable_http(
             group.cancel_scope.cancel()
 
 
-def _read(data: bytes, method: str) -> Any:
-    # Of what a tool answers most is only passed on.
-    return wire.loads_answer(data) if method == "tools/call" else wire.loads(data)
+def _usual(response: Response, request_id: int) -> dict[str, Any] | None:
+    """The message of an answer that has come at once, small and sound, as nearly all do; None for a closer look."""
+    connection = response.connection
+    body = connection.whole
+    if body is None or len(body) > _ASIDE_BYTES or response.status != 200:
+        return None
+    if response.content_type != "application/json":
+        return None
+    try:
+        message = wire.loads(body)
+    except wire.MalformedJson:
+        return None
+    if type(message) is not dict or message.get("id") != request_id or "result" not in message:
+        return None
+    connection.read_whole()
+    return message
