@@ -361,5 +361,4 @@ async def open_streamable_http(
 
 
 def _read(data: bytes, method: str) -> Any:
-    # Of what a tool answers most is only passed on.
-    return wire.loads_answer(data) if method == "tools/call" else wire.loads(data)
+    return wire.loads_answer(data) if method in wire.READ_LATER else wire.loads(data)
