@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from operator import is_
 from typing import Any, Final
 
@@ -16,16 +17,14 @@ from registry.catalog.unmatched import CODES as UNMATCHED
 from registry.catalog.unmatched import HIDES_NOTHING
 from registry.intake.issues import ItemIssue
 from registry.intake.prompts_and_resources import ITEM_KEYS, admit_items
-from registry.intake.sharing import SharedParts
 from registry.intake.tools import Transport, admit_tools
 from registry.schema.display_text import clean
+from registry.schema.packed_definition import PackedDefinition
 
 log = logging.getLogger(__name__)
 
 # Checking so many schemas takes some milliseconds; more is work for a thread: the loop has callers to serve.
 INLINE_TOOLS: Final = 8
-# Each holds up other threads for a tenth of a millisecond.
-_FREED_AT_ONCE: Final = 100
 
 
 def listing_of(
@@ -47,7 +46,7 @@ def listing_of(
     # What was not asked for this time is taken from the listing before.
     if before is not None:
         items = {"prompts": before.prompts, "resources": before.resources, "resourceTemplates": before.templates}
-    tools = before.tools if before else ()
+    tools: ListedItems = before.tools if before else ()
     renewed = {"tools"} if raw.tools is not None else set()
     if raw.tools is not None:
         kept = _Kept(tools)
@@ -99,22 +98,16 @@ def listing_of(
 class _Kept:
     """What stays of definitions: the very objects of the listing before where they are written in the same way.
 
-    What is built of a tool, or kept of it, then stays: most listings change nothing, or one tool of many. Others share
-    their parts.
+    What is built of a tool, or kept of it, then stays: most listings change nothing, or one tool of many.
     """
 
     def __init__(self, before: ListedItems) -> None:
         self._before = before
         self._known = {tool["name"]: tool for tool in before}
-        self._shared = SharedParts()
 
-    def keep(self, tool: dict[str, Any]) -> dict[str, Any]:
-        was = self._known.get(tool["name"])
-        # Equal to Python are also 1 and true.
-        if was is not None and wire.dumps(was) == wire.dumps(tool):
-            return was
-        kept: dict[str, Any] = self._shared.share(tool)
-        return kept
+    def keep(self, tool: dict[str, Any]) -> Mapping[str, Any]:
+        was, packed = self._known.get(tool["name"]), PackedDefinition.of(tool)
+        return was if was is not None and PackedDefinition.of(was) == packed else packed
 
     def all_of(self, tools: ListedItems) -> ListedItems:
         before = self._before
@@ -124,28 +117,24 @@ class _Kept:
 def _one_by_one(tools: list[Any]) -> Iterator[Any]:
     """Yield tools without secrets. A long list is used up.
 
-    It is written as text first, and each tool is read again when it is wanted: what stays of ten thousand definitions
-    then takes the room of those that are gone, and not as much again.
+    Each is read when it is wanted, so that what stays of ten thousand definitions takes the room of those that are
+    gone, and not as much again.
     """
     if len(tools) <= INLINE_TOOLS:
-        yield from SECRETS.scrub_descriptions(tools)
+        yield from SECRETS.scrub_descriptions(list(map(_read, tools)))
         return
-    written: list[Any] = []
-    tools.reverse()
-    while tools:
-        # Some at a time: to free all at once would hold up other threads.
-        part = tools[-_FREED_AT_ONCE:]
-        del tools[-_FREED_AT_ONCE:]
-        written += map(_as_text, reversed(part))
-    for one in written:
-        yield from SECRETS.scrub_descriptions([wire.loads(one) if type(one) is bytes else one])
+    written = wire.unparsed_each(tools)
+    written.reverse()
+    while written:
+        yield from SECRETS.scrub_descriptions([_read(written.pop())])
 
 
-def _as_text(tool: Any) -> Any:
+def _read(tool: Any) -> Any:
     try:
-        return wire.fitted(wire.dumps(tool))
+        return wire.parsed(tool)
     except wire.MalformedJson:
-        return tool  # too deep to be written: it is told so when it is looked at
+        # A number that no float can hold, in a list that was taken apart: infinite, for intake to refuse this tool.
+        return json.loads(bytes(tool.text))
 
 
 def _instructions(raw: RawListing, before: ServerListing | None) -> str | None:

@@ -32,19 +32,20 @@ _MANY: Final = 330_000
 _MANY_NEW: Final = 40_000
 # Frozen objects of a large gateway that is never idle are looked through after so many times as long: four times a day.
 _BUSY_FACTOR: Final = 72
-# What may stay unseen between two thorough looks, in objects: some 300 MB. Somebody may make cycles on purpose; and the
-# definitions of 10,000 tools are a third of it.
+# What may stay unseen between two thorough looks, in objects: some 300 MB. Somebody may make cycles on purpose.
 _MOST_UNSEEN: Final = 3_000_000
 # Of its time that the thread of an idle gateway works: its own timers.
 _IDLE: Final = 0.01
 # Survivors that take longer than this to traverse are many sessions; they are frozen too.
 _LONG_S: Final = 0.01
+# Of glibc's <malloc.h>.
+_M_ARENA_MAX: Final = -8
 
 
 class Collector:
     """Collects within bounds of time: what is new and not too much, or what is frozen in an idle moment.
 
-    It would traverse every definition again and again otherwise, and block all calls for 20 ms and more each time: with
+    It would traverse every tool again and again otherwise, and block all calls for 20 ms and more each time: with
     a hundred callers that is the 99th percentile of their latency, and with ten thousand tools a tenth of a second.
     """
 
@@ -108,6 +109,18 @@ class Collector:
         return part < _IDLE
 
 
+def use_one_heap() -> None:
+    """Have all threads share one heap from now on, with glibc; for the beginning of a process.
+
+    It would give each thread a heap of its own, so that none waits for another; the interpreter lets only one of them
+    work anyway. What is free at the end of such a heap `give_back` does not reach: after ten thousand tools are listed
+    that would be 30 MB for as long as the process lives.
+    """
+    if sys.platform == "linux":
+        with suppress(OSError, AttributeError):
+            ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
+
+
 async def keep_settled(registry: Registry, *, settle_s: float = SETTLE_S, thorough_s: float = THOROUGH_S) -> None:
     """Freeze long-lived objects for the garbage collector, now and after each change of the catalog.
 
@@ -133,9 +146,10 @@ async def keep_settled(registry: Registry, *, settle_s: float = SETTLE_S, thorou
             if not changed.is_set():
                 collector.look()
                 continue
-            # Changes come in bursts, as at the start.
-            await anyio.sleep(settle_s)
+            # Changes come in bursts, as at the start. What comes meanwhile is waited for as long: thousands of
+            # tools that have just been listed are still being written to disk.
             changed = anyio.Event()
+            await anyio.sleep(settle_s)
             collector.settle()
             await anyio.to_thread.run_sync(give_back)
     finally:

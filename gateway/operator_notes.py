@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
@@ -152,7 +152,7 @@ class OperatorNotes:
         # A tool whose server is away may come back unchanged.
         return definition is None or digest(definition) == note.digest
 
-    def _definition(self, server: str, tool: str) -> dict[str, Any] | None:
+    def _definition(self, server: str, tool: str) -> Mapping[str, Any] | None:
         listing = self._registry.catalog.servers.get(ServerName(server))
         definitions = listing.tools if listing is not None else ()
         return next((definition for definition in definitions if definition.get("name") == tool), None)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -24,6 +25,7 @@ from gateway.files import write_whole
 from registry.catalog.listing import ServerListing
 from registry.catalog.names import ServerName
 from registry.intake.prompts_and_resources import ITEM_KEYS
+from registry.schema.packed_definition import PackedDefinition
 
 log = logging.getLogger(__name__)
 
@@ -105,7 +107,7 @@ def _document(body: bytes) -> Any:
         return wire.loads(body)  # of another form, or with a surrogate that stands alone
     servers = {
         alias: {
-            name: list(map(_value, msgspec.json.decode(value, type=list[msgspec.Raw])))
+            name: [_packed(_value(each), name) for each in msgspec.json.decode(value, type=list[msgspec.Raw])]
             if name in _LISTS
             else _value(value)
             for name, value in entry.items()
@@ -117,6 +119,11 @@ def _document(body: bytes) -> Any:
 
 def _value(text: msgspec.Raw) -> Any:
     return wire.loads(bytes(text))
+
+
+def _packed(item: Any, kind: str) -> Any:
+    # One after the other: ten thousand definitions at once would leave holes between what stays.
+    return PackedDefinition.of(item) if kind == "tools" and isinstance(item, Mapping) else item
 
 
 def save(state_dir: Path, saved: Snapshot) -> None:
@@ -149,9 +156,9 @@ def save(state_dir: Path, saved: Snapshot) -> None:
 def _saved(alias: str, entry: dict[str, Any]) -> Saved:
     # Only what later code relies on without looking: everything else was admitted once and is checked when compiled.
     kinds: list[tuple[str, str]] = [("tools", "name"), *ITEM_KEYS.items()]
-    items = {kind: tuple(entry[kind]) for kind, _ in kinds}
+    items = {kind: tuple(_packed(item, kind) for item in entry[kind]) for kind, _ in kinds}
     for kind, member in kinds:
-        if not all(isinstance(item, dict) and isinstance(item.get(member), str) for item in items[kind]):
+        if not all(isinstance(item, Mapping) and isinstance(item.get(member), str) for item in items[kind]):
             raise ValueError(f"one of its {kind} is malformed")
     if not isinstance(entry["capabilities"], dict):
         raise ValueError("its capabilities are malformed")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -29,7 +29,7 @@ _FLAGS_TOLD: Final = 3
 _COUNTS: Final = ("tools", "prompts", "resources", "resourceTemplates", "quarantined", "repaired")
 
 
-def tokens_of(definition: dict[str, Any]) -> int:
+def tokens_of(definition: Mapping[str, Any]) -> int:
     """About what a definition costs a model."""
     return estimate_tokens(compact_json(definition))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from gateway.calls.builtin_tools import GATEWAY_TOOLS, complete_server, tool_manual
@@ -24,6 +25,7 @@ from gateway.errors import (
 )
 from gateway.hooks.active import ActiveHooks
 from gateway.hooks.hooked_request import PASS_THROUGH, HookRefusal, Invocation, Rejection
+from gateway.worker_thread import run_in_thread
 from registry.catalog.names import NAME_SEPARATOR, ServerName
 from registry.catalog.prompts_and_resources import ListedItem
 from registry.catalog.store import Registry
@@ -57,7 +59,7 @@ class PromptsAndResources:
         """
         name = _required_text(params, "name")
         if name == GATEWAY_TOOLS["name"] and caller.view.grant.opens("prompts"):
-            return tool_manual(caller.view, params.get("arguments"))
+            return await run_in_thread(partial(tool_manual, caller.view, params.get("arguments")))
         prompt = caller.view.catalog.prompts_and_resources.prompt(name)
         if prompt is None:
             raise RpcError(INVALID_PARAMS, f"Unknown prompt: {name[:MAX_QUOTED_CHARS]}{_held_hint(caller, name)}")

@@ -16,10 +16,12 @@ from gateway.calls.near_names import named_servers, no_such_server
 from gateway.embeddings.tool_vectors import ToolVectors
 from gateway.errors import error_result
 from gateway.upstream.user_links import UserLinks
+from gateway.worker_thread import run_in_thread
 from registry.arguments.diagnosis import describe_type
 from registry.catalog.names import ServerName, normalized_name
 from registry.catalog.store import Registry
 from registry.schema.display_text import excerpt
+from registry.schema.packed_definition import members_of
 from registry.search.fusion import fuse_scores
 from registry.search.index import SearchHit, SearchIndex
 from registry.views.view import View, ViewEntry
@@ -35,6 +37,8 @@ MAX_ANSWER_BYTES: Final = 40_000
 _MAX_LINE_CHARS: Final = 160
 # Indexing so many takes some milliseconds, which other requests can wait.
 _MAX_INDEXED_INLINE: Final = 50
+# Definitions that are read within some milliseconds.
+_MAX_READ_INLINE: Final = 200
 # Servers that one answer names; at a start all of them may be missing.
 _MAX_MISSING: Final = 20
 # One for each profile, and for callers with limited rights; each takes about a MiB for a thousand tools.
@@ -69,7 +73,7 @@ class SearchTools:
         if name == LIST_SERVERS["name"]:
             return _result({"servers": [self._server_line(server, caller) for server in sorted(caller.view.servers)]})
         if name == GET_SERVER_DETAILS["name"]:
-            return self._details(given, caller)
+            return await self._details(given, caller)
         query = given.get("query")
         if not isinstance(query, str) or not query.strip():
             return error_result('Not searched: find_tools needs `query` as text, as in {"query": "send an email"}.')
@@ -126,7 +130,7 @@ class SearchTools:
         link = self._users.present(server, caller.principal.name)
         return link.last_error if link is not None and link.session is None else None
 
-    def _details(self, given: Mapping[str, Any], caller: Caller) -> dict[str, Any]:
+    async def _details(self, given: Mapping[str, Any], caller: Caller) -> dict[str, Any]:
         server, view = given.get("server"), caller.view
         if isinstance(server, str) and server not in view.servers and view.profile.repair != "off":
             # A model may write an alias as it would a name.
@@ -145,20 +149,27 @@ class SearchTools:
         entries = [entry for entry in view.entries if entry.server == server]
         defined = _fitting(entries) if with_schemas else []
         _activate(defined if with_schemas else entries, caller)
+        lines = _lines(entries) if len(entries) <= _MAX_READ_INLINE else await run_in_thread(partial(_lines, entries))
         details = {
             **self._server_line(server, caller),
             "about": listing.instructions if listing is not None else None,
             "problem": self._problem(server, caller),
             "supplement": shape.supplement,
             "siblings": list(view.siblings(server)),
-            "toolNames": {
-                entry.name: excerpt(str(entry.definition.get("description", "")), _MAX_LINE_CHARS) for entry in entries
-            },
+            "toolNames": lines,
             "definitions": [_tool(entry) for entry in defined],
             # More would be cut or refused by hosts; `find_tools` shows any of them.
             "definitionsLeftOut": [entry.name for entry in entries[len(defined) :]] if with_schemas else [],
         }
         return _result({key: value for key, value in details.items() if value not in (None, [], "")})
+
+
+def _lines(entries: Iterable[ViewEntry]) -> dict[str, str]:
+    """Each tool with the beginning of its description."""
+    return {
+        entry.name: excerpt(str(members_of(entry.definition).get("description", "")), _MAX_LINE_CHARS)
+        for entry in entries
+    }
 
 
 def _fitting(entries: Iterable[ViewEntry]) -> list[ViewEntry]:

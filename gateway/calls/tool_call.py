@@ -269,5 +269,4 @@ def held_text(wrapper: ToolWrapper) -> str:
 
 
 def _repeatable(wrapper: ToolWrapper) -> bool:
-    hints = wrapper.definition.get("annotations")
-    return isinstance(hints, dict) and (hints.get("readOnlyHint") is True or hints.get("idempotentHint") is True)
+    return wrapper.hints.get("readOnlyHint") is True or wrapper.hints.get("idempotentHint") is True

@@ -265,7 +265,7 @@ def _inspect_config(args: Namespace, *, progress: bool = False) -> Inspection:
                     *rows.quarantine_rows(gateway.registry.catalog),
                     *rows.flagged_rows(gateway.registry.catalog),
                 ],
-                definitions=[entry.definition for entry in view.entries],
+                definitions=[dict(entry.definition) for entry in view.entries],
                 warnings=[*config.warnings, *slow, *vain],
                 hooked=gateway.hooks.wrapper_rows(),
                 hooks=gateway.hooks.rows(),

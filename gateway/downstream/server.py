@@ -206,7 +206,7 @@ class McpServer:
     async def _result(self, request: McpRequest) -> wire.Pieces:
         method, params = request.method, request.params
         if method in LIST_METHODS:
-            return (await self._list(request),)
+            return await self._list(request)
         owners = self._prompts_and_resources
         if method == "prompts/get":
             return serialised(await self._recorded(owners.get_prompt, request, "name"), request)
@@ -273,7 +273,7 @@ class McpServer:
                 took_s = time.perf_counter() - began_s
                 self._audit.request(caller, request.method, name, took_s, code=code)
 
-    async def _list(self, request: McpRequest) -> bytes:
+    async def _list(self, request: McpRequest) -> wire.Pieces:
         if request.params.get("cursor") is not None:
             raise RpcError(INVALID_PARAMS, "Invalid cursor: the list has one page")
         await self._first_listings(request.principal)

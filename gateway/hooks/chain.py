@@ -146,7 +146,6 @@ class HookChains:
         # A call may have pinned an older catalog, whose wrapper of this name has another definition.
         if known is not None and known[0] is wrapper:
             return known[1]
-        hints = wrapper.definition.get("annotations")
         listing = self._registry.catalog.servers.get(wrapper.server)
         chain = self._chain(
             HookTarget(
@@ -156,7 +155,7 @@ class HookChains:
                 original=wrapper.tool,
                 tags=self._tags(wrapper.server),
                 digest=wrapper.digest,
-                read_only=isinstance(hints, dict) and hints.get("readOnlyHint") is True,
+                read_only=wrapper.hints.get("readOnlyHint") is True,
                 private_connections=self._registry.shape.of(wrapper.server).private_connections,
                 # Of a server that has just gone nothing is known any more.
                 private_results=listing is None or listing.scope == "private",

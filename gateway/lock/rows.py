@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from registry.catalog.names import NAME_SEPARATOR
@@ -31,7 +32,7 @@ def change_row(
     """
     change = decided.change
     # What is held is in no list, and so flagged nowhere else.
-    texts = texts_of(change.after if isinstance(change.after, dict) else {change.kind: change.after})
+    texts = texts_of(change.after if isinstance(change.after, Mapping) else {change.kind: change.after})
     suspicion = suspicion_of(texts)
     return {
         "server": alias,

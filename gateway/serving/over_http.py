@@ -41,7 +41,7 @@ from gateway.downstream.http.protected_resource import ProtectedResource
 from gateway.downstream.http.protocol import HttpProtocol
 from gateway.downstream.http.router import PathRouter
 from gateway.fleet import Fleet
-from gateway.memory import keep_settled
+from gateway.memory import keep_settled, use_one_heap
 from gateway.reload import Reloader
 from gateway.secrets import SECRETS
 from gateway.serving.admin_assembly import admin_api
@@ -140,6 +140,7 @@ async def serve_on(
         admin_listener: Where this process answers administrators, if the configuration gives them an address.
         strict: A fault in the entry of one server keeps a changed file from being used.
     """
+    use_one_heap()
     clustered = team is None and config.gateway.cluster is not None
     most = _most_connections(len(config.servers), each=_PER_CARRIED if clustered else 1)
     draining = anyio.Event()

@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping
 from contextlib import suppress
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Final
 
 import anyio
 
-from gateway import __version__
+from gateway import __version__, wire
 from gateway.errors import INTERNAL_ERROR, METHOD_NOT_FOUND, HttpStatusError, NoAnswer, RpcError
 from gateway.protocol import (
     CAPABILITIES_KEY,
@@ -28,6 +28,7 @@ from gateway.upstream.session import ALL_KINDS, RawListing, UpstreamCall
 from gateway.upstream.transport.jsonrpc import Transport
 from gateway.upstream.watch_list import WatchList
 from gateway.upstream.watching import Watcher
+from gateway.worker_thread import run_in_thread
 from registry.catalog.catalog import ListKind
 from registry.catalog.listing import CacheScope
 from registry.intake.prompts_and_resources import ItemKind
@@ -230,6 +231,8 @@ class McpSession:
         params: dict[str, Any] = {}
         for _ in range(MAX_PAGES):
             page = await self._request(method, params)
+            if isinstance(page, dict):
+                page = await run_in_thread(partial(_opened, page)) if _is_long(page) else wire.whole(page)
             if not isinstance(page, dict) or not isinstance(page.get(member), list):
                 raise RpcError(INTERNAL_ERROR, f"the answer to {method} holds no list of {member}")
             items += page[member][: MAX_ITEMS - len(items)]
@@ -274,6 +277,18 @@ class McpSession:
 def _standard_headers(version: str, method: str, name: str) -> dict[str, str]:
     """The headers of a request about something that has a name; the same object, to be left as it is."""
     return {"mcp-protocol-version": version, "mcp-method": method, "mcp-name": header_value(name)}
+
+
+def _is_long(page: dict[str, Any]) -> bool:
+    return type(page.get("tools")) is wire.Unparsed
+
+
+def _opened(page: dict[str, Any]) -> dict[str, Any]:
+    """Return a page with all but its tools parsed; those are taken apart.
+
+    As values, ten thousand tools would fill 60 MB, whose room is then held by the little that stays of them.
+    """
+    return wire.whole({**page, "tools": wire.items_of(page["tools"])})
 
 
 def _most_cautious(scopes: Collection[CacheScope]) -> CacheScope:

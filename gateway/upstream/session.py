@@ -36,6 +36,7 @@ class RawListing:
     """What an upstream answered to its list methods, all pages, unchecked; None where it was not asked.
 
     Attributes:
+        tools: Those of a long page are `wire.Unparsed`.
         refused: What should have become a tool and did not, with the reason.
         noted: What an operator should know of tools that did.
         instructions: The upstream's own, for models.

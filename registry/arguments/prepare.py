@@ -73,7 +73,8 @@ def passes(wrapper: ToolWrapper, arguments: Any, level: RepairLevel) -> bool:
     if not isinstance(arguments, dict) or (level != "off" and may_be_wrapped(arguments)):
         return False
     try:
-        return schemas.validator(wrapper.checked_schema, wrapper.schema_digest).passes(arguments)
+        known = schemas.known_validator(wrapper.schema_digest)
+        return (known or schemas.validator(wrapper.checked_schema, wrapper.schema_digest)).passes(arguments)
     except SchemaRejected:
         return False
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from operator import attrgetter, is_
 from types import MappingProxyType
 from typing import Any
 
-from registry.catalog.catalog import NO_HEADERS, Catalog, ServerPart, ToolWrapper
+import orjson
+
+from registry.catalog.catalog import NO_HEADERS, NO_HINTS, Catalog, ServerPart, ToolWrapper
 from registry.catalog.listing import ServerListing
 from registry.catalog.names import BUILTIN_NAMES, CompiledName, ServerName, ToolName, compile_names, normalized_name
 from registry.catalog.notes import Note, notes_about
@@ -19,6 +22,7 @@ from registry.catalog.unmatched import CODES, unmatched_names
 from registry.errors import SchemaRejected
 from registry.intake import param_headers
 from registry.intake.issues import ItemIssue
+from registry.schema.packed_definition import PackedDefinition
 from registry.schema.schemas import canonical_json, digest, digest_of_canonical
 
 
@@ -125,7 +129,7 @@ def _with_notes(part: ServerPart, shape: ServerShape) -> tuple[ToolWrapper, ...]
 
 
 def _wrap_tools(listing: ServerListing, shape: ServerShape, max_length: int, known: ServerPart | None) -> ServerPart:
-    tools: dict[ToolName, dict[str, Any]] = {}
+    tools: dict[ToolName, Mapping[str, Any]] = {}
     for definition in listing.tools:
         name = definition.get("name")
         if isinstance(name, str):  # a snapshot may have been edited
@@ -150,7 +154,8 @@ def _wrap_tools(listing: ServerListing, shape: ServerShape, max_length: int, kno
         unenforced: dict[str, Any] | None = None
         if (override := shape.overrides.get(tool)) is not None:
             result = apply_override(upstream, override)
-            definition, documented, unenforced = result.definition, result.documented, result.checked
+            definition = PackedDefinition.of(result.definition)
+            documented, unenforced = result.documented, result.checked
             code = "overlay" if override.rejected is None else "overlay_rejected"
             warnings += [ItemIssue(tool=tool, code=code, detail=detail) for detail in result.warnings]
         # By the upstream's definition: a note outlives a change of our own documentation.
@@ -191,13 +196,14 @@ def _wrapper(
     listing: ServerListing,
     tool: ToolName,
     compiled: CompiledName,
-    definition: dict[str, Any],
+    definition: Mapping[str, Any],
     documented: frozenset[str],
     notes: tuple[Note, ...],
     unenforced: dict[str, Any] | None,
     held: str | None,
 ) -> ToolWrapper:
-    named = {**definition, "name": compiled.name}
+    packed = PackedDefinition.of(definition).renamed(compiled.name)
+    named = packed.read()
     text = canonical_json(named)
     schema = named.get("inputSchema", {})
     # Looking for the keyword in the text spares the walk over the schemas of nearly all tools.
@@ -206,7 +212,7 @@ def _wrapper(
         name=compiled.name,
         server=listing.server,
         tool=tool,
-        definition=named,
+        definition=packed,
         digest=digest_of_canonical(text),
         schema_digest=digest(schema if unenforced is None else unenforced),
         name_reason=compiled.reason,
@@ -215,8 +221,24 @@ def _wrapper(
         notes=notes,
         unenforced=unenforced,
         held=held,
+        shared_hints=_hints_of(named.get("annotations")),
         source=definition,
     )
+
+
+def _hints_of(annotations: object) -> Mapping[str, Any]:
+    if not isinstance(annotations, dict):
+        return NO_HINTS
+    # Of anything that is not true or false nothing follows.
+    hints = {name: hint for name, hint in annotations.items() if name.endswith("Hint") and isinstance(hint, bool)}
+    return _equal_hints(canonical_json(hints))
+
+
+# Four hints are known, each of which is true, false or not there.
+@lru_cache(maxsize=81)
+def _equal_hints(text: bytes) -> Mapping[str, Any]:
+    """Return these hints, for all tools that have them."""
+    return MappingProxyType(orjson.loads(text))
 
 
 def _assign_names(

@@ -15,6 +15,7 @@ from registry.catalog.shape import ServerShape
 from registry.errors import UnknownTool
 from registry.intake.issues import ItemIssue
 from registry.schema.json_values import without_keys
+from registry.schema.packed_definition import PackedDefinition, members_of
 from registry.schema.schemas import digest
 
 # The lists whose changes are announced, each by a notification of its own. Templates change with resources.
@@ -22,6 +23,8 @@ ListKind = Literal["tools", "prompts", "resources"]
 
 # Most tools have no parameters in headers, and share this object.
 NO_HEADERS: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+# And many are not marked as anything.
+NO_HINTS: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +32,7 @@ class ToolWrapper:
     """One tool as we expose it; nothing of it says how its server is connected, which is in the server's listing.
 
     Attributes:
-        definition: The upstream's object under the wrapper's name and with configured overrides.
+        definition: The upstream's under the wrapper's name and with configured overrides; that of a catalog is packed.
         digest: Of the definition.
         schema_digest: Of the schema that arguments are checked against, by which its compiled form is cached.
         name_reason: Why the name is not simply `alias__tool`, or None.
@@ -38,13 +41,14 @@ class ToolWrapper:
         notes: Operators' notes on this very definition.
         unenforced: What arguments are checked against, where the definition documents some that are not enforced.
         held: Why it cannot be called until somebody has approved it as it is today; the definition is as approved.
+        shared_hints: Its `hints` in an object that equal ones share; None where nobody has looked yet.
         source: What the definition was made of: equal wrappers stay the same object as long as this one does.
     """
 
     name: WrapperName
     server: ServerName
     tool: ToolName
-    definition: dict[str, Any]
+    definition: Mapping[str, Any]
     digest: str
     schema_digest: str
     name_reason: str | None = None
@@ -53,7 +57,16 @@ class ToolWrapper:
     notes: tuple[Note, ...] = ()
     unenforced: dict[str, Any] | None = None
     held: str | None = None
+    shared_hints: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)
     source: object = field(default=None, repr=False, compare=False)
+
+    @property
+    def hints(self) -> Mapping[str, Any]:
+        """What its server marks it as, in annotations; rules ask that of all tools in turn, and every call does."""
+        if self.shared_hints is not None:
+            return self.shared_hints
+        annotations = self.definition.get("annotations")
+        return annotations if isinstance(annotations, dict) else NO_HINTS
 
     @property
     def input_schema(self) -> Any:
@@ -260,15 +273,18 @@ class CatalogChange:
             yield "resources"
 
 
-def handshake_definition(definition: dict[str, Any]) -> dict[str, Any]:
+def handshake_definition(definition: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a definition as clients of the `initialize` handshake accept it; the same object if it is one already.
 
     Before 2026-07-28 the root of an `outputSchema` had to be `type: object`; one that is not makes such clients
     reject the whole list.
     """
-    if "outputSchema" not in definition:
+    if isinstance(definition, PackedDefinition) and not definition.may_have("outputSchema"):
+        return definition  # thousands are asked about in turn
+    plain = members_of(definition)
+    if "outputSchema" not in plain:
         return definition
-    output = definition["outputSchema"]
+    output = plain["outputSchema"]
     if isinstance(output, dict) and output.get("type") == "object":
         return definition
-    return without_keys(definition, {"outputSchema"})
+    return without_keys(plain, {"outputSchema"})

@@ -60,9 +60,13 @@ class Drift:
             self._removed[wrapper.name] = RemovedWrapper(wrapper=wrapper, successor=successor)
             self._names[wrapper.server, wrapper.tool] = wrapper.name
         for name in change.changed:
-            after = change.after.resolve(name).input_schema
-            later = parameter_changes(change.before.resolve(name).input_schema, after)
+            was, now = change.before.resolve(name), change.after.resolve(name)
             earlier = self._changed.get(name, _NO_CHANGES)
+            is_plain = was.unenforced is None and now.unenforced is None
+            if is_plain and not earlier and was.schema_digest == now.schema_digest:
+                continue  # its description has changed, as those of thousands may at once: no schema is read for that
+            after = now.input_schema
+            later = parameter_changes(was.input_schema, after)
             if later or earlier:
                 # Together with earlier ones: callers may be several versions behind.
                 self._changed[name] = composed_changes(earlier, later, after)

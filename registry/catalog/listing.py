@@ -14,7 +14,8 @@ WHOLE_SERVER: Final = "server"
 
 # The members that may have thousands of items.
 _ITEMS: Final = frozenset({"tools", "prompts", "resources", "templates", "quarantined", "repaired"})
-ListedItems = tuple[dict[str, Any], ...]
+# Tools of a server are packed, which are most of what it lists.
+ListedItems = tuple[Mapping[str, Any], ...]
 # `unstated`: of versions with a handshake, which have no such word. Shared caches take it for `private`.
 CacheScope = Literal["public", "private", "unstated"]
 

@@ -69,7 +69,7 @@ class OverrideResult:
         checked: The input schema that calls are checked against, if it is not the one in the definition.
     """
 
-    definition: dict[str, Any]
+    definition: Mapping[str, Any]
     checked: dict[str, Any] | None = None
     documented: frozenset[str] = frozenset()
     warnings: tuple[str, ...] = ()
@@ -137,7 +137,7 @@ def _parse_argument(entry: object, index: int) -> DocumentedArgument:
     )
 
 
-def apply_override(definition: dict[str, Any], override: ToolOverride) -> OverrideResult:
+def apply_override(definition: Mapping[str, Any], override: ToolOverride) -> OverrideResult:
     """Return a definition with configured documentation; the upstream's objects are not changed in place."""
     described = definition
     if override.description is not None:

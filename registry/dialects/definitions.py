@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from types import MappingProxyType
 from typing import Any, Final
@@ -25,6 +25,7 @@ from registry.dialects.lowering import SchemaLowering
 from registry.errors import SchemaRejected
 from registry.schema.json_paths import NO_NAMES
 from registry.schema.json_values import containers
+from registry.schema.packed_definition import PackedDefinition, members_of
 from registry.schema.references import SchemaDocument
 
 CUT_MARK: Final = " […]"
@@ -36,6 +37,7 @@ _READ_CHARS: Final = 512
 _MAX_READABLE: Final = 30
 # Hexadecimal digits that keep new names apart; the next one is only used if a name is taken.
 _DIGEST_LENGTHS: Final = (8, 16, 32)
+_NO_SCHEMA: Final[dict[str, Any]] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,16 +49,22 @@ class LoweredDefinition:
         losses: What the schema no longer says, and where.
         original_names: New names of renamed properties, each with its original; one name is replaced everywhere alike.
         null_means_omitted: The lowered schema requires null where the original omits an argument.
-        original: The input schema that calls are checked against.
+        original: The input schema that calls are checked against, if they need mapping.
         document: The same with its references; None if calls need no mapping.
     """
 
-    definition: dict[str, Any]
+    definition: Mapping[str, Any]
     losses: tuple[SchemaLoss, ...] = ()
     original_names: Mapping[str, str] = field(default_factory=lambda: NO_NAMES)
     null_means_omitted: bool = False
-    original: dict[str, Any] = field(default_factory=dict, repr=False)
+    original: dict[str, Any] = field(default_factory=lambda: _NO_SCHEMA, repr=False)
     document: SchemaDocument | None = field(default=None, repr=False, compare=False)
+
+    def packed(self) -> LoweredDefinition:
+        """Return the same for who keeps it: one of thousands that are looked at now and then."""
+        if isinstance(self.definition, PackedDefinition):
+            return self
+        return replace(self, definition=PackedDefinition.of(self.definition))
 
     @property
     def shown_names(self) -> Mapping[str, str]:
@@ -69,7 +77,7 @@ class LoweredDefinition:
         return any(loss.narrower for loss in self.losses)
 
 
-def lower_definition(definition: dict[str, Any], dialect: str | Dialect) -> LoweredDefinition:
+def lower_definition(definition: Mapping[str, Any], dialect: str | Dialect) -> LoweredDefinition:
     """Return an admitted definition lowered to a dialect; lowering the result again changes nothing.
 
     Never raises for what intake admits. Names are left alone (see `client_profiles.name_fits`), and so are output
@@ -80,8 +88,8 @@ def lower_definition(definition: dict[str, Any], dialect: str | Dialect) -> Lowe
         dialect: Its rules, or their name in `registry.dialects.client_profiles.DIALECTS`.
     """
     rules = DIALECTS[dialect] if isinstance(dialect, str) else dialect
-    schema = definition.get("inputSchema")
-    if not rules.edits or not isinstance(schema, dict):
+    # Asked for last: a packed definition is read for it.
+    if not rules.edits or not isinstance(schema := (plain := members_of(definition)).get("inputSchema"), dict):
         return LoweredDefinition(definition=definition)
     names: Mapping[str, str] = NO_NAMES
     remarks: list[str] = []
@@ -103,13 +111,14 @@ def lower_definition(definition: dict[str, Any], dialect: str | Dialect) -> Lowe
         lowered, losses = {"type": "object"}, [SchemaLoss((), "inputSchema", f"not shown: {type(error).__name__}")]
     if rules.closes_root and (schema.get("additionalProperties") or schema.get("patternProperties")):
         losses.append(SchemaLoss((), "additionalProperties", f"{rules.name} closes the root", narrower=True))
-    changed = definition if lowered is schema else {**definition, "inputSchema": lowered}
+    changed = plain if lowered is schema else {**plain, "inputSchema": lowered}
+    shown = _with_description(changed, remarks, rules, losses)
     return LoweredDefinition(
-        definition=_with_description(changed, remarks, rules, losses),
+        definition=definition if shown is plain else shown,
         losses=tuple(losses),
         original_names=MappingProxyType({new: old for old, new in names.items()}) if names else NO_NAMES,
         null_means_omitted=rules.strict,
-        original=schema,
+        original=schema if document is not None else _NO_SCHEMA,
         document=document,
     )
 
@@ -146,8 +155,8 @@ def _lower_schema(
 
 
 def _with_description(
-    definition: dict[str, Any], remarks: list[str], rules: Dialect, losses: list[SchemaLoss]
-) -> dict[str, Any]:
+    definition: Mapping[str, Any], remarks: list[str], rules: Dialect, losses: list[SchemaLoss]
+) -> Mapping[str, Any]:
     own = definition.get("description")
     text = own if isinstance(own, str) else ""
     limit = rules.description_limit

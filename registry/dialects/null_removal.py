@@ -6,23 +6,26 @@ reads and tells it nothing useful. Null is still accepted: calls are checked aga
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from registry.schema.json_values import map_items, map_members, without_keys
+from registry.schema.packed_definition import members_of
 from registry.schema.references import DATA_KEYWORDS, SUBSCHEMA_MAPS
 from registry.schema.schemas import MAX_SCHEMA_DEPTH
 
 _NULL: Final = {"type": "null"}
 
 
-def without_nulls(definition: dict[str, Any]) -> dict[str, Any]:
+def without_nulls(definition: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a tool's definition whose input schema nowhere offers null as an alternative.
 
     The same object is returned if it does not do so anyway.
     """
-    schema = definition.get("inputSchema")
+    given = members_of(definition)
+    schema = given.get("inputSchema")
     plain = _without_null(schema, 0)
-    return definition if plain is schema else {**definition, "inputSchema": plain}
+    return definition if plain is schema else {**given, "inputSchema": plain}
 
 
 def _without_null(node: Any, depth: int) -> Any:

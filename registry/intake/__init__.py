@@ -2,5 +2,5 @@
 
 `tools` and `prompts_and_resources` check one item at a time, and report with `issues`. `repairs` corrects the parts of
 a definition that make hosts reject a whole list, and `param_headers` checks the annotations that mirror parameters in
-HTTP headers. `sharing` has what repeats in memory once. `injection` scores texts that try to instruct a model.
+HTTP headers. `injection` scores texts that try to instruct a model.
 """

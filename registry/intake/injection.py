@@ -163,7 +163,7 @@ def suspicion_of(texts: Iterable[tuple[str, str]], other_tools: Callable[[str], 
 def texts_of(definition: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield every text of a definition that a model reads, with its place: names of parameters and values too."""
     left = _MAX_TEXTS
-    pending: list[tuple[str, Any, int]] = [("", definition, 0)]
+    pending: list[tuple[str, Any, int]] = [("", dict(definition), 0)]
     while pending and left > 0:
         where, value, depth = pending.pop()
         if isinstance(value, str):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 from registry.errors import SchemaRejected
 from registry.schema.display_text import excerpt
@@ -16,7 +16,8 @@ _MAX_SHOWN_NAME: Final = 128
 
 # What was repaired in one item: pairs of a stable code and one sentence.
 RepairNotes = list[tuple[str, str]]
-Check = Callable[[Any, RepairNotes], dict[str, Any] | None]
+# A definition, as it stays in memory.
+Item = TypeVar("Item", bound=Mapping[str, Any])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,22 +38,22 @@ class ItemIssue:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IntakeResult:
+class IntakeResult(Generic[Item]):
     """The outcome for one listing; items that needed no repair are the very objects that came in."""
 
-    items: tuple[dict[str, Any], ...]
+    items: tuple[Item, ...]
     quarantined: tuple[ItemIssue, ...]
     repaired: tuple[ItemIssue, ...]
 
 
 def check_each(
     items: Iterable[object],
-    check: Callable[[Any, RepairNotes], dict[str, Any] | None],
+    check: Callable[[Any, RepairNotes], Item | None],
     *,
     key: str,
     kind: str,
     noun: str,
-) -> IntakeResult:
+) -> IntakeResult[Item]:
     """Check every item of a list on its own, so that one bad definition does not affect another; never raises.
 
     Args:
@@ -63,7 +64,7 @@ def check_each(
         kind: The kind of items, as their list is called on the wire.
         noun: What to call an item that cannot be identified.
     """
-    admitted: list[dict[str, Any]] = []
+    admitted: list[Item] = []
     quarantined: list[ItemIssue] = []
     repaired: list[ItemIssue] = []
     for index, item in enumerate(items):

@@ -28,7 +28,7 @@ _MEMBER_TYPES: Final[dict[str, type | tuple[type, ...]]] = {"mimeType": str, "si
 _ARGUMENT_TYPES: Final[dict[str, type]] = {"description": str, "title": str, "required": bool}
 
 
-def admit_items(items: Sequence[object], kind: ItemKind) -> IntakeResult:
+def admit_items(items: Sequence[object], kind: ItemKind) -> IntakeResult[dict[str, Any]]:
     """Check every item on its own; never raises for any JSON value."""
     seen: set[str] = set()
 

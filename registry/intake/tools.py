@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from hashlib import sha256
 from typing import Any, Final, Literal
 
@@ -28,8 +28,8 @@ def admit_tools(
     tools: Iterable[object],
     *,
     transport: Transport,
-    keep: Callable[[dict[str, Any]], dict[str, Any]] = lambda definition: definition,
-) -> IntakeResult:
+    keep: Callable[[dict[str, Any]], Mapping[str, Any]] = lambda definition: definition,
+) -> IntakeResult[Mapping[str, Any]]:
     """Check every tool on its own; never raises for any JSON value.
 
     Repairs are made on copies and never change what a tool accepts. Every admitted schema is compiled: call this in a
@@ -42,7 +42,7 @@ def admit_tools(
     """
     digests: dict[str, bytes] = {}
 
-    def check(tool: Any, notes: RepairNotes) -> dict[str, Any] | None:
+    def check(tool: Any, notes: RepairNotes) -> Mapping[str, Any] | None:
         name = _name(tool)
         text = _bounded_text(tool)
         # Texts of thousands would take more memory meanwhile than all that stays.

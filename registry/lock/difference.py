@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from registry.lock.changes import Change
@@ -27,7 +27,7 @@ def difference(change: Change) -> tuple[str, ...]:
     if change.was is not None:
         lines += ["name", f"- {excerpt(change.was, _MAX_CHARS)}", f"+ {excerpt(change.name, _MAX_CHARS)}"]
     before, after = change.before, change.after
-    if isinstance(before, dict) and isinstance(after, dict):
+    if isinstance(before, Mapping) and isinstance(after, Mapping):
         for path, was, now in _differences(before, after, ()):
             if path != ("name",) or change.was is None:
                 lines += [_path(path), *_values(was, now)]
@@ -35,7 +35,7 @@ def difference(change: Change) -> tuple[str, ...]:
         lines += _values(_ABSENT if before is None else before, _ABSENT if after is None else after)
     else:
         sign, whole = ("+", after) if before is None else ("-", before)
-        shown = ((member, whole[member]) for member in _ENTIRE if isinstance(whole, dict) and member in whole)
+        shown = ((member, whole[member]) for member in _ENTIRE if isinstance(whole, Mapping) and member in whole)
         lines += [f"{sign} {member}: {_shown(value)}" for member, value in shown]
     if len(lines) > _MAX_LINES:
         lines = [*lines[:_MAX_LINES], f"… and {len(lines) - _MAX_LINES} more lines"]

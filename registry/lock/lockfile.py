@@ -16,6 +16,7 @@ from typing import Any, Final
 from registry.errors import LockfileRejected
 from registry.lock.digests import digest_of, plain
 from registry.lock.surface import KEYS, LOCKED_KINDS, Definition, LockedKind, Surface, digests_of
+from registry.schema.packed_definition import PackedDefinition
 
 VERSION: Final = 1
 """Of the file's form; another one is not read."""
@@ -151,7 +152,7 @@ def _definition(kind: LockedKind, name: str, value: Any, key: str) -> Definition
         raise LockfileRejected(f"is not the definition of {name[:_SHOWN_CHARS]}", key=f"{where}.definition")
     if entry.get("digests") != digests_of(kind, definition):
         raise _edited(where)
-    return definition
+    return PackedDefinition.of(definition) if kind == "tools" else definition
 
 
 def _edited(key: str) -> LockfileRejected:

@@ -17,7 +17,7 @@ KEYS: Final[Mapping[LockedKind, str]] = {
     "resourceTemplates": "uriTemplate",
 }
 
-Definition = dict[str, Any]
+Definition = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

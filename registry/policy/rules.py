@@ -172,8 +172,7 @@ class Rule:
 
 def tool_hints(wrapper: ToolWrapper, shape: ServerShape) -> Mapping[str, bool]:
     """Return what a tool is marked as: by its server, else by configuration, else what the protocol assumes."""
-    own = wrapper.definition.get("annotations")
-    given: dict[str, Any] = {**shape.hints_of(wrapper.tool).annotations, **(own if isinstance(own, dict) else {})}
+    given: dict[str, Any] = {**shape.hints_of(wrapper.tool).annotations, **wrapper.hints}
     hints = {name: given[name] if isinstance(given.get(name), bool) else usual for name, usual in HINTS.items()}
     # The protocol gives this one a meaning only where something is changed at all.
     return {**hints, "destructiveHint": hints["destructiveHint"] and not hints["readOnlyHint"]}

@@ -2,8 +2,9 @@
 
 `schemas` measures, digests and caches schemas. `validators` compiles one and checks values against it, `references`
 finds where each `$ref` leads, and `patterns` which regular expressions can be run, with `ecma_patterns` for those in
-another syntax. `json_values` copies and edits plain JSON, `json_paths` finds places inside a value and its schema, and
-`display_text` removes hidden characters from what people and models read.
+another syntax. `packed_definition` keeps thousands of definitions, each as its JSON. `json_values` copies and edits
+plain JSON, `json_paths` finds places inside a value and its schema, and `display_text` removes hidden characters from
+what people and models read.
 
 A check is closed by default: `check_cost` estimates from the `instance_size`, or from the `applications` of schemas to
 parts of the value, what it may take. One that may take more than the `effort` that holds is not made (NotChecked): its

@@ -12,6 +12,7 @@ from typing import Any, Final
 import orjson
 
 from registry.errors import SchemaRejected
+from registry.schema.packed_definition import PackedDefinition, unpacked
 from registry.schema.references import REFERENCE_KEYWORDS, SchemaDocument
 from registry.schema.validators import Validator
 
@@ -41,11 +42,11 @@ def canonical_json(value: object) -> bytes:
         SchemaRejected: The value is nested too deeply, or is not JSON at all.
     """
     try:
-        return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+        return orjson.dumps(value, default=unpacked, option=orjson.OPT_SORT_KEYS)
     except TypeError:
         pass  # integers beyond 64 bits, or nested beyond orjson's limit: the slower encoder takes both
     try:
-        return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+        return json.dumps(value, sort_keys=True, separators=(",", ":"), default=unpacked).encode()
     except RecursionError:
         raise SchemaRejected("too_deep", "nested too deeply to be written as JSON") from None
     except (TypeError, ValueError) as error:
@@ -58,8 +59,10 @@ def compact_json(value: object) -> str:
     Raises:
         SchemaRejected: As `canonical_json`.
     """
+    if isinstance(value, PackedDefinition):
+        return value.text.decode()
     try:
-        return orjson.dumps(value).decode()
+        return orjson.dumps(value, default=unpacked).decode()
     except TypeError:
         return canonical_json(value).decode()
 
@@ -191,6 +194,12 @@ def validator(schema: object, schema_digest: str) -> Validator:
         # A new exception each time: a raised one keeps the frames of its traceback alive.
         raise SchemaRejected(known.code, known.detail)
     return known
+
+
+def known_validator(schema_digest: str) -> Validator | None:
+    """Return the compiled form of a schema, if it is in the cache; for who would have to read the schema first."""
+    known = _validators.get(schema_digest)
+    return None if isinstance(known, SchemaRejected) else known
 
 
 def compile_schema(schema: object) -> Validator:

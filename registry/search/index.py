@@ -20,6 +20,7 @@ from typing import Any, Final, Protocol
 
 from registry.catalog.names import NAME_SEPARATOR
 from registry.schema.display_text import strip_accents
+from registry.schema.packed_definition import members_of
 from registry.search.neighbours import neighbours, read_neighbours
 from registry.search.stemming import stem
 from registry.search.terms import STOP_WORDS, split_words, terms
@@ -256,7 +257,7 @@ class SearchIndex:
 
 def _fields(tool: SearchableTool, aliases: Mapping[str, str]) -> tuple[str, list[str], list[list[str]]]:
     """Return a tool's name, the words of its name, and the terms of each of its fields."""
-    definition = tool.definition
+    definition = members_of(tool.definition)
     of_server = list(dict.fromkeys(terms(f"{tool.server} {aliases.get(tool.server, '')}", _MAX_FIELD_TERMS)))
     called = tool.name.removeprefix(tool.server + NAME_SEPARATOR)
     plain = [word for parts in split_words(called) for word in parts]

@@ -15,6 +15,7 @@ from typing import Any, Final
 from registry.catalog.catalog import ToolWrapper
 from registry.catalog.shape import ServerShape, ToolHints
 from registry.schema.display_text import name_as_words
+from registry.schema.packed_definition import members_of
 from registry.schema.schemas import compact_json
 from registry.views.profile import PROTOCOL_DIALECT, Profile
 
@@ -35,7 +36,7 @@ class ContextualDefinition:
         omitted: What of the added text did not fit, in words; None if all of it did.
     """
 
-    definition: dict[str, Any]
+    definition: Mapping[str, Any]
     omitted: str | None = None
 
 
@@ -58,15 +59,20 @@ def contextual_definition(
         limit: Of the description, in characters; the upstream's own text may be longer.
         strict: What is longer is cut by the dialect.
     """
-    definition = wrapper.definition
+    definition, hints = wrapper.definition, shape.hints_of(wrapper.tool)
+    additions = [text for text in _additions(wrapper, shape, profile, siblings) if text]
+    # Examples are all or nothing: half of one is no valid call.
+    examples = _examples(shape.examples.get(wrapper.tool, ()))
+    if profile.dialect == PROTOCOL_DIALECT and not additions and not examples:
+        # Nearly every tool of most gateways, of which nothing has to be read then.
+        return ContextualDefinition(definition=_with_hints(definition, hints))
+    # Asked here, and not read in passing: dialects look at it next.
     text = definition.get("description")
     upstream = text if isinstance(text, str) else ""
-    added = _distinct(_additions(wrapper, shape, profile, siblings), upstream)
+    added = _distinct(additions, upstream)
     names = f"{shape.display_name or name_as_words(wrapper.server)}: {name_as_words(wrapper.tool)}"
     if profile.dialect != PROTOCOL_DIALECT and not _mentions_names(wrapper, " ".join([upstream, *added])):
         added.append(f"{names}.")
-    # Examples are all or nothing: half of one is no valid call.
-    examples = _examples(shape.examples.get(wrapper.tool, ()))
     shown, omitted = definition, list[str]()
     if added or examples:
         text, cut = _joined(upstream, added, limit, strict=strict)
@@ -76,11 +82,11 @@ def contextual_definition(
             text = f"{text}\n\n{examples}" if text else examples
         elif examples:
             omitted.append("its examples")
-        shown = {**definition, "description": text}
+        shown = {**members_of(definition), "description": text}
     if profile.dialect != PROTOCOL_DIALECT and not isinstance(definition.get("title"), str):
-        shown = {**shown, "title": names}
+        shown = {**members_of(shown), "title": names}
     return ContextualDefinition(
-        definition=_with_hints(shown, shape.hints_of(wrapper.tool)),
+        definition=_with_hints(shown, hints),
         omitted=f"{' and '.join(omitted)} left out: a description has {limit} characters" if omitted else None,
     )
 
@@ -135,12 +141,15 @@ def _examples(examples: Sequence[Any]) -> str:
     return "\n".join(["Examples:", *(compact_json(example) for example in examples)]) if examples else ""
 
 
-def _with_hints(shown: dict[str, Any], hints: ToolHints) -> dict[str, Any]:
+def _with_hints(shown: Mapping[str, Any], hints: ToolHints) -> Mapping[str, Any]:
     """Add configured annotations and hints; the upstream's own annotations have precedence."""
-    known = shown.get("annotations")
     if hints.annotations:
+        known = shown.get("annotations")
         # The upstream knows best what its tool does, so its own hints come last and hold.
-        shown = {**shown, "annotations": {**hints.annotations, **(known if isinstance(known, dict) else {})}}
+        shown = {
+            **members_of(shown),
+            "annotations": {**hints.annotations, **(known if isinstance(known, dict) else {})},
+        }
     added: dict[str, Any] = {}
     if hints.search_hint:
         added[_SEARCH_HINT] = hints.search_hint
@@ -148,5 +157,5 @@ def _with_hints(shown: dict[str, Any], hints: ToolHints) -> dict[str, Any]:
         added[_ALWAYS_LOAD] = True
     if added:
         meta = shown.get("_meta")
-        shown = {**shown, "_meta": {**(meta if isinstance(meta, dict) else {}), **added}}
+        shown = {**members_of(shown), "_meta": {**(meta if isinstance(meta, dict) else {}), **added}}
     return shown

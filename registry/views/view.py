@@ -66,7 +66,7 @@ class ViewEntry:
         return self.wrapper.tool
 
     @property
-    def definition(self) -> dict[str, Any]:
+    def definition(self) -> Mapping[str, Any]:
         """The definition as it is listed."""
         return self.lowered.definition
 
@@ -219,8 +219,8 @@ def build_view(
     # Narrowed first: names of servers that a caller may not see must not be in a description.
     kept = _kept(previous, profile, contexts)
     rules = DIALECTS[profile.dialect]
-    always = tuple(lower_definition(tool, rules).definition for tool in always_listed)
-    search = tuple(lower_definition(tool, rules).definition for tool in search_tools)
+    always = tuple(dict(lower_definition(tool, rules).definition) for tool in always_listed)
+    search = tuple(dict(lower_definition(tool, rules).definition) for tool in search_tools)
     limit = MAX_DESCRIPTION if rules.description_limit is None else min(MAX_DESCRIPTION, rules.description_limit)
     shown: list[tuple[LoweredDefinition, str, int, str | None]] = []
     candidates: list[Candidate] = []
@@ -240,7 +240,7 @@ def build_view(
             same = lowered.definition is wrapper.definition
             tokens = cost(lowered.definition)
             known = wrapper.digest if same else digest(lowered.definition)
-            shown.append((lowered, known, tokens, worded.omitted))
+            shown.append((lowered.packed(), known, tokens, worded.omitted))
         candidates.append(
             Candidate(
                 name=wrapper.name,

@@ -1,8 +1,9 @@
 """What many tools, large answers and long runs cost.
 
-    python tests/bench/bench_scale.py [lists] [tools] [large] [start] [memory] [soak]
+    python tests/bench/bench_scale.py [lists] [tools] [large] [start] [memory] [definitions] [soak]
 
-Each part is one interleaved run; without words all but `soak` are run. Read the ratios.
+Each part is one interleaved run; without words all but `definitions`, which installs servers, and `soak` are run. Read
+the ratios.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ from support.upstreams.running import builtin_tools, children_of, scripted_stdio
 from gateway.upstream.transport.http_client import HttpClient
 
 ROUNDS = 5
+# A list of ten thousand tools is more than clients of ours take by themselves.
+_MAX_LIST_BYTES = 1 << 26
 FirstList = Callable[[dict[str, Any], str], tuple[float, int]]
 
 
@@ -231,14 +234,69 @@ async def memory() -> None:
     client.close()
 
 
+async def definitions() -> None:
+    """Memory for each further tool of real servers, each text another one: listed by its server, and to callers."""
+    from corpus.further import all_listings  # installs what is not there yet
+
+    real = [tool for _, listed in sorted(all_listings().items()) for tool in listed]
+    numbers = (1_000, 10_000)
+    client = HttpClient()
+    print("tools     listed by its server, MiB     to callers of one era     of both")
+    held: list[list[float]] = []
+    with tempfile.TemporaryDirectory() as tmp:
+        file = Path(tmp) / "definitions.json"
+        varied = [
+            {**_varied(real[number % len(real)], number), "name": f"tool_{number}"} for number in range(numbers[1])
+        ]
+        file.write_text(json.dumps(varied), encoding="utf-8")
+        for number in numbers:
+            async with AsyncExitStack() as stack:
+                first = await stack.enter_async_context(direct(number, file=file))
+                place = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+                gateway = await stack.enter_async_context(running_gateway(place, {"b": {"url": first.url}}))
+                with anyio.fail_after(60):
+                    while (await gateway.server("b"))["tools"] < number * 0.99:  # one or the other may be refused
+                        await anyio.sleep(0.2)
+                pid = gateway.process.pid
+                await anyio.sleep(6)  # free memory is given back some seconds after the last change
+                row = [rss_mib(pid)]
+                for modern in (True, False):
+                    caller = Contender("caller", gateway.url, pids=(pid,), modern=modern)
+                    if not modern:
+                        await caller.initialize(client)
+                    headers, body = caller.request("tools/list")
+                    for _ in range(2):
+                        async with client.send("POST", caller.url, headers, body) as response:
+                            await response.read(_MAX_LIST_BYTES)
+                    await anyio.sleep(1)
+                    row.append(rss_mib(pid))
+                held.append(row)
+                print(f"{number:6}" + "".join(f"{mib:20.1f}" for mib in row), flush=True)
+    each_kb = [(many - few) * 1024 / (numbers[1] - numbers[0]) for few, many in zip(*held, strict=True)]
+    size_kb = sum(len(json.dumps(one, separators=(",", ":"))) for one in varied) / len(varied) / 1024
+    print(f"for each further tool of {size_kb:.1f} KiB:" + "".join(f" {kb:.1f} KiB" for kb in each_kb), flush=True)
+    client.close()
+
+
+def _varied(value: Any, number: int, key: str = "") -> Any:
+    """The same definition with other texts."""
+    if isinstance(value, dict):
+        return {name: _varied(one, number, name) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_varied(one, number) for one in value]
+    is_text = key in ("title", "description") and isinstance(value, str)
+    return f"{value} (as number {number} of this server does it: {number * 7})" if is_text else value
+
+
 PARTS: dict[str, Callable[[], Awaitable[None]]] = {
-    "lists": lists, "tools": tools, "large": large, "start": start, "memory": memory, "soak": soak,
+    "lists": lists, "tools": tools, "large": large, "start": start, "memory": memory,
+    "definitions": definitions, "soak": soak,
 }  # fmt: skip
 
 
 async def main(names: list[str]) -> None:
     """Run these parts."""
-    for name in names or [name for name in PARTS if name != "soak"]:
+    for name in names or [name for name in PARTS if name not in ("definitions", "soak")]:
         await PARTS[name]()
 
 

@@ -129,9 +129,13 @@ def free_port() -> int:
         return port
 
 
-def upstream_command(tools: int, size_bytes: int = 500, *, words: int = 1, stdio: bool = False) -> list[str]:
+def upstream_command(
+    tools: int, size_bytes: int = 500, *, words: int = 1, file: Path | None = None, stdio: bool = False
+) -> list[str]:
     """How to start the bench upstream."""
     command = [sys.executable, str(_HERE / "upstream.py"), "--tools", str(tools), "--size-bytes", str(size_bytes)]
+    if file is not None:
+        command += ["--file", str(file)]
     return [*command, "--words", str(words), *(["--stdio"] if stdio else [])]
 
 
@@ -149,9 +153,11 @@ async def process(command: list[str], environment: Mapping[str, str] | None = No
 
 
 @asynccontextmanager
-async def direct(tools: int, size_bytes: int = 500, *, words: int = 1) -> AsyncIterator[Contender]:
+async def direct(
+    tools: int, size_bytes: int = 500, *, words: int = 1, file: Path | None = None
+) -> AsyncIterator[Contender]:
     """The bench upstream over HTTP."""
-    async with process(upstream_command(tools, size_bytes, words=words)) as running:
+    async with process(upstream_command(tools, size_bytes, words=words, file=file)) as running:
         assert running.stdout is not None
         port = (await running.stdout.receive()).strip().decode()
         yield Contender("direct", f"http://127.0.0.1:{port}/mcp", pids=(running.pid,))

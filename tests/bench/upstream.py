@@ -7,6 +7,7 @@ import asyncio
 import socket
 import sys
 from collections.abc import Awaitable, Callable, MutableMapping
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -39,9 +40,8 @@ def definition(number: int, words: int = 1) -> dict[str, Any]:
     }
 
 
-def results(tools: int, size_bytes: int, words: int = 1) -> dict[str, bytes]:
+def results(listing: list[dict[str, Any]], size_bytes: int) -> dict[str, bytes]:
     """The result of each method, whatever it is asked."""
-    listing = [definition(number, words) for number in range(tools)]
     envelope = {"resultType": "complete", "ttlMs": 3_600_000, "cacheScope": "public"}
     offered = {"capabilities": {"tools": {}}}
     server = {"serverInfo": {"name": "bench", "version": "1"}}
@@ -51,9 +51,8 @@ def results(tools: int, size_bytes: int, words: int = 1) -> dict[str, bytes]:
         "ping": {},
         "tools/call": {"resultType": "complete", "content": [{"type": "text", "text": "x" * size_bytes}]},
     }
-    starts = range(0, tools, PAGE)
-    for start in starts:
-        more = {"nextCursor": str(start + PAGE)} if start + PAGE < tools else {}
+    for start in range(0, len(listing), PAGE):
+        more = {"nextCursor": str(start + PAGE)} if start + PAGE < len(listing) else {}
         answers[f"tools/list {start}"] = {**envelope, "tools": listing[start : start + PAGE], **more}
     return {method: orjson.dumps(result) for method, result in answers.items()}
 
@@ -105,9 +104,13 @@ def main() -> None:
     parser.add_argument("--tools", type=int, default=100)
     parser.add_argument("--size-bytes", type=int, default=500)
     parser.add_argument("--words", type=int, default=1, help="length of descriptions")
+    parser.add_argument("--file", type=Path, help="definitions to list, instead of ours")
     parser.add_argument("--stdio", action="store_true")
     arguments = parser.parse_args()
-    encoded = results(arguments.tools, arguments.size_bytes, arguments.words)
+    listing = [definition(number, arguments.words) for number in range(arguments.tools)]
+    if arguments.file is not None:
+        listing = orjson.loads(arguments.file.read_bytes())[: arguments.tools]
+    encoded = results(listing, arguments.size_bytes)
     if arguments.stdio:
         lines(encoded)
         return

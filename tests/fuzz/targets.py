@@ -105,7 +105,7 @@ async def large_answer(data: bytes, rng: random.Random) -> None:
 
 def _is_array(text: bytes) -> bool:
     try:
-        wire.items_of(text)
+        wire.checked_items(text)
     except wire.MalformedJson:
         return False
     return True

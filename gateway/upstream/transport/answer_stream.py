@@ -34,8 +34,7 @@ _MIN_RETRY_MS: Final = 50
 
 def read_message(data: bytes, method: str) -> Any:
     """A message that answers a request of this method; raises `wire.MalformedJson`."""
-    # Of what a tool answers most is only passed on.
-    return wire.loads_answer(data) if method == "tools/call" else wire.loads(data)
+    return wire.loads_answer(data) if method in wire.READ_LATER else wire.loads(data)
 
 
 class AnswerStream:

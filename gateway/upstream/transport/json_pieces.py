@@ -199,13 +199,13 @@ def _offset_of_mark(part: bytes, passed: int) -> int:
 def _is_within_string(piece: bytes) -> bool:
     text = b'["' + piece + b'"]'
     try:
-        return len(wire.items_of(text)) == 1
+        return len(wire.checked_items(text)) == 1
     except wire.MalformedJson:
         return False
 
 
 def _check(text: bytes) -> None:
-    wire.items_of(text)
+    wire.checked_items(text)
 
 
 def _whole_characters(text: bytes) -> int:

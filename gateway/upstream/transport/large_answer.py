@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import secrets
 from functools import partial
+from secrets import token_hex
 from typing import Any, Final
 
 from gateway import wire
 from gateway.errors import UnusableAnswer
-from gateway.secrets import SECRETS
+from gateway.secrets import SECRETS, Scrubber
 from gateway.upstream.transport.bounds import LARGE_BYTES, MAX_MESSAGE_BYTES
 from gateway.upstream.transport.invalid_json import no_result
 from gateway.upstream.transport.json_pieces import ArrayPieces, start_of
@@ -18,7 +18,7 @@ from gateway.worker_thread import run_in_thread
 # What takes longer to be read than others should wait; a piece that is larger has nothing but brackets and numbers.
 _ASIDE_BYTES: Final = 256 * 1024
 # Stands for the content once it has left: no server can know it.
-_PLACEHOLDER: Final = secrets.token_hex(16)
+_PLACEHOLDER: Final = token_hex(16)
 _CONTENT: Final = (b"result", b"content")
 
 
@@ -29,7 +29,15 @@ class LargeAnswer:
     pieces, and only where looking for secrets in it is quick; everything else is kept, for who reads it whole.
     """
 
-    def __init__(self, request_id: int, results: ResultStream) -> None:
+    def __init__(self, request_id: int, results: ResultStream, *, secrets: Scrubber = SECRETS) -> None:
+        """Take the answer to a request.
+
+        Args:
+            request_id: Of the request.
+            results: Where its content is passed on to.
+            secrets: What the result of a call that has failed must not hold.
+        """
+        self._secrets = secrets
         self._request_id = request_id
         self._results = results
         self._size_bytes = 0
@@ -68,7 +76,7 @@ class LargeAnswer:
             self._is_judged = True
             text = self.text
             begins = self._content_in(text[:LARGE_BYTES])
-            if begins is None or not SECRETS.few:
+            if begins is None or not self._secrets.few:
                 return
             content = ArrayPieces()
             try:
@@ -140,10 +148,10 @@ class LargeAnswer:
         if self._holds_secret:
             self._held.append(piece)
             return
-        if SECRETS.longest_bytes or self._held:
+        if self._secrets.longest_bytes or self._held:
             piece = b"".join((*self._held, piece))
-            self._holds_secret = SECRETS.holds_secret(piece)
-            leaves = 0 if self._holds_secret else max(0, len(piece) - SECRETS.longest_bytes)
+            self._holds_secret = self._secrets.holds_secret(piece)
+            leaves = 0 if self._holds_secret else max(0, len(piece) - self._secrets.longest_bytes)
             while leaves and _is_inside_character(piece[leaves]):
                 leaves -= 1
             piece, self._held = piece[:leaves], [piece[leaves:]]

@@ -187,7 +187,7 @@ class StreamTransport:
 
     def _is_passed_on(self, request_id: object) -> bool:
         entry = self._entry(request_id)
-        return entry is not None and entry[2] == "tools/call"
+        return entry is not None and entry[2] in wire.READ_LATER
 
     def _try_to_send(self, message: dict[str, Any]) -> None:
         try:

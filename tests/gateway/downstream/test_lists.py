@@ -38,7 +38,7 @@ async def test_a_list_after_any_change_is_the_one_that_would_be_made_from_nothin
         registry.put(listing_of(raw, server=server, epoch=epoch, transport="http", before=before))
 
     async def listed(lists: ListResults, view: View, found: tuple[str, ...] = ()) -> bytes:
-        return await lists.prepared(view, "tools", modern=modern, shared=True, found=found)
+        return b"".join(await lists.prepared(view, "tools", modern=modern, shared=True, found=found))
 
     changes = [("a", "b"), ("a", "c"), ("c",), ("a", "c", "d"), ("a", "b")]
     for epoch, words in enumerate(changes, 1):
@@ -54,3 +54,21 @@ async def test_a_list_after_any_change_is_the_one_that_would_be_made_from_nothin
             names = [one["name"] for one in orjson.loads(await listed(kept, view))["tools"]]
             assert len(names) == len(set(names))
             previous = view if profile.disclosure == "eager" else previous
+
+
+@pytest.mark.parametrize("output", ["object", "array"])
+async def test_what_is_listed_is_in_memory_once_where_both_eras_are_shown_the_same(output: str) -> None:
+    registry, lists = Registry(Shape(servers={SERVERS[0]: ServerShape()})), ListResults()
+    tools = [{**tool("t", "words"), "outputSchema": {"type": output}}]
+    raw = RawListing(tools=tools, prompts_and_resources={}, capabilities={"tools": {}}, ttl_ms=None, scope="private")
+    registry.put(listing_of(raw, server=SERVERS[0], epoch=1, transport="http", before=None))
+    view = build_view(registry.catalog, registry.shape, Profile())
+    modern, older = [await lists.prepared(view, "tools", modern=era, shared=False) for era in (True, False)]
+    assert (modern[0] is older[0]) == (output == "object")
+    shown, seen = (orjson.loads(b"".join(one)) for one in (modern, older))
+    assert shown["tools"] == [{**tools[0], "name": "s0__t"}]
+    assert shown["cacheScope"] == "private"
+    assert seen.keys() == {"tools"}
+    assert ("outputSchema" in seen["tools"][0]) == (output == "object")
+    again = await lists.prepared(view, "tools", modern=False, shared=False)
+    assert again[0] is older[0]

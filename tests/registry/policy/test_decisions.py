@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import given
@@ -53,8 +54,8 @@ def all_rules(draw: st.DrawFn) -> list[Rule]:
 
 def tool(name: str, read_only: bool) -> ToolWrapper:
     wrapper = wrapper_of(name, {"type": "object"})
-    object.__setattr__(wrapper, "definition", {**wrapper.definition, "annotations": {"readOnlyHint": read_only}})
-    return wrapper
+    annotated = {**wrapper.definition, "annotations": {"readOnlyHint": read_only}}
+    return replace(wrapper, definition=annotated, shared_hints=None)
 
 
 def expected(rules: Sequence[Rule], closed: bool, wrapper: ToolWrapper, arguments: dict[str, Any]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -33,8 +33,7 @@ class Somebody:
 
 def tool(name: str = "wire", **annotations: bool) -> ToolWrapper:
     wrapper = wrapper_of(name, {"type": "object"})
-    object.__setattr__(wrapper, "definition", {**wrapper.definition, "annotations": annotations})
-    return wrapper
+    return replace(wrapper, definition={**wrapper.definition, "annotations": annotations}, shared_hints=None)
 
 
 def rule(effect: Any, *patterns: str, name: str = "r", **members: Any) -> Rule:

@@ -83,7 +83,7 @@ def test_what_is_no_json_is_refused_and_what_is_json_is_not(
     at %= len(text)
     changed = text[:at] + put + text[at + taken :]
     try:
-        wire.items_of(changed)
+        wire.checked_items(changed)
         valid = True
     except wire.MalformedJson:
         valid = False
@@ -96,7 +96,7 @@ def test_what_is_no_json_is_refused_and_what_is_json_is_not(
     after = b"".join(pieces.after)
     assert given_back + b"]" + after == changed
     assert valid or after
-    wire.items_of(given_back + b"]")
+    wire.checked_items(given_back + b"]")
 
 
 def test_a_long_text_is_given_back_as_it_comes() -> None:

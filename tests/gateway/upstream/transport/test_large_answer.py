@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway import wire
-from gateway.secrets import SECRETS
+from gateway.secrets import Scrubber
 from gateway.upstream.transport.bounds import LARGE_BYTES
 from gateway.upstream.transport.large_answer import LargeAnswer
 
@@ -40,8 +40,10 @@ class Results:
         self.passed_on.append(items)
 
 
-async def fed(text: bytes, cuts: list[int], results: Results) -> LargeAnswer:
-    answer = LargeAnswer(ID, results)
+async def fed(text: bytes, cuts: list[int], results: Results, *secrets: str) -> LargeAnswer:
+    scrubber = Scrubber()
+    scrubber.hide(secrets)
+    answer = LargeAnswer(ID, results, secrets=scrubber)
     offsets = sorted({0, len(text), *(cut % (len(text) + 1) for cut in cuts)})
     for begin, end in pairwise(offsets):
         await answer.feed(text[begin:end])
@@ -114,26 +116,21 @@ async def test_who_cannot_take_pieces_gets_a_whole() -> None:
 @pytest.mark.parametrize("secret", ["s3cr3t-of-this-test", "geheim-é-𝄞-" * 5])
 @pytest.mark.parametrize("at", [0, 65_400, 65_530, 131_000, 199_000])
 async def test_no_part_of_a_secret_leaves_before_it_is_known_whether_the_call_has_failed(secret: str, at: int) -> None:
-    SECRETS.hide_latest("test_large_answer", [secret])
     value = "é" * (at // 2) + secret + "x" * (200_000 - at)
     results = Results()
     text = written({"id": ID, "result": {"content": [{"type": "text", "text": value}], "isError": True}})
-    answer = await fed(text, list(range(0, len(text), 7_001)), results)
+    answer = await fed(text, list(range(0, len(text), 7_001)), results, secret)
     if not answer.begun:
         assert at < LARGE_BYTES
         return
     content = (await answer.message())["result"]["content"]
     sent = b"".join(results.passed_on or ()).decode()
     assert not any(secret[:chars] in sent[-len(secret) :] for chars in range(4, len(secret) + 1))
-    content.change_rest(SECRETS.scrub)
+    content.change_rest(lambda rest: rest.replace(secret, "[hidden]"))
     assert value.replace(secret, "[hidden]") in sent + content.rest.decode()
 
 
 async def test_where_many_secrets_are_configured_answers_are_read_whole() -> None:
-    SECRETS.hide_latest("test_large_answer", [f"one-of-many-{number}-é" for number in range(40)])
-    try:
-        answer = await fed(written({"id": ID, "result": {"content": LONG}}), [100_000], Results())
-    finally:
-        for number in range(3):  # as many generations as are hidden
-            SECRETS.hide_latest("test_large_answer", [f"kept-for-test-large-answer-{number}"])
+    many = [f"one-of-many-{number}" for number in range(40)]
+    answer = await fed(written({"id": ID, "result": {"content": LONG}}), [100_000], Results(), *many)
     assert not answer.begun

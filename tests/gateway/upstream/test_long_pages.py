@@ -1,0 +1,89 @@
+"""A long page of tools is kept as text until somebody looks at its tools, and nothing is changed by that."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import anyio
+import pytest
+
+from gateway import wire
+from gateway.discovery import listing_of
+from gateway.errors import RpcError
+from gateway.upstream.inbound_messages import InboundMessages
+from gateway.upstream.mcp_session import McpSession
+from gateway.upstream.session import RawListing, SessionPorts
+from registry.catalog.names import ServerName
+from registry.schema.packed_definition import PackedDefinition
+
+
+class Upstream:
+    """Lists pages."""
+
+    independent_requests = True
+
+    def __init__(self, *pages: list[Any]) -> None:
+        self.pages = pages
+
+    async def request(self, method: str, params: dict[str, Any], **_: Any) -> Any:
+        number = int(params.get("cursor", "0"))
+        more = {"nextCursor": str(number + 1)} if number + 1 < len(self.pages) else {}
+        answer = {"jsonrpc": "2.0", "id": 1, "result": {"tools": self.pages[number], **more}}
+        text = wire.dumps(answer).replace(b'"@half"', b'"\\ud800"').replace(b'"@huge"', b"1e999")
+        return wire.loads_answer(text)["result"]
+
+
+async def listing(*pages: list[Any]) -> RawListing:
+    transport: Any = Upstream(*pages)
+    async with anyio.create_task_group() as group:
+        inbound = InboundMessages(group, SessionPorts(on_list_changed=lambda _: None, on_update=lambda *_: None), None)
+        session = McpSession("up", transport, inbound, "2026-07-28", {"capabilities": {"tools": {}}}, {})
+        raw = await session.fetch_listing(limit_s=30)
+        group.cancel_scope.cancel()
+    return raw
+
+
+def tools(first: int, number: int) -> list[Any]:
+    schema = {"type": "object", "properties": {"é": {"default": 2**70}, "b": {"default": 1.0}}}
+    return [{"description": "d", "name": f"t{first + one}", "inputSchema": schema} for one in range(number)]
+
+
+@pytest.mark.parametrize("number", [3, 1_000])
+async def test_every_tool_of_every_page_is_listed_as_it_came(number: int) -> None:
+    raw = await listing(tools(0, number), [*tools(number, number), "no tool"])
+    assert raw.tools is not None
+    assert {type(one) for one in raw.tools} == ({wire.Unparsed} if number > 3 else {dict, str})
+    found = listing_of(raw, server=ServerName("up"), epoch=1, transport="http", before=None)
+    assert list(map(written, found.tools)) == list(map(written, tools(0, 2 * number)))
+    assert {type(one) for one in found.tools} == {PackedDefinition}
+    assert [one.code for one in found.quarantined] == ["not_an_object"]
+
+
+async def test_a_tool_with_half_of_a_surrogate_pair_is_the_only_one_that_is_left_out() -> None:
+    page = tools(0, 500)
+    page[7] = {**page[7], "extra": "@half"}
+    raw = await listing(page)
+    found = listing_of(raw, server=ServerName("up"), epoch=1, transport="http", before=None)
+    assert len(found.tools) == 499
+    assert [(one.tool, one.code) for one in found.quarantined] == [("t7", "not_unicode")]
+
+
+async def test_a_tool_with_a_number_beyond_all_numbers_is_the_only_one_that_is_left_out() -> None:
+    page = tools(0, 500)
+    page[7] = {**page[7], "extra": "@huge"}
+    raw = await listing(page)
+    found = listing_of(raw, server=ServerName("up"), epoch=1, transport="http", before=None)
+    assert len(found.tools) == 499
+    assert [(one.tool, one.code) for one in found.quarantined] == [("t7", "not_json")]
+
+
+async def test_a_long_page_without_a_list_of_tools_fails() -> None:
+    page: Any = {str(number): "x" * 100 for number in range(1_000)}
+    with pytest.raises(ExceptionGroup) as failed:
+        await listing(page)
+    assert failed.group_contains(RpcError, match="holds no list of tools")
+
+
+def written(tool: Any) -> str:
+    return json.dumps(dict(tool))
