@@ -34,7 +34,7 @@ class ResultStream(Struct, eq=False):
     def begin(self) -> bool:
         """Begin the result, unless it is to be kept for a caller who comes back."""
         responder, answer = self._responder, self._answer
-        if answer is not None and not answer.stays_whole():
+        if answer is not None and not answer.stay_unresumable():
             return False
         head = b'{"jsonrpc":"2.0","id":%b,"result":{"content":' % wire.dumps(self._request_id)
         return responder.begin_event(head)

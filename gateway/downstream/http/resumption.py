@@ -135,8 +135,8 @@ class ResumableAnswer:
         elif responder is not None:
             responder.emit(message)
 
-    def stays_whole(self) -> bool:
-        """Have the response to be a stream that cannot be resumed; false where it can be already."""
+    def stay_unresumable(self) -> bool:
+        """Have the response be one that nobody comes back for; false where somebody may do so already."""
         responder = self._responder
         if self.resumable or responder is None:
             return False

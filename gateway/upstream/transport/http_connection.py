@@ -175,8 +175,8 @@ class HttpConnection(asyncio.Protocol):
 
     @property
     def whole(self) -> bytes | None:
-        """The body where all of it has come, in one piece; nothing is taken by looking at it."""
-        return self._body[0] if self.complete and len(self._body) == 1 else None
+        """The body where all of it has come, small and in one piece; nothing is taken by looking at it."""
+        return self._body[0] if self.complete and len(self._body) == 1 and not self._paused else None
 
     def read_whole(self) -> None:
         """Take what `whole` has shown."""

@@ -20,9 +20,12 @@ from gateway.errors import (
     SessionForgotten,
     UnusableAnswer,
 )
+from gateway.upstream.transport.bounds import LARGE_BYTES
 from gateway.upstream.transport.http_client import HttpClient
+from gateway.upstream.transport.http_connection import HttpConnection
 from gateway.upstream.transport.jsonrpc import Reply
 from gateway.upstream.transport.streamable_http import StreamableHttpTransport, open_streamable_http
+from tests.fuzz.http_requests import Wire
 
 JSON = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
 EVENTS = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
@@ -343,3 +346,59 @@ async def test_on_the_stream_of_an_answer_only_what_is_its_own_counts() -> None:
     assert result == {"whose": "ours"}
     assert [params["progress"] for params in progress] == [1]
     assert seen == ["notifications/message"]
+
+
+class Pausing(Wire):
+    """A connection whose reading can be paused."""
+
+    paused = False
+
+    def pause_reading(self) -> None:
+        self.paused = True
+
+    def resume_reading(self) -> None:
+        self.paused = False
+
+
+class Unwilling:
+    """Takes no result in pieces."""
+
+    def begin(self) -> bool:
+        return False
+
+    def pass_on(self, items: bytes) -> None:
+        raise AssertionError("it was not begun")
+
+
+@pytest.mark.parametrize("more", [-1, 0, 1])
+async def test_what_has_come_at_once_leaves_no_connection_paused(more: int) -> None:
+    wires: list[Pausing] = []
+
+    async def dial(make: Callable[[], HttpConnection]) -> HttpConnection:
+        connection, wire_end = make(), Pausing()
+        connection.connection_made(wire_end)
+        wires.append(wire_end)
+
+        async def answer() -> None:
+            while not wire_end.written:
+                await asyncio.sleep(0)
+            body = answer_to(bytes(wire_end.written), result={"content": []})
+            # To its last byte as large as what reading is paused for.
+            body = body[:-1].ljust(LARGE_BYTES + more - 1) + b"}"
+            # Of a head that is known, the body is not read by a parser.
+            new_head = b"%bx-new: %d\r\ncontent-length: %d\r\n\r\n" % (JSON, more, len(body))
+            connection.data_received(new_head + body)
+
+        group.start_soon(answer)
+        return connection
+
+    client = HttpClient(dial=dial)
+    async with (
+        anyio.create_task_group() as group,
+        open_streamable_http("a", "http://a.test/", headers={}, client=client, on_message=print) as transport,
+    ):
+        assert await transport.request("tools/call", {}, results=Unwilling()) == {"content": []}
+    (wire_end,) = wires
+    assert not wire_end.closed  # kept for the next request
+    assert not wire_end.paused
+    client.close()
