@@ -6,6 +6,8 @@ from functools import partial
 from secrets import token_hex
 from typing import Any, Final
 
+import anyio.lowlevel
+
 from gateway import wire
 from gateway.errors import UnusableAnswer
 from gateway.secrets import SECRETS, Scrubber
@@ -80,7 +82,7 @@ class LargeAnswer:
                 return
             content = ArrayPieces()
             try:
-                piece = content.feed(text[begins:])
+                piece = content.feed(text[begins : begins + LARGE_BYTES])
             except wire.MalformedJson:
                 return  # who reads it whole says what is wrong
             # Of a short content there is nothing to be passed on: what is large comes after it.
@@ -88,11 +90,12 @@ class LargeAnswer:
                 return
             self._head, self._content = [text[:begins]], content
             await self._pass_on(piece)
-            return
-        # In small parts: to look at one takes no longer than others can wait.
+            data = text[begins + LARGE_BYTES :]
         for at in range(0, len(data), LARGE_BYTES):
             if self._broken:
                 return  # read to its end, so that the connection can be kept
+            # Others have their turn: to look at one part of many short strings takes ten milliseconds.
+            await anyio.lowlevel.checkpoint()
             try:
                 piece = self._content.feed(data[at : at + LARGE_BYTES])
             except wire.MalformedJson as error:
