@@ -55,21 +55,19 @@ class PassedOn:
         rest: Of its text, what has not left, without the last bracket.
     """
 
-    __slots__ = ("_is_empty", "rest", "types")
+    __slots__ = ("rest", "types")
 
-    def __init__(self, types: Set[str], rest: bytes = b"", *, is_empty: bool = False) -> None:
+    def __init__(self, types: Set[str], rest: bytes = b"") -> None:
         self.types = types
         self.rest = rest
-        self._is_empty = is_empty
 
     def change_rest(self, change: Callable[[str], str]) -> None:
         """Change the text of what has not left."""
         self.rest = change(self.rest.decode()).encode()
 
     def add(self, item: Any) -> None:
-        """Let another item follow."""
-        self.rest += (b"" if self._is_empty else b",") + dumps(item)
-        self._is_empty = False
+        """Let another item follow; there is one before it."""
+        self.rest += b"," + dumps(item)
 
 
 class _Answer(msgspec.Struct):

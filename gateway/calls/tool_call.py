@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -228,7 +228,7 @@ class ToolCall(Struct, kw_only=True, eq=False):
 
     # a large result, as a `ResultStream`
 
-    def begin(self) -> bool:
+    def begin(self, close: Callable[[], bytes]) -> bool:
         """Begin a result in pieces, where nobody has to look at it as a whole."""
         caller, results = self.caller, self.caller.results
         return (
@@ -237,7 +237,7 @@ class ToolCall(Struct, kw_only=True, eq=False):
             and passes_unread(caller.version)
             and not DIALECTS[caller.view.profile.dialect].checks_results
             and not self.parts.audit.keeps_results
-            and results.begin()
+            and results.begin(close)
         )
 
     def pass_on(self, items: bytes) -> Awaitable[None] | None:

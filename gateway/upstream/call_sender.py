@@ -186,8 +186,8 @@ class CallSender:
                 if not error.sent or not connection.session.independent_requests:
                     # Of independent requests only one was lost; elsewhere it was the connection of all.
                     link.drop(connection, str(error))
-                if error.sent and not call.repeatable:
-                    raise self._lost(error) from None
+                if error.sent and (not call.repeatable or call.callbacks.begun):
+                    raise self._lost(error, repeatable=call.repeatable) from None
                 if last:
                     raise self._lost(lost or error, repeated=lost is not None and error.sent) from None
                 lost = error if error.sent else None
@@ -255,12 +255,13 @@ class CallSender:
         scrubbed: dict[str, Any] = await anyio.to_thread.run_sync(SECRETS.scrub_value, whole)
         return scrubbed
 
-    def _lost(self, error: ConnectionLost, *, repeated: bool = False) -> GatewayError:
+    def _lost(self, error: ConnectionLost, *, repeated: bool = False, repeatable: bool = False) -> GatewayError:
         server = self._link.server
         if not error.sent:
             return self._unavailable(f"server '{server}' is not reachable right now ({error}). Nothing was sent.")
         # Only what does no harm twice has been sent twice.
-        advice = "Calling this tool again is safe." if repeated else "Check before you call again."
+        safe = repeated or repeatable
+        advice = "Calling this tool again is safe." if safe else "Check before you call again."
         return UpstreamLost(
             server,
             f"The connection to server '{server}' failed after the call was sent ({error}): its outcome is "

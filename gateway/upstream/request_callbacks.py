@@ -51,6 +51,7 @@ class RequestCallbacks(Struct, eq=False):
         deadline: Ends the request when nothing arrives for it for too long; None before it is sent.
         refused: The methods of questions that were refused while the request was in flight.
         asking: Of the questions that are being asked on its behalf.
+        begun: A part of the result has left: the request cannot be sent again in its place.
         ended: Nobody waits for the answer any more, so nobody is to be asked anything for it.
     """
 
@@ -62,6 +63,7 @@ class RequestCallbacks(Struct, eq=False):
     results: ResultStream | None = None
     refused: list[str] = field(default_factory=list)
     asking: list[anyio.CancelScope] = field(default_factory=list)
+    begun: bool = False
     ended: bool = False
     deadline: Deadline | None = None
 
@@ -73,9 +75,10 @@ class RequestCallbacks(Struct, eq=False):
             # Numbers hold no secret, and most notifications have nothing else.
             self.on_progress(SECRETS.scrub_value(params) if "message" in params else params)
 
-    def begin(self) -> bool:
+    def begin(self, close: Callable[[], bytes]) -> bool:
         """See `ResultStream.begin`."""
-        return self.results is not None and self.results.begin()
+        self.begun = self.results is not None and self.results.begin(close)
+        return self.begun
 
     def pass_on(self, items: bytes) -> Awaitable[None] | None:
         """See `ResultStream.pass_on`; the deadline is not for callers who read slowly."""

@@ -274,6 +274,7 @@ class McpEndpoint:
         answer = None
         if session is not None and session.resumable:
             answer = ResumableAnswer(session.answers, admitted.account, message.id, responder)
+        results = ResultStream(message.id, responder, answer) if method == "tools/call" else None
         request = McpRequest(
             id=message.id,
             method=method,
@@ -282,7 +283,7 @@ class McpEndpoint:
             principal=admitted.principal,
             account=admitted.account,
             emit=responder.emit if answer is None else answer.emit,
-            results=ResultStream(message.id, responder, answer) if method == "tools/call" else None,
+            results=results,
             pause=None if answer is None else answer.pause,
             session=session,
             trace=head.trace,
@@ -290,10 +291,15 @@ class McpEndpoint:
             profile=admitted.profile,
             view=view,
         )
-        responder.run(self._run(request, responder, answer, unchecked))
+        responder.run(self._run(request, responder, answer, unchecked, results))
 
     async def _run(
-        self, request: McpRequest, responder: Responder, answer: ResumableAnswer | None, unchecked: RequestHead | None
+        self,
+        request: McpRequest,
+        responder: Responder,
+        answer: ResumableAnswer | None,
+        unchecked: RequestHead | None,
+        results: ResultStream | None,
     ) -> None:
         """Have a request answered; it is known as running until it has its response."""
         session = request.session
@@ -329,10 +335,12 @@ class McpEndpoint:
             del known[running]
             if session is not None:
                 session.running.pop(request.id, None)
+        if results is not None:
+            pieces = results.end(pieces, goes_on=goes_on)
         if answer is not None and answer.resumable:
             answer.finish(pieces)
         else:
-            responder.finish(status, pieces, fields, goes_on=goes_on)
+            responder.finish(status, pieces, fields)
 
     async def _answer_checked(self, head: RequestHead, request: McpRequest) -> McpResponse:
         """Answer a call whose headers could not be checked before: its view has to be made first."""

@@ -24,8 +24,8 @@ PING_S: Final = 15.0
 """After this silence a stream shows that it lives; common proxies give up after 30 or 60 s."""
 # Larger bodies are handed over in pieces: to copy them into one string costs more than a second system call.
 _ONE_WRITE_BYTES: Final = 64 * 1024
-# Messages that wait while an event is written in pieces, some seconds: what a server logs in that time.
-_MAX_AFTER_EVENT: Final = 256
+# Messages that wait while a large one is written in pieces, some seconds: what a server logs in that time.
+_MAX_AFTER: Final = 256
 _STATUS_LINES: Final = {
     status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode("latin-1") for status in HTTPStatus
 }
@@ -83,8 +83,8 @@ class Responder(Struct, eq=False):
     _started: bool = False
     _streaming: bool = False
     _chunked: bool = False
-    # While an event is written in pieces: what is to be sent after it.
-    _after_event: list[bytes] | None = None
+    # While a message is written in pieces: what is to be sent after it, in a stream.
+    _after: list[bytes] | None = None
     _silent_since_s: float = 0.0
 
     @classmethod
@@ -185,56 +185,43 @@ class Responder(Struct, eq=False):
 
     def look(self, now_s: float) -> None:
         """Ping if nothing was sent for long."""
-        if not self.pings or self._task is None or self._after_event is not None:
+        if not self.pings or self._task is None or self._after is not None:
             return
         if self._silent_since_s == 0.0:
             self._silent_since_s = now_s  # the first look: to ask the clock for each request would cost more
         elif now_s - self._silent_since_s >= (PING_S if self._streaming or self.on_stream is None else RESUMABLE_S):
             self.ping()
 
-    def begin_event(self, data: bytes) -> bool:
-        """Stream the beginning of an event, which only `finish` ends; false where the response cannot be a stream.
-
-        Another one that was begun is given up.
-        """
-        if self._bare or self._head_only or self.disconnected or self.ended:
+    def begin_message(self, text: bytes) -> bool:
+        """Send the beginning of the message that answers, which `finish` ends; false where that cannot be done."""
+        if self._bare or self._head_only or self.disconnected or self.ended or self._after is not None:
             return False
-        self._give_up_event()
-        self.begin_stream()
-        self._after_event = []
-        self.write(sse.beginning(data))
+        self._after = []
+        if self._streaming:
+            self.write(sse.beginning(text))
+        else:
+            self._begin(200, _JSON)
+            self.write(text)
         return True
 
-    def go_on(self, data: bytes) -> Awaitable[None] | None:
-        """Stream more of the event; where the caller does not keep up, what to await before more."""
-        self.write(sse.on_one_line(data))
+    def go_on(self, text: bytes) -> Awaitable[None] | None:
+        """Send more of the message; where the caller does not keep up, what to await before more."""
+        self.write(sse.on_one_line(text) if self._streaming else text)
         return None if self._connection.is_drained else self._connection.drain()
 
-    def _give_up_event(self) -> None:
-        if self._after_event is not None:
-            self._end_event(sse.GIVEN_UP)
-
-    def _end_event(self, *ending: bytes) -> None:
-        after, self._after_event = self._after_event or (), None
-        self.write(b"".join((*ending, *after)))
-
-    def finish(self, status: int, pieces: wire.Pieces, fields: Fields | None = None, *, goes_on: bool = False) -> None:
+    def finish(self, status: int, pieces: wire.Pieces, fields: Fields | None = None) -> None:
         """Send what answers the request: as JSON, or as the last event of its stream; no pieces just end a stream.
 
-        Args:
-            status: Of a response that is no stream.
-            pieces: The message.
-            fields: Headers of a response that is no stream.
-            goes_on: The pieces are the rest of the event that was begun.
+        Where the message was begun the pieces are the rest of it.
         """
-        if goes_on:
-            self._end_event(sse.on_one_line(b"".join(pieces)), sse.END)
+        if self._after is not None:
+            text = b"".join(pieces)
+            self.write(b"".join((sse.on_one_line(text), sse.END, *self._after)) if self._streaming else text)
             self.end()
             return
         if not self._streaming:
             self.respond(status, pieces, fields)
             return
-        self._give_up_event()
         if pieces:
             self.write(sse.event(pieces))
         self.end()
@@ -246,7 +233,7 @@ class Responder(Struct, eq=False):
 
     def begin_stream(self) -> None:
         """Become an event stream, unless it is one already."""
-        if self._streaming or self.ended or self.disconnected:
+        if self._streaming or self.ended or self.disconnected or self._after is not None:
             return
         self._streaming = True
         self._begin(200, sse.HEADERS)
@@ -257,12 +244,13 @@ class Responder(Struct, eq=False):
         """Send an event as it goes on the wire."""
         if self.ended or self.disconnected:
             return
+        if self._after is not None:
+            # Beside a response that is no stream there is no place for it.
+            if self._streaming and len(self._after) < _MAX_AFTER:
+                self._after.append(frame)
+            return
         if not self._streaming:
             self.begin_stream()
-        if self._after_event is not None:
-            if len(self._after_event) < _MAX_AFTER_EVENT:
-                self._after_event.append(frame)
-            return
         self._silent_since_s = self._loop.time()
         self.write(frame)
         if self._connection.transport.get_write_buffer_size() > MAX_UNSENT_BYTES:

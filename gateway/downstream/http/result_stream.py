@@ -1,21 +1,23 @@
-"""A large result that reaches its caller while the upstream still sends it: one event, which is written in pieces.
+"""A large result that reaches its caller while the upstream still sends it: one JSON text, which is written in pieces.
 
-An event has to be whole to count, so a result that ends badly is no loss: what was begun is marked as `incomplete`,
-which hosts skip as any type that they do not know, and an error follows in an event of its own.
-
-Source: WHATWG HTML, "Server-sent events", "Interpreting an event stream": the last `event` field is the type.
+Whatever becomes of the rest, the text is whole in the end: of a result that breaks off, the last item is closed where
+it was cut, another item says what has happened, and the result is marked as an error.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
 
 from msgspec import Struct
 
 from gateway import wire
 from gateway.downstream.http.responder import Responder
 from gateway.downstream.http.resumption import ResumableAnswer
+from gateway.errors import error_result
 from gateway.jsonrpc import RequestId
+
+_CUT_OFF: Final = "The request was cancelled: its result is not whole."
 
 
 class ResultStream(Struct, eq=False):
@@ -30,15 +32,38 @@ class ResultStream(Struct, eq=False):
     _request_id: RequestId
     _responder: Responder
     _answer: ResumableAnswer | None
+    _close: Callable[[], bytes] | None = None
 
-    def begin(self) -> bool:
+    def begin(self, close: Callable[[], bytes]) -> bool:
         """Begin the result, unless it is to be kept for a caller who comes back."""
         responder, answer = self._responder, self._answer
         if answer is not None and not answer.stay_unresumable():
             return False
         head = b'{"jsonrpc":"2.0","id":%b,"result":{"content":' % wire.dumps(self._request_id)
-        return responder.begin_event(head)
+        if not responder.begin_message(head):
+            return False
+        self._close = close
+        return True
 
     def pass_on(self, items: bytes) -> Awaitable[None] | None:
         """Send a part of the items of `content`; where the caller does not keep up, what to await before more."""
         return self._responder.go_on(items)
+
+    def end(self, response: wire.Pieces, *, goes_on: bool) -> wire.Pieces:
+        """What is to be sent in the end.
+
+        Args:
+            response: The response, or what of it has not left.
+            goes_on: It goes on where what has left ends. Otherwise it is another one, of which an error is made.
+        """
+        # Kept no longer: it leads to all that was read, and from there back to here.
+        close, self._close = self._close, None
+        if goes_on or close is None:
+            return response
+        message = wire.loads(b"".join(response)) if response else {}
+        why = message.get("error", {}).get("message", _CUT_OFF)
+        result: dict[str, Any] = message.get("result") or error_result(why)
+        items = b"".join([b"," + wire.dumps(item) for item in result["content"]])
+        others = {**result, "isError": True}
+        del others["content"]
+        return close(), items, b"],", wire.dumps(others)[1:], b"}"

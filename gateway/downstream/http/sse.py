@@ -12,8 +12,6 @@ PING: Final = b": ping\n\n"
 """A comment: parsers skip it, and proxies see that the connection lives."""
 END: Final = b"\n\n"
 """The end of an event after its data."""
-GIVEN_UP: Final = b"\nevent: incomplete\n\n"
-"""The end of an event whose data does not go on: of a type that nobody waits for."""
 HEADERS: Final = (
     b"content-type: text/event-stream\r\n"
     # Some proxies buffer or compress a stream until it ends unless they are told not to.

@@ -108,10 +108,10 @@ class AnswerStream:
                     if event.goes_on:
                         continue
                     arrived, arriving = arriving, None
-                    if arrived.begun and event.event == "message":
+                    if arrived.begun:
                         yield await arrived.message()
-                    # One that was given up has another type: what it began is void.
-                    data = b"" if arrived.begun else arrived.text
+                        continue
+                    data = arrived.text
                 if event.event != "message" or not data:
                     continue
                 try:

@@ -98,7 +98,8 @@ class EventParser:
         """What has come of a large line of data that has not ended, if it is the first of its event."""
         if self._is_open:
             return self._lines.take(b"")
-        unusual = self._is_closed or self._data or self._event not in ("", "message")
+        # What can be sent again as a whole is waited for.
+        unusual = self._is_closed or self._data or self._id or self._event not in ("", "message")
         if unusual or self._lines.held_bytes < self.opens_from_bytes:
             return None
         line = self._lines.take(b"data:")

@@ -26,6 +26,7 @@ _BLANKS: Final = b" \t\r\n"
 # Of the longest escape, and of the longest character.
 _ESCAPE_BYTES: Final = 6
 _CHARACTER_BYTES: Final = 4
+_MEDIA: Final = (b"image", b"audio")
 _FIRST_HALVES: Final = (b"d8", b"d9", b"da", b"db")
 
 
@@ -73,16 +74,16 @@ class ArrayPieces:
 
     Attributes:
         ended: The array is over.
-        is_empty: It was, once it is over.
         after: What came after it, in pieces.
         types: The values of `type` in its items.
         kept_bytes: What has arrived and was not given back.
     """
 
     def __init__(self) -> None:
-        self.ended = self.is_empty = False
+        self.ended = False
         self.after: list[bytes] = []
         self.types: set[bytes] = set()
+        self._type = b""
         # The brackets that are open before what is kept, and whether a string is.
         self._open = b""
         self._in_string = False
@@ -103,6 +104,15 @@ class ArrayPieces:
         if self.kept_bytes - len(data) > _MAX_KEPT_BYTES:
             return b""  # `finish` reads it
         return self._read(b"".join(self._kept))
+
+    @property
+    def closing(self) -> bytes:
+        """What makes an array, but for its last bracket, of what was given back: some part of an item, or more."""
+        if self.ended:
+            return b""
+        # Readers refuse these without it, and it often comes last.
+        more = b',"mimeType":"application/octet-stream"' if self._open == b"[{" and self._type in _MEDIA else b""
+        return b'"' + more + b"".join([_CLOSING[mark] for mark in reversed(self._open[1:])])
 
     def finish(self) -> bytes:
         """Read what was kept, at the end of everything; returns as `feed`.
@@ -147,6 +157,7 @@ class ArrayPieces:
                 if number < len(parts) - 1:
                     cut = at + len(part), bytes(open_now)
                     if name == b"type" and open_now == b"[{" and len(self.types) < _MAX_TYPES:
+                        self._type = part
                         self.types.add(part)
                 elif len(part) >= _MIN_CUT_BYTES:
                     cut = _whole_characters(text), bytes(open_now)
@@ -168,8 +179,6 @@ class ArrayPieces:
     def _end(self, text: bytes, last: int) -> bytes:
         _check(self._before() + text[: last + 1])
         self.ended, self.after = True, [text[last + 1 :]]
-        # Whatever was given back before has a string in it.
-        self.is_empty = not self._in_string and text[:last].strip() == b"["
         self._keep(b"")
         return text[:last]
 

@@ -15,10 +15,14 @@ OnMessage = Callable[[dict[str, Any], Reply], None]
 
 
 class ResultStream(Protocol):
-    """Takes the items of a result's `content` before the rest of the result is there; then that has to follow."""
+    """Takes the items of a result's `content` before the rest of the result is there."""
 
-    def begin(self) -> bool:
-        """Begin a result, and give up one that was begun before; false where it has to be sent as a whole."""
+    def begin(self, close: Callable[[], bytes]) -> bool:
+        """Begin a result; false where it has to be sent as a whole.
+
+        Args:
+            close: Gives what is to follow, where the rest does not come, so that the list has whole items so far.
+        """
 
     def pass_on(self, items: bytes) -> Awaitable[None] | None:
         """Send a part of the list of items, as JSON; where the caller does not keep up, what to await before more."""

@@ -86,7 +86,7 @@ class LargeAnswer:
             except wire.MalformedJson:
                 return  # who reads it whole says what is wrong
             # Of a short content there is nothing to be passed on: what is large comes after it.
-            if content.ended or not self._results.begin():
+            if not piece or content.ended or not self._results.begin(self._close):
                 return
             self._head, self._content = [text[:begins]], content
             await self._pass_on(piece)
@@ -127,8 +127,14 @@ class LargeAnswer:
         if result["content"] != [_PLACEHOLDER]:
             raise LookupError  # of two contents the second one counts
         types = {one.decode("utf-8", "replace") for one in content.types}
-        result["content"] = wire.PassedOn(types, b"".join(self._held), is_empty=content.is_empty)
+        result["content"] = wire.PassedOn(types, b"".join(self._held))
         return message
+
+    def _close(self) -> bytes:
+        assert self._content is not None
+        held = b"".join(self._held)
+        # The rest does not come, so the call has failed.
+        return (self._secrets.scrub(held.decode()).encode() if self._holds_secret else held) + self._content.closing
 
     def _content_in(self, text: bytes) -> int | None:
         """Where the content begins of an answer that can be passed on in pieces."""

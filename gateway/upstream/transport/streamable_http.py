@@ -19,6 +19,7 @@ from gateway import wire
 from gateway.errors import ConnectionLost, GatewayError, HttpStatusError, SessionForgotten, UnusableAnswer
 from gateway.upstream.credentials import Credentials
 from gateway.upstream.transport.answer_stream import ENDED_EARLY, AnswerStream, read_message
+from gateway.upstream.transport.bounds import MAX_MESSAGE_BYTES
 from gateway.upstream.transport.http_client import HttpClient, Response
 from gateway.upstream.transport.http_refusals import reason_phrase, says_forgotten
 from gateway.upstream.transport.invalid_json import repaired_response
@@ -51,6 +52,8 @@ _LARGE_BYTES: Final = 64 * 1024
 # Of a list. Some megabytes of them arrive at the same moment where many servers are connected, and to parse them takes
 # 10 ms for each; what a tool answers is not parsed as a whole.
 _ASIDE_BYTES: Final = 64 * 1024
+# Of a length that says anything.
+_MAX_DIGITS: Final = 20
 # One row for the whole process: sessions of one origin share connections, and an answer that a server sends late must
 # not look like that to another session's request.
 _ids: Final = itertools.count(1)
@@ -252,6 +255,9 @@ class StreamableHttpTransport:
     async def _parsed(self, response: Response, request_id: int, method: str, results: ResultStream | None) -> Any:
         """The body of a plain answer as JSON; None where it is not meant to be."""
         kind = response.content_type
+        length = response.headers.get("content-length", "")
+        if length.isdigit() and int(length[:_MAX_DIGITS]) > MAX_MESSAGE_BYTES:
+            raise UnusableAnswer(f"the answer is larger than {MAX_MESSAGE_BYTES} bytes")
         usual = response.status == 200 and kind == "application/json"
         if results is None or response.connection.complete or not usual:
             body = await response.read()

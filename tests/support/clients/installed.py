@@ -13,6 +13,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
@@ -171,7 +172,8 @@ def beside(modules: Path, source: Path) -> Path:
     program = modules.parent / source.name
     wanted = source.read_text(encoding="utf-8")
     if not program.exists() or program.read_text(encoding="utf-8") != wanted:
-        draft = program.with_suffix(f".{os.getpid()}")
+        # Two threads of one process may want it at the same time.
+        draft = program.with_suffix(f".{os.getpid()}-{threading.get_ident()}")
         draft.write_text(wanted, encoding="utf-8")
         draft.replace(program)
     return program

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -30,7 +31,8 @@ class Results:
         self.willing = willing
         self.passed_on: list[bytes] | None = None
 
-    def begin(self) -> bool:
+    def begin(self, close: Callable[[], bytes]) -> bool:
+        self.close = close
         self.passed_on = [] if self.willing else None
         return self.willing
 

@@ -363,7 +363,7 @@ class Pausing(Wire):
 class Unwilling:
     """Takes no result in pieces."""
 
-    def begin(self) -> bool:
+    def begin(self, close: Callable[[], bytes]) -> bool:
         return False
 
     def pass_on(self, items: bytes) -> None:
