@@ -297,6 +297,26 @@ async def test_callers_that_read_nothing_cost_no_memory_and_no_time(modern: bool
 
 
 @ERAS
+async def test_a_call_that_is_cut_off_in_the_middle_ends_with_words(modern: bool, tmp_path: Path) -> None:
+    async def answer(server: Server, peer: Peer, request_id: int) -> None:
+        begin(peer)
+        await server.send_in_two(peer, message(request_id, content=[{"type": "text", "text": TEXT}]))
+
+    async with running(tmp_path, answer, modern=modern) as (gateway, session, _):
+        async with calling(gateway, session) as answer_:
+            await answer_.until(1)
+            if session is not None:
+                await session.notify("notifications/cancelled", requestId="mine")
+            else:
+                gateway.process.terminate()
+            result = await answer_.result()
+        assert result["isError"] is True
+        assert result.get("resultType") == ("complete" if modern else None)
+        assert TEXT.startswith(result["content"][0]["text"])
+        assert ("shutting down" if modern else "cancelled") in result["content"][-1]["text"]
+
+
+@ERAS
 async def test_a_caller_that_leaves_ends_the_call_at_its_server(modern: bool, tmp_path: Path) -> None:
     left = asyncio.Event()
 

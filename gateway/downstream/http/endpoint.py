@@ -328,6 +328,8 @@ class McpEndpoint:
             status, pieces, goes_on = _status_of(request, response), response.pieces, response.goes_on
         except asyncio.CancelledError:
             if responder.disconnected and not (answer is not None and answer.resumable):
+                if results is not None:
+                    results.end()
                 return
             # Cancelled by a notification, by its own session or by our end: the POST still wants its response.
             status, pieces = 200, self._cut_off(request, streaming=responder.streaming)
@@ -336,7 +338,7 @@ class McpEndpoint:
             if session is not None:
                 session.running.pop(request.id, None)
         if results is not None:
-            pieces = results.end(pieces, goes_on=goes_on)
+            pieces = results.end(pieces, goes_on=goes_on, modern=request.modern)
         if answer is not None and answer.resumable:
             answer.finish(pieces)
         else:

@@ -49,12 +49,13 @@ class ResultStream(Struct, eq=False):
         """Send a part of the items of `content`; where the caller does not keep up, what to await before more."""
         return self._responder.go_on(items)
 
-    def end(self, response: wire.Pieces, *, goes_on: bool) -> wire.Pieces:
-        """What is to be sent in the end.
+    def end(self, response: wire.Pieces = (), *, goes_on: bool = False, modern: bool = False) -> wire.Pieces:
+        """What is to be sent in the end, if anybody is there.
 
         Args:
             response: The response, or what of it has not left.
             goes_on: It goes on where what has left ends. Otherwise it is another one, of which an error is made.
+            modern: Its caller wants to know of which type it is.
         """
         # Kept no longer: it leads to all that was read, and from there back to here.
         close, self._close = self._close, None
@@ -64,6 +65,6 @@ class ResultStream(Struct, eq=False):
         why = message.get("error", {}).get("message", _CUT_OFF)
         result: dict[str, Any] = message.get("result") or error_result(why)
         items = b"".join([b"," + wire.dumps(item) for item in result["content"]])
-        others = {**result, "isError": True}
+        others = {**({"resultType": "complete"} if modern else {}), **result, "isError": True}
         del others["content"]
         return close(), items, b"],", wire.dumps(others)[1:], b"}"
