@@ -89,11 +89,13 @@ async def gateway_before(tmp_path: Path, server: Server, **options: Any) -> Asyn
 
 @dataclass
 class Answer:
-    """An answer as it comes: what its events have of data, by their types."""
+    """An answer as it comes."""
 
     response: httpx2.Response
-    events: list[tuple[str, str]] = field(default_factory=list)
     received: str = ""
+
+    def __post_init__(self) -> None:
+        self._parts = self.response.aiter_text()
 
     async def until(self, chars: int) -> None:
         """Wait for so much, which is not all."""
@@ -103,27 +105,11 @@ class Answer:
                 return
         raise AssertionError("the answer ended")
 
-    def __post_init__(self) -> None:
-        self._parts = self.response.aiter_text()
-
-    async def rest(self) -> list[tuple[str, str]]:
+    async def result(self) -> dict[str, Any]:
+        """The result, once all of it is there."""
         async for part in self._parts:
             self.received += part
-        if self.response.headers["content-type"] == "application/json":
-            return [("message", self.received)]
-        events = []
-        for block in self.received.split("\n\n"):
-            lines = [line.partition(": ") for line in block.split("\n") if line]
-            data = [value for name, _, value in lines if name == "data"]
-            if data:
-                events.append(([value for name, _, value in lines if name == "event"][-1], "\n".join(data)))
-        return events
-
-    async def result(self) -> dict[str, Any]:
-        """The result, where nothing else has come."""
-        ((kind, data),) = await self.rest()
-        assert kind == "message"
-        found: dict[str, Any] = json.loads(data)["result"]
+        found: dict[str, Any] = json.loads(self.received)["result"]
         return found
 
 
