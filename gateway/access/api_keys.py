@@ -30,6 +30,7 @@ class ApiKeys:
 
     Attributes:
         revoked: The digests of keys that open nothing any more, though they may stand there.
+        required: Whether callers must present a key; also where all keys have expired.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class ApiKeys:
         """
         self._poll_s = poll_s
         self._by_digest: dict[bytes, _Key] = {}
+        self.required = False
         self._given: tuple[ApiKey, ...] = ()
         self.revoked: frozenset[str] = frozenset()
         self._expiring = False
@@ -60,6 +62,7 @@ class ApiKeys:
             for key in self._given
             for digest in [_digest_of(key)]
         }
+        self.required = bool(self._by_digest)
         self._expiring = any(key.expires_s != math.inf for key in self._by_digest.values())
         self._changed()
 
@@ -73,11 +76,6 @@ class ApiKeys:
         if revoked != self.revoked:
             self.revoked = revoked
             self.replace(self._given)
-
-    @property
-    def required(self) -> bool:
-        """Whether callers must present a key; also where all keys have expired."""
-        return bool(self._by_digest)
 
     def on_change(self, callback: Callable[[], None]) -> None:
         """Have this called whenever keys were replaced, or one may have expired."""

@@ -197,6 +197,7 @@ class Quotas:
         held_bytes: Memory that all requests take.
         nobody: The account of callers who have not said yet who they are.
         ledger: Counts calls together with other processes; None where there are none.
+        dropped: How often accounts that were not in use were dropped, so that whoever knows one has to ask again.
     """
 
     def __init__(self, config: QuotasConfig, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -208,6 +209,7 @@ class Quotas:
         """
         self._config = config
         self._accounts: dict[str, Account] = {}
+        self.dropped = 0
         self.clock = clock
         self.held_bytes = 0
         self.ledger: Ledger | None = None
@@ -225,13 +227,15 @@ class Quotas:
         if account is None:
             if len(self._accounts) >= _MAX_ACCOUNTS:
                 self._accounts = {name: each for name, each in self._accounts.items() if not each.unused}
+                self.dropped += 1
             limits = self._limits(principal.name, principal.groups)
             account = Account(principal.name, limits, self, groups=principal.groups)
             self._accounts[principal.name] = account
-        elif account.groups is not principal.groups and account.groups != principal.groups:
-            # The next token of the same caller: she was put into another group.
-            account.groups = principal.groups
-            account.change_limits(self._limits(principal.name, principal.groups))
+        elif account.groups is not principal.groups:
+            before, account.groups = account.groups, principal.groups
+            if before != principal.groups:
+                # The next token of the same caller: she was put into another group.
+                account.change_limits(self._limits(principal.name, principal.groups))
         return account
 
     def _limits(self, name: str, groups: frozenset[str]) -> QuotaLimits:

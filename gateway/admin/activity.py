@@ -47,7 +47,7 @@ class Activity:
         kinds: defaultdict[tuple[float, str | None, str, LineEnding], list[float]] = defaultdict(list)
         for line in lines:
             if type(line) is CallLine:
-                kinds[line.time_s // BUCKET_S, line.target[0], line.caller[0], line.ending].append(line.took_ms)
+                kinds[line.time_s // BUCKET_S, line.target[0], line.caller[0], line.ending].append(line.took_s * 1000)
         for (bucket, name, caller, ending), took_ms in kinds.items():
             figures, tool = _Figures(), str(name)
             figures.add(ending_of(ending), took_ms)

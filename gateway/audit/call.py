@@ -98,8 +98,9 @@ class Outcome(Struct, eq=False):
     def answered(self, result: Any) -> None:
         """The upstream has answered this."""
         self.transport = self.jsonrpc = "ok"
-        if isinstance(result, dict):
-            self.tool = _kind_of(result)
+        if type(result) is dict:
+            usual = result.get("isError") is not True and result.get("resultType", "complete") == "complete"
+            self.tool = "ok" if usual else _kind_of(result)
 
     def refused(self, rule: str | None) -> None:
         """A rule of the policy, or its default, has refused it."""

@@ -40,6 +40,7 @@ class PendingLines:
 
     Attributes:
         on: Whether anything is recorded.
+        required: Whether no call may be made that is not.
         written: How many lines this process has written.
         lost: How many it could not keep.
         last_error: Why nothing can be written at present.
@@ -81,7 +82,7 @@ class PendingLines:
         self.lost = 0
         self.last_error: str | None = None
         self.file: RecordFile | None = None
-        self.on = False
+        self.on = self.required = False
         self.settings = settings
         self.replace(settings)
 
@@ -89,6 +90,7 @@ class PendingLines:
         """Record otherwise from now on; what waits goes where new lines go."""
         self.settings = settings
         self.on = settings.enabled and self._state_dir is not None
+        self.required = self.on and settings.required
         # Kept while it is switched off: what waits is still written.
         if self.on and self._state_dir is not None:
             limits = Limits(days=settings.keep_days, total_bytes=settings.max_mebibytes * 2**20)
@@ -97,7 +99,7 @@ class PendingLines:
     @property
     def refuses(self) -> bool:
         """Whether calls must not be made, since they would not be recorded."""
-        if not (self.settings.required and self.on):
+        if not self.required:
             return False
         return self.last_error is not None or len(self._waiting) >= self._most_waiting
 

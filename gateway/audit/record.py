@@ -58,7 +58,7 @@ class Audit(PendingLines):
                 (name,) if wrapper is None else (wrapper.name, wrapper.server, wrapper.tool),
                 via,
                 (outcome.transport, outcome.jsonrpc, outcome.tool, outcome.rule, outcome.reason, hook),
-                round(took_s * 1000, 2),
+                took_s,
                 self._value(arguments) if settings.arguments else None,
                 self._value(result) if settings.results else None,
             )

@@ -149,7 +149,8 @@ class Forwarder:
             else:
                 # Its versions do not have them: they are for an upstream that asked us, and nothing proves that.
                 params = {key: value for key, value in params.items() if key not in _ANSWERS}
-        params = _with_meta(params)
+        if "_meta" in params:
+            params = _of_request(params)
         tool = str(params.get("name", "")) if method == "tools/call" else ""
         above = CURRENT.get() if self._tracing is not None else None
         for _ in range(MAX_ROUNDS):
@@ -175,11 +176,12 @@ class Forwarder:
             needed: SignInRequired | None = None
             result: Any = None
             try:
-                if isinstance(above, Span) and self._tracing is not None:
+                if above is not None and isinstance(above, Span) and self._tracing is not None:
                     result = await self._traced(link, call, self._tracing, above, tool)
                 else:
                     result = await link.call(call)
-                error_type = conventions.TOOL_ERROR if _is_error(result) else ""
+                is_error = type(result) is dict and result.get("isError") is True
+                error_type = conventions.TOOL_ERROR if is_error else ""
             except SignInRequired as error:
                 needed = error
             except RpcError as error:
@@ -219,7 +221,7 @@ class Forwarder:
         with self._span_of(above, link, call, tracing, tool) as span:
             params, trace = with_context(span.fields, call.params, call.trace)
             result = await link.call(replace(call, params=params, trace=trace))
-            if _is_error(result):
+            if isinstance(result, dict) and result.get("isError") is True:
                 span.failed(conventions.TOOL_ERROR)
             return result
 
@@ -350,24 +352,17 @@ class Forwarder:
         return f"{what}this host cannot be asked."
 
 
-def _is_error(result: Any) -> bool:
-    return type(result) is dict and result.get("isError") is True
-
-
 def _capabilities(caller: Caller) -> Mapping[str, Any]:
     """The caller's capabilities as a modern upstream gets them: only those that we can translate."""
-    if caller.modern:
+    if not caller.capabilities or caller.modern:
         return caller.capabilities
     return {name: caller.capabilities[name] for name in QUESTIONS.values() if name in caller.capabilities}
 
 
-def _with_meta(params: dict[str, Any]) -> dict[str, Any]:
+def _of_request(params: dict[str, Any]) -> dict[str, Any]:
     """Keep vendor members and trace context of `_meta`; envelope and progress token belong to each connection."""
-    meta = params.get("_meta")
-    if meta is None:
-        return params
     rest = params.copy()
-    del rest["_meta"]
+    meta = rest.pop("_meta")
     # Most have nothing else, and then there is nothing to look at one by one.
     if isinstance(meta, dict) and not _OF_CONNECTION.issuperset(meta):
         kept = {key: value for key, value in meta.items() if key != "progressToken" and not key.startswith(META)}

@@ -36,7 +36,7 @@ from gateway.errors import (
 )
 from gateway.hooks.active import ActiveHooks
 from gateway.hooks.hook import CallRoute
-from gateway.hooks.hooked_request import HookRefusal, Invocation
+from gateway.hooks.hooked_request import PASS_THROUGH, HookRefusal, Invocation
 from gateway.protocol import with_meta
 from gateway.upstream.credentials import SignInRequired
 from gateway.upstream.link import UpstreamLink
@@ -46,7 +46,6 @@ from registry.arguments.former_names import with_near_names
 from registry.arguments.repair_report import Repair, report_repairs
 from registry.catalog.store import Registry
 from registry.dialects.client_profiles import DIALECTS
-from registry.dialects.definitions import LoweredDefinition
 from registry.errors import NotChecked
 from registry.policy.grant import ALLOWED, Decision
 
@@ -123,9 +122,10 @@ class CallPipeline:
         name, arguments = params.get("name"), params.get("arguments")
         if not isinstance(name, str):
             raise RpcError(INVALID_PARAMS, "params.name must be a string")
-        if self._audit.refuses:
+        audit, hooks = self._audit, self._hooks
+        if audit.required and audit.refuses:
             return error_result(UNRECORDED)
-        if not view.grant.opens("tools"):
+        if not view.opens_tools:
             self._targets.note_unknown(caller, None, name)
             raise RpcError(INVALID_PARAMS, f"Unknown tool: {name[:MAX_QUOTED_CHARS]}")
         via: CallRoute = "wrapper"
@@ -148,10 +148,13 @@ class CallPipeline:
         result: dict[str, Any] | None = None
         outcome = "error"  # unless a result is returned: a call that raises or is cancelled counts, too
         try:
-            # Entered before anything is awaited: a reload must not close hooks that this call still needs.
-            with self._hooks.tool_call(wrapper, via, caller) as invocation:
-                call.invocation = invocation
-                result = await self._run(call, invocation)
+            if not hooks.runners:
+                result = await self._run(call, PASS_THROUGH)
+            else:
+                # Entered before anything is awaited: a reload must not close hooks that this call still needs.
+                with hooks.tool_call(wrapper, via, caller) as invocation:
+                    call.invocation = invocation
+                    result = await self._run(call, invocation)
             outcome = "error_result" if result.get("isError") else "ok"
             return result
         finally:
@@ -159,7 +162,7 @@ class CallPipeline:
             self._stats.count_call(wrapper, via, outcome, took_s)
             if result is None:
                 call.outcome.ended(sys.exception())
-            self._audit.call(
+            audit.call(
                 caller, call.wrapper, via, call.outcome, took_s, arguments, result, hook=call.invocation.blocked_by
             )
             # Asked first: building the fields costs more than the test, and most gateways log no single calls.
@@ -201,7 +204,7 @@ class CallPipeline:
             call.outcome.refused(decision.rule)
             return error_result(self._permission.refusal(caller, call.wrapper, decision))
         try:
-            if link.session is None or link.epoch != call.epoch:
+            if link.state.session is None or link.epoch != call.epoch:
                 refusal = await self._resolve_again(call, link)
                 if refusal is not None:
                     return refusal
@@ -245,19 +248,11 @@ class CallPipeline:
         else:
             if invocation.answer is None:  # a hook's answer says nothing about the upstream
                 self._stats.record_result(call.wrapper, result, caller)
-        lowered = view.lowered(call.wrapper)
-        hinted = error_hints.with_hint(
-            result,
-            call.wrapper,
-            call.prepared.arguments,
-            via=call.via,
-            lowered=lowered,
-            on_undeclared=self._list_again,
-        )
-        if hinted is not result and invocation.changed_by:
-            # What the upstream complains of is not what the caller sent.
-            hinted = error_hints.with_changes_by_hooks(result, invocation.changed_by)
-        return self._with_repairs(hinted, call, lowered)
+        if error_hints.may_complain(result):
+            result = self._with_hint(result, call, invocation)
+        if call.repairs or call.prepared.repairs:
+            result = self._with_repairs(result, call)
+        return result
 
     async def _allowed(self, call: ToolCall, decision: Decision) -> Verdict:
         """Have a person allow the call."""
@@ -338,10 +333,23 @@ class CallPipeline:
             self._listed_again_s[server] = now_s
             link.refresh()
 
-    def _with_repairs(self, result: dict[str, Any], call: ToolCall, lowered: LoweredDefinition) -> dict[str, Any]:
+    def _with_hint(self, result: dict[str, Any], call: ToolCall, invocation: Invocation) -> dict[str, Any]:
+        """Add a hint to a result that complains of arguments."""
+        hinted = error_hints.with_hint(
+            result,
+            call.wrapper,
+            call.prepared.arguments,
+            via=call.via,
+            lowered=call.caller.view.lowered(call.wrapper),
+            on_undeclared=self._list_again,
+        )
+        if hinted is not result and invocation.changed_by:
+            # What the upstream complains of is not what the caller sent.
+            return error_hints.with_changes_by_hooks(result, invocation.changed_by)
+        return hinted
+
+    def _with_repairs(self, result: dict[str, Any], call: ToolCall) -> dict[str, Any]:
         """Add to a result how its call was repaired."""
-        if call.repairs or call.prepared.repairs:
-            repairs = (*call.repairs, *call.prepared.repairs)
-            self._stats.record_repairs(call.wrapper, repairs)
-            result = with_meta(result, REPAIRS_KEY, report_repairs(repairs, lowered.shown_names))
-        return result
+        repairs, lowered = (*call.repairs, *call.prepared.repairs), call.caller.view.lowered(call.wrapper)
+        self._stats.record_repairs(call.wrapper, repairs)
+        return with_meta(result, REPAIRS_KEY, report_repairs(repairs, lowered.shown_names))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 import anyio
 
@@ -28,8 +28,20 @@ MAX_MADE_INLINE: Final = 64
 _MAX_MADE_ASIDE: Final = 3
 MAX_OWN: Final = 512
 """Views that are kept of callers with listings of their own: two profiles of each (`registry.catalog.store`)."""
+_MAX_AT_HAND: Final = 1_024
+"""Callers whose view is found at once, twice as many as heads of requests are known. It is only a shorter way."""
 _Key = tuple[str, Grant, str]
 _Known = tuple[Catalog, Shape, View]
+
+
+class Looker(Hashable, Protocol):
+    """Who looks at a profile."""
+
+    @property
+    def principal(self) -> Principal: ...
+
+    @property
+    def profile(self) -> str: ...
 
 
 class ProfileViews:
@@ -38,6 +50,7 @@ class ProfileViews:
     Attributes:
         policy: What callers may do.
         profiles: By name.
+        at_hand: What `of` has found, by whom it was asked for; forgotten with every change of anything.
     """
 
     def __init__(self, registry: Registry, profiles: Mapping[str, Profile], policy: Policy | None = None) -> None:
@@ -56,6 +69,25 @@ class ProfileViews:
         self._being_made: dict[_Key, anyio.Event] = {}
         self.policy = policy or Policy()
         self.profiles: dict[str, Profile] = {DEFAULT_PROFILE: Profile(), **profiles}
+        self.at_hand: dict[Looker, View] = {}
+        registry.subscribe(lambda change: self._forget_at_hand(), always=True)
+        registry.subscribe_own(self._forget_at_hand)
+
+    def of(self, looker: Looker) -> View | None:
+        """Return what a caller sees, who keeps this object from request to request; None where it has to be made.
+
+        Raises:
+            KeyError: There is no such profile.
+        """
+        view = self.current(looker.profile, looker.principal)
+        if view is not None:
+            if len(self.at_hand) >= _MAX_AT_HAND:
+                self.at_hand.clear()
+            self.at_hand[looker] = view
+        return view
+
+    def _forget_at_hand(self) -> None:
+        self.at_hand = {}
 
     def current(self, profile: str = DEFAULT_PROFILE, principal: Principal | None = None) -> View | None:
         """Return the view of a profile on the current catalog; None where it has to be made.
@@ -161,6 +193,7 @@ class ProfileViews:
             policy: The rules; None for those that are in use.
         """
         self.profiles = {DEFAULT_PROFILE: Profile(), **profiles}
+        self._forget_at_hand()
         self._open = {key: known for key, known in self._open.items() if key[0] in self.profiles}
         self._narrowed = {key: known for key, known in self._narrowed.items() if key[0] in self.profiles}
         self._own = {key: known for key, known in self._own.items() if key[0] in self.profiles}

@@ -28,6 +28,9 @@ LEFT_OUT_KEY: Final = "typegate/leftOut"
 # What a host shows to a model is far smaller; reading more than this takes longer than a caller should wait for it.
 _MAX_CHECKED_BYTES: Final = 1 << 20
 
+# A result of these members alone, with a list of content, is one of every version.
+_PLAIN_MEMBERS: Final = frozenset({"content", "isError", "resultType"})
+
 _LEFT_OUT = {"type": "text", "text": "[left out by the gateway: a resource in the gateway's own scheme is no server's]"}
 
 
@@ -44,8 +47,21 @@ def adapt(answer: Any, *, server: str, version: str) -> dict[str, Any]:
     Raises:
         UpstreamProtocolError: It is no result of a tool call.
     """
-    result = _as_object(answer, server)
     modern = version in MODERN_VERSIONS
+    if (
+        # Most results.
+        type(answer) is dict
+        and _PLAIN_MEMBERS.issuperset(answer)
+        and type(answer.get("content")) is list
+        and answer.get("resultType", "complete") == "complete"
+        and (modern or version >= _LINKS_SINCE)
+    ):
+        if modern:
+            answer["resultType"] = "complete"
+        else:
+            answer.pop("resultType", None)
+        return answer
+    result = _as_object(answer, server)
     kind = result.get("resultType", "complete")
     if not modern and kind != "complete":
         return error_result(

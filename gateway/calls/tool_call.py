@@ -91,7 +91,7 @@ class ToolCall(Struct, kw_only=True, eq=False):
     def epoch(self) -> int | None:
         """The number of the connection that brought the listing which the caller looks at; None where there is none."""
         listing = self.caller.view.catalog.servers.get(self.wrapper.server)
-        return listing.epoch if listing is not None else None
+        return None if listing is None else listing.epoch
 
     def prepare(self, wrapper: ToolWrapper) -> tuple[ArgumentProblem, ...]:
         """Repair and check the arguments for a wrapper; returns what is wrong with them.
@@ -212,18 +212,18 @@ class ToolCall(Struct, kw_only=True, eq=False):
             if decision.effect == "deny" or (decision.effect == "ask" and decision.rule != self.allowed_by):
                 self.outcome.refused(decision.rule)
                 raise CallRefused(self.parts.permission.refusal(self.caller, self.wrapper, decision))
-        wrapper = self.wrapper
+        wrapper, params, caller, hints = self.wrapper, self.params, self.caller, self.wrapper.hints
         # Not a coroutine: it would be one more on the path of every call.
         return self.parts.forwarder.send(
             wrapper.server,
             "tools/call",
-            {**self.params, "name": wrapper.tool, "arguments": self.prepared.arguments},
-            self.caller,
-            original_params=self.params,
-            repeatable=_repeatable(wrapper),
+            {**params, "name": wrapper.tool, "arguments": self.prepared.arguments},
+            caller,
+            original_params=params,
+            repeatable=hints.get("readOnlyHint") is True or hints.get("idempotentHint") is True,
             header_map={path: header for header, path in wrapper.headers.items()} if wrapper.headers else None,
             confirm=self.confirm,
-            results=self if self.caller.results is not None else None,
+            results=None if caller.results is None else self,
         )
 
     # a large result, as a `ResultStream`
@@ -266,7 +266,3 @@ class ToolCall(Struct, kw_only=True, eq=False):
 def held_text(wrapper: ToolWrapper) -> str:
     """What a call of a tool that is held is told."""
     return f"Not called: the tool '{wrapper.tool}' of server '{wrapper.server}' is {wrapper.held}."
-
-
-def _repeatable(wrapper: ToolWrapper) -> bool:
-    return wrapper.hints.get("readOnlyHint") is True or wrapper.hints.get("idempotentHint") is True

@@ -81,7 +81,7 @@ async def carry(
                     silent.deadline = anyio.current_time() + silence_s
                 responder.end()
             finally:
-                client.release(response)
+                client.keep(response.connection)
         if silent.cancelled_caught:
             raise ConnectionLost(f"it has been silent for {silence_s:g} s", sent=True)
     except ConnectionLost as lost:
@@ -104,7 +104,7 @@ def _passed_on(response: Response) -> Fields:
         for name, value in response.headers.items()
         if name.encode("latin-1") not in _OF_A_HOP
     ]
-    length = response.headers.get("content-length")
+    length = response.length
     if length is not None:
         fields.append((b"content-length", length.encode("latin-1")))
     return fields

@@ -21,6 +21,8 @@ from registry.views.view import View
 
 STDIO_PEER: Final = "stdio"
 """The `peer` of the host that has started us."""
+# What a result holds that is not written with all else.
+_IN_PARTS: Final = frozenset({wire.Unparsed, wire.PassedOn})
 
 
 class McpRequest(Struct, frozen=True, kw_only=True, eq=False):
@@ -93,9 +95,19 @@ def response_of(request_id: RequestId, result: wire.Pieces, session: Session | N
     return McpResponse(pieces=(head, *result, b"}"), session=session)
 
 
-def rest_of_response(result: dict[str, Any], request: McpRequest) -> McpResponse:
-    """The rest of a response, of which the `content` of its result was passed on."""
-    return McpResponse(pieces=(*wire.pieces_after(_completed(result, request), "content"), b"}"), goes_on=True)
+def response_to(request: McpRequest, result: dict[str, Any]) -> McpResponse:
+    """The response with the result of a call; the rest of it where its `content` was passed on.
+
+    Raises:
+        MalformedJson: The result is nested too deeply.
+    """
+    result = _completed(result, request)
+    if _IN_PARTS.isdisjoint(map(type, result.values())):
+        # Nearly all of them.
+        return McpResponse(pieces=(wire.dumps({"jsonrpc": "2.0", "id": request.id, "result": result}),))
+    if type(result.get("content")) is wire.PassedOn:
+        return McpResponse(pieces=(*wire.pieces_after(result, "content"), b"}"), goes_on=True)
+    return response_of(request.id, wire.pieces(result))
 
 
 def serialised(result: dict[str, Any], request: McpRequest) -> wire.Pieces:

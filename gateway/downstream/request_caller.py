@@ -31,7 +31,8 @@ def caller_of(request: McpRequest, view: View, *, in_pieces: bool = False) -> Ca
     params, session = request.params, request.session
     results = request.results if in_pieces else None
     meta = params.get("_meta")
-    meta = meta if isinstance(meta, dict) else {}
+    if type(meta) is not dict:
+        meta = {}
     token = meta.get("progressToken")
     on_progress = None if token is None else _progress(request.emit, token)
     if session is None:
@@ -42,9 +43,9 @@ def caller_of(request: McpRequest, view: View, *, in_pieces: bool = False) -> Ca
             view=view,
             version=meta[VERSION_KEY] if request.modern else HANDSHAKE_VERSIONS[-1],
             request_id=request.id,
-            capabilities=capabilities if isinstance(capabilities, dict) else {},
+            capabilities=capabilities if type(capabilities) is dict else {},
             answers="inputResponses" in params or "requestState" in params,
-            log_level=level if level in LOG_LEVELS else None,
+            log_level=None if level is None or level not in LOG_LEVELS else level,
             on_progress=on_progress,
             results=results,
             on_log=None if level is None else _log(request.emit),

@@ -27,7 +27,7 @@ from gateway.downstream.messages import (
     McpResponse,
     error_response,
     response_of,
-    rest_of_response,
+    response_to,
     serialised,
 )
 from gateway.downstream.request_caller import caller_of
@@ -166,10 +166,12 @@ class McpServer:
             # A large view is made aside, before anything below looks at it.
             if request.view is None and method != "ping" and self._current_view(request) is None:
                 await self._prepared_view(request)
-            if request.method == "initialize" and not request.modern:
-                return self._initialize(request)
             if method == "tools/call":
-                return await self._call(request)
+                in_pieces = self._tracing is None or not self._tracing.content
+                caller = caller_of(request, request.view or self._view(request), in_pieces=in_pieces)
+                return self._called(request, await self._pipeline.call(request.params, caller))
+            if method == "initialize" and not request.modern:
+                return self._initialize(request)
             return response_of(request.id, await self._result(request))
         except RpcError as error:
             error_type = str(error.code)
@@ -235,22 +237,20 @@ class McpServer:
                 return (self._subscriptions.unsubscribe(request.session, params),)
         raise RpcError(METHOD_NOT_FOUND, f"Method not found: {method[:_METHOD_LENGTH]}")
 
-    async def _call(self, request: McpRequest) -> McpResponse:
-        in_pieces = self._tracing is None or not self._tracing.content
-        result = await self._pipeline.call(request.params, caller_of(request, self._view(request), in_pieces=in_pieces))
-        if self._tracing is not None and (span := CURRENT.get()) is not None and span.recorded:
+    def _called(self, request: McpRequest, result: dict[str, Any]) -> McpResponse:
+        """The response with the result of a call."""
+        tracing = self._tracing
+        if tracing is not None and (span := CURRENT.get()) is not None and span.recorded:
             if result.get("isError") is True:
                 span.failed(conventions.TOOL_ERROR)
-            if self._tracing.content:
+            if tracing.content:
                 span.set(conventions.RESULT, content_of(result))
         try:
-            if type(result.get("content")) is wire.PassedOn:
-                return rest_of_response(result, request)
-            return response_of(request.id, serialised(result, request))
+            return response_to(request, result)
         except wire.MalformedJson:
             # Not a JSON-RPC error: hosts would call again what has run already.
             text = "The call ran, but its result is nested too deeply to be passed on."
-            return response_of(request.id, serialised(error_result(text), request))
+            return response_to(request, error_result(text))
 
     async def _recorded(
         self, ask: Callable[[dict[str, Any], Caller], Awaitable[dict[str, Any]]], request: McpRequest, key: str

@@ -31,8 +31,8 @@ from gateway.secrets import SECRETS
 from gateway.upstream.breaker import CLOSED
 from gateway.upstream.credentials import NotSignedIn, SignInRequired, SignInSource
 from gateway.upstream.deadline import Deadline
-from gateway.upstream.link_states import Ready
-from gateway.upstream.session import UpstreamCall, UpstreamSession
+from gateway.upstream.link_states import LinkState, Ready
+from gateway.upstream.session import UpstreamCall
 
 # What one of several callers may take of an upstream's places: so many slow calls leave room for everybody else's.
 _SHARE: Final = 0.75
@@ -52,7 +52,7 @@ class ReadyLink(Protocol):
     config: ServerConfig
 
     @property
-    def session(self) -> UpstreamSession | None: ...
+    def state(self) -> LinkState: ...
 
     @property
     def patience_s(self) -> float: ...
@@ -143,17 +143,20 @@ class CallSender:
         # How the first attempt ended, if it may have reached the upstream.
         lost: ConnectionLost | None = None
         for last in (False, True):
-            # A new connection brings a new listing, in which this may be wrong.
-            confirm = call.confirm if last or link.session is None else None
-            try:
-                connection = await link.wait_ready(link.patience_s)
-                if confirm is not None:
-                    await confirm()
-            except UpstreamUnavailable:
-                # Not "nothing was sent": the first attempt may have been.
-                if lost is not None:
-                    raise self._lost(lost) from None
-                raise
+            state = link.state
+            if isinstance(state, Ready) and not last:
+                connection = state
+            else:
+                try:
+                    connection = await link.wait_ready(link.patience_s)
+                    # A new connection brings a new listing, in which this may be wrong.
+                    if call.confirm is not None:
+                        await call.confirm()
+                except UpstreamUnavailable:
+                    # Not "nothing was sent": the first attempt may have been.
+                    if lost is not None:
+                        raise self._lost(lost) from None
+                    raise
             # Each attempt has the whole time; progress and questions move the deadline through the callbacks.
             limit_s = link.config.call_timeout
             deadline = call.callbacks.deadline = Deadline(limit_s)

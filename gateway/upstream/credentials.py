@@ -94,6 +94,14 @@ class Credentials(Protocol):
     def ready(self) -> bool:
         """Whether `headers` can be sent without `prepare`; every request asks."""
 
+    @property
+    def anonymous(self) -> bool:
+        """Whether there is nothing to send, and nothing to prepare; every request asks."""
+
+    @property
+    def proves(self) -> bool:
+        """Whether requests need a `proof`; every request asks."""
+
     async def prepare(self) -> None:
         """Have something to send that is good as far as is known.
 

@@ -7,7 +7,7 @@ import math
 from types import TracebackType
 from typing import Final, Self
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 _OUTSIDE_TASK: Final = "a deadline is entered inside the task that it bounds"
 
@@ -15,50 +15,33 @@ _OUTSIDE_TASK: Final = "a deadline is entered inside the task that it bounds"
 class _Alarm:
     """The one timer of a loop, which is set to the first of all deadlines: to set one for each call costs more."""
 
-    __slots__ = ("_due_s", "_set_to_s", "_timer", "loop")
+    __slots__ = ("_timer", "due_s", "loop", "set_to_s")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self._due_s: dict[Deadline, float] = {}
+        # Whoever is taken out leaves the timer as it is: what it finds when it rings is for it to see.
+        self.due_s: dict[Deadline, float] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self._set_to_s = math.inf
+        self.set_to_s = math.inf
 
-    def add(self, deadline: Deadline, seconds: float) -> None:
-        due_s = self._due_s[deadline] = self.loop.time() + seconds
-        if due_s < self._set_to_s:
-            self._set(due_s)
-
-    def discard(self, deadline: Deadline) -> None:
-        # The timer stays as it is: what it finds when it rings is for it to see.
-        self._due_s.pop(deadline, None)
-
-    def _set(self, at_s: float) -> None:
+    def set(self, at_s: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer, self._set_to_s = self.loop.call_at(at_s, self._ring), at_s
+        self._timer, self.set_to_s = self.loop.call_at(at_s, self._ring), at_s
 
     def _ring(self) -> None:
-        self._timer, self._set_to_s = None, math.inf
+        self._timer, self.set_to_s = None, math.inf
         now_s = self.loop.time()
-        over = [deadline for deadline, due_s in self._due_s.items() if due_s <= now_s]
+        over = [deadline for deadline, due_s in self.due_s.items() if due_s <= now_s]
         for deadline in over:
-            del self._due_s[deadline]
+            del self.due_s[deadline]
             deadline.expire()
-        if self._due_s:
-            self._set(min(self._due_s.values()))
+        if self.due_s:
+            self.set(min(self.due_s.values()))
 
 
 # Of the loop that was seen last; a process serves with one.
 _alarm: _Alarm | None = None
-
-
-def _alarm_of(loop: asyncio.AbstractEventLoop) -> _Alarm:
-    global _alarm
-    # Read once: another thread may have a loop of its own.
-    alarm = _alarm
-    if alarm is None or alarm.loop is not loop:
-        alarm = _alarm = _Alarm(loop)
-    return alarm
 
 
 class Deadline(Struct, eq=False):
@@ -74,25 +57,32 @@ class Deadline(Struct, eq=False):
     """
 
     _seconds: float
-    _alarm: _Alarm = field(default_factory=lambda: _alarm_of(asyncio.get_running_loop()))
+    _alarm: _Alarm | None = None
     _task: asyncio.Task[object] | None = None
     _cancelling: int = 0
     _held: int = 0
     _expired: bool = False
 
     def __enter__(self) -> Self:
-        alarm = self._alarm
-        task = self._task = asyncio.current_task(alarm.loop)
+        global _alarm
+        loop = asyncio.get_running_loop()
+        # Read once: another thread may have a loop of its own.
+        alarm = _alarm
+        if alarm is None or alarm.loop is not loop:
+            alarm = _alarm = _Alarm(loop)
+        self._alarm = alarm
+        task = self._task = asyncio.current_task(loop)
         assert task is not None, _OUTSIDE_TASK
         # Cancellations of others that are on their way already, to distinguish them from ours on leaving.
         self._cancelling = task.cancelling()
         if not self._held:
-            alarm.add(self, self._seconds)
+            self._start(alarm)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        task, self._task = self._task, None
-        self._alarm.discard(self)
+        task, alarm, self._task = self._task, self._alarm, None
+        if alarm is not None:
+            alarm.due_s.pop(self, None)
         if not self._expired or task is None:
             return
         # As in `asyncio.timeout`: a cancellation that is also somebody else's goes on.
@@ -102,13 +92,14 @@ class Deadline(Struct, eq=False):
     def extend(self) -> None:
         """Start anew: the upstream has reported progress."""
         # Before it is entered there is nothing to move; after it has expired it is too late.
-        if self._task is not None and not self._expired and not self._held:
-            self._alarm.add(self, self._seconds)
+        if self._task is not None and self._alarm is not None and not self._expired and not self._held:
+            self._start(self._alarm)
 
     def hold(self) -> None:
         """Stop the clock, until it was released as often."""
         self._held += 1
-        self._alarm.discard(self)
+        if self._alarm is not None:
+            self._alarm.due_s.pop(self, None)
 
     def release(self) -> None:
         """Let the clock run again, from the beginning."""
@@ -121,3 +112,8 @@ class Deadline(Struct, eq=False):
         self._expired = True
         if self._task is not None:
             self._task.cancel()
+
+    def _start(self, alarm: _Alarm) -> None:
+        due_s = alarm.due_s[self] = alarm.loop.time() + self._seconds
+        if due_s < alarm.set_to_s:
+            alarm.set(due_s)

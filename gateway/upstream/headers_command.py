@@ -32,7 +32,7 @@ class HeadersCommand:
         self._ran_at_s = 0.0
         self.headers: Mapping[str, str] = {}
         self.version = 0
-        self.ready = False
+        self.ready = self.proves = self.anonymous = False
 
     async def prepare(self) -> None:
         """See `Credentials.prepare`."""

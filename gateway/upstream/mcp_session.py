@@ -156,7 +156,8 @@ class McpSession:
         callbacks, params = call.callbacks, call.params
         headers: dict[str, str] | None = None
         if self._modern:
-            meta = {**params.get("_meta", {}), **_ENVELOPE}
+            meta = params.get("_meta")
+            meta = {**meta, **_ENVELOPE} if meta else _ENVELOPE.copy()
             if call.capabilities:
                 meta[CAPABILITIES_KEY] = call.capabilities
             if call.log_level is not None and "logging" in self.capabilities:
@@ -168,8 +169,11 @@ class McpSession:
                 from mcp.shared.inbound import mcp_param_headers
 
                 headers = {**headers, **mcp_param_headers(dict(call.header_map), params.get("arguments") or {})}
-        elif call.log_level is not None and call.log_level != self._log_level and "logging" in self.capabilities:
-            await self._set_log_level(call.log_level)
+        else:
+            meta = params.get("_meta")
+            params = params.copy() if meta is None else {**params, "_meta": meta.copy()}
+            if call.log_level is not None and call.log_level != self._log_level and "logging" in self.capabilities:
+                await self._set_log_level(call.log_level)
         # As W3C defines it trace context is a matter of HTTP headers; `_meta` is passed on as it came.
         if call.trace and self.independent_requests:
             headers = {**(headers or {}), **call.trace}

@@ -105,6 +105,7 @@ class RequestCallbacks(Struct, eq=False):
     def end(self) -> None:
         """Withdraw whatever is still being asked on behalf of this request."""
         self.ended = True
-        # A copy: a question that ends takes itself off the list.
-        for scope in list(self.asking):
-            scope.cancel()
+        if self.asking:
+            # A copy: a question that ends takes itself off the list.
+            for scope in list(self.asking):
+                scope.cancel()

@@ -70,11 +70,13 @@ def passes(wrapper: ToolWrapper, arguments: Any, level: RepairLevel) -> bool:
     Raises:
         NotChecked: As `prepare`, where that is seen at once.
     """
-    if not isinstance(arguments, dict) or (level != "off" and may_be_wrapped(arguments)):
+    if type(arguments) is not dict or (level != "off" and may_be_wrapped(arguments)):
         return False
+    known = schemas.VALIDATORS.get(wrapper.schema_digest)
+    if type(known) is Validator:
+        return known.passes(arguments)
     try:
-        known = schemas.known_validator(wrapper.schema_digest)
-        return (known or schemas.validator(wrapper.checked_schema, wrapper.schema_digest)).passes(arguments)
+        return schemas.validator(wrapper.checked_schema, wrapper.schema_digest).passes(arguments)
     except SchemaRejected:
         return False
 

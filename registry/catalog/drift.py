@@ -35,9 +35,14 @@ class RemovedWrapper:
 
 
 class Drift:
-    """A bounded memory of removed wrappers and changed parameters, fed with the registry's changes."""
+    """A bounded memory of removed wrappers and changed parameters, fed with the registry's changes.
+
+    Attributes:
+        knows_parameters: Whether anything is remembered of the parameters of any tool.
+    """
 
     def __init__(self) -> None:
+        self.knows_parameters = False
         self._removed: LRUCache[str, RemovedWrapper] = LRUCache(_MAX_REMEMBERED)
         self._names: LRUCache[tuple[str, str], WrapperName] = LRUCache(_MAX_REMEMBERED)
         self._changed: LRUCache[str, Mapping[ParameterPath, ParameterChange]] = LRUCache(_MAX_REMEMBERED)
@@ -70,11 +75,7 @@ class Drift:
             if later or earlier:
                 # Together with earlier ones: callers may be several versions behind.
                 self._changed[name] = composed_changes(earlier, later, after)
-
-    @property
-    def knows_parameters(self) -> bool:
-        """Whether anything is remembered of the parameters of any tool."""
-        return bool(self._changed)
+                self.knows_parameters = True
 
     def removed(self, name: str) -> RemovedWrapper | None:
         """Return what is remembered of a wrapper name, or None."""

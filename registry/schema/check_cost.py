@@ -6,8 +6,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-import orjson
-
 from registry.errors import NotChecked
 from registry.schema.applications import Application, TooManyApplications, applications
 from registry.schema.display_text import excerpt
@@ -28,7 +26,8 @@ OPTIONS_PER_APPLICATION: Final = 50
 _FREE_LEVELS: Final = 2
 # What so many members that have a name take at least: `"":0,`.
 _BYTES_OF_MANY: Final = 5 * INLINE_MEMBERS
-_TOO_MANY: Final = f"more than {INLINE_MEMBERS} values are too many for its schema"
+TOO_MANY: Final = f"more than {INLINE_MEMBERS} values are too many for its schema"
+"""What is said of a value that is not walked over."""
 # Keywords that apply more than one schema to the same value.
 _BRANCHING: Final = frozenset(
     {"allOf", "anyOf", "oneOf", "not", "if", "dependentSchemas", "dependencies", "patternProperties", "propertyNames"}
@@ -80,27 +79,6 @@ class CheckCost:
         self.free_text = _free_text(patterns, branching)
         # Every member takes two bytes at least, and the value itself is counted with them.
         self.free_bytes = min(self.free_text, 2 * (self.free_members - 1))
-
-    def is_free(self, instance: object) -> bool:
-        """Return whether a check of a value cannot take long; where that is not seen at once, no.
-
-        To write JSON is much quicker than to walk over a value, which finds the exact sizes (`InstanceSize`).
-
-        Raises:
-            NotChecked: It has too many values, as its text shows.
-        """
-        try:
-            text = orjson.dumps(instance)
-        except TypeError:
-            return False  # deep, or with numbers and texts that take a closer look
-        if len(text) <= self.free_bytes:
-            return text.count(b"{") + text.count(b"[") <= self.free_depth
-        # No fewer than these: such characters in a text have a backslash before them.
-        if len(text) >= _BYTES_OF_MANY and text.count(b'":') - text.count(b'\\":') > INLINE_MEMBERS:
-            # Whoever waits for a thorough check keeps the error, and with it this frame.
-            del text
-            raise NotChecked((), _TOO_MANY, unlocated=True)
-        return False
 
     def require_affordable(self, instance: object, effort: Effort, *, errors: bool = False) -> None:
         """Estimate what a value costs by the schemas and patterns that apply to it.
@@ -163,6 +141,12 @@ class CheckCost:
         if self._document is None:
             self._document = SchemaDocument(self._schema)
         return self._document
+
+
+def shows_too_many(text: bytes) -> bool:
+    """Return whether a value has more members than may be walked over here, as its JSON by `orjson` shows at once."""
+    # No fewer than these: such characters in a text have a backslash before them.
+    return len(text) >= _BYTES_OF_MANY and text.count(b'":') - text.count(b'\\":') > INLINE_MEMBERS
 
 
 def require_countable(value: object) -> None:

@@ -168,7 +168,8 @@ def _scalar_size(node: object) -> int:
 
 
 # Every call asks for one: a plain dictionary is read without a lock, at a tenth of the cost of one that notes uses.
-_validators: dict[str, Validator | SchemaRejected] = {}
+VALIDATORS: Final[dict[str, Validator | SchemaRejected]] = {}
+"""The compiled forms of the schemas that were used last, by digest; for who would have to read the schema first."""
 _validators_lock = Lock()  # compiled in worker threads, too
 
 
@@ -178,7 +179,7 @@ def validator(schema: object, schema_digest: str) -> Validator:
     Raises:
         SchemaRejected: The schema is out of bounds or cannot be compiled.
     """
-    known = _validators.get(schema_digest)
+    known = VALIDATORS.get(schema_digest)
     if known is None:
         try:
             check_bounds(schema)
@@ -187,19 +188,13 @@ def validator(schema: object, schema_digest: str) -> Validator:
         except SchemaRejected as rejected:
             known = rejected  # kept as well, or a bad schema would be compiled again for each call
         with _validators_lock:
-            if len(_validators) >= _MAX_VALIDATORS:
-                del _validators[next(iter(_validators))]
-            _validators[schema_digest] = known
+            if len(VALIDATORS) >= _MAX_VALIDATORS:
+                del VALIDATORS[next(iter(VALIDATORS))]
+            VALIDATORS[schema_digest] = known
     if isinstance(known, SchemaRejected):
         # A new exception each time: a raised one keeps the frames of its traceback alive.
         raise SchemaRejected(known.code, known.detail)
     return known
-
-
-def known_validator(schema_digest: str) -> Validator | None:
-    """Return the compiled form of a schema, if it is in the cache; for who would have to read the schema first."""
-    known = _validators.get(schema_digest)
-    return None if isinstance(known, SchemaRejected) else known
 
 
 def compile_schema(schema: object) -> Validator:

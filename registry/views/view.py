@@ -90,6 +90,8 @@ class View:
         grant: What its callers may do.
         call_rules: The rules of tools that look at the arguments of a call, by wrapper name.
         owner: The caller whose own listings it shows; empty where it shows everybody's.
+        mirrors_arguments: Whether calls of some of the tools repeat arguments in HTTP headers.
+        opens_tools: Whether its callers may use tools at all.
     """
 
     profile: Profile
@@ -107,8 +109,16 @@ class View:
     grant: Grant = EVERYTHING
     call_rules: Mapping[str, CallRules] = field(default_factory=dict)
     owner: str = ""
+    mirrors_arguments: bool = field(init=False)
+    opens_tools: bool = field(init=False)
     _by_name: Mapping[str, ViewEntry] = field(default_factory=dict, repr=False)
     _plain_levels: dict[str, tuple[ToolWrapper, RepairLevel]] = field(default_factory=dict, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        # Asked by every call.
+        put = object.__setattr__  # the dataclass is frozen
+        put(self, "mirrors_arguments", any(entry.wrapper.headers for entry in self.entries))
+        put(self, "opens_tools", self.grant.opens("tools"))
 
     @property
     def key(self) -> tuple[str, Grant, str]:

@@ -100,7 +100,7 @@ async def test_a_tool_that_callers_of_both_eras_are_shown_takes_little_more_than
 ) -> None:
     # What is kept of some hundred tools however many there are; other tests have filled it.
     monkeypatch.setattr(schemas, "_MAX_VALIDATORS", 8)
-    monkeypatch.setattr(schemas, "_validators", {})
+    monkeypatch.setattr(schemas, "VALIDATORS", {})
     monkeypatch.setattr(packed_definition, "_MAX_OPEN", 8)
     monkeypatch.setattr(packed_definition, "_open", deque())
 

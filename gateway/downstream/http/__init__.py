@@ -2,6 +2,7 @@
 
 protocol            one connection: whose turn it is, and until when
 request_reader      reads requests, within bounds; `known_heads` are read once, `upgrade` is ignored
+repeated_heads      finds and learns known heads for one connection
 request             the head of a request, and refusals that it alone decides
 connections         all connections of a server: deadlines, what is left unread; `large_writes` what that keeps
                     in memory

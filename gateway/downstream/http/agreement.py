@@ -7,7 +7,7 @@ from typing import Any
 from gateway.downstream.http.callers import Addressed
 from gateway.downstream.http.request import RequestHead
 from gateway.errors import HEADER_MISMATCH, RpcError
-from gateway.protocol import CAPABILITIES_KEY, MODERN_VERSIONS, NAMED_BY, VERSION_KEY, check_envelope, is_modern
+from gateway.protocol import CAPABILITIES_KEY, NAMED_BY, VERSION_KEY, check_envelope, is_modern
 from registry.views.view import View
 
 
@@ -24,11 +24,11 @@ def check_agreement(said: Addressed, method: str, params: dict[str, Any]) -> Non
     """
     meta = params.get("_meta")
     if (
-        isinstance(meta, dict)
+        said.spoken
         and said.method == method
+        and type(meta) is dict
         and meta.get(VERSION_KEY) == said.version
-        and said.version in MODERN_VERSIONS
-        and isinstance(meta.get(CAPABILITIES_KEY), dict)
+        and type(meta.get(CAPABILITIES_KEY)) is dict
     ):
         named = params.get(NAMED_BY.get(method, ""))
         if named is None or named == said.name:

@@ -14,10 +14,27 @@ from gateway.audit.record import Audit
 from gateway.calls.profile_views import ProfileViews
 from gateway.downstream.http.protected_resource import ProtectedResource
 from gateway.downstream.http.request import RequestHead, RequestRefused
+from gateway.protocol import MODERN_VERSIONS
 from registry.views.profile import DEFAULT_PROFILE
 
 
-class Addressed(Struct, frozen=True, gc=False, kw_only=True):
+class Admitted(Struct, frozen=True, gc=False, eq=False):
+    """What the head of a request says of its caller.
+
+    Attributes:
+        account: What the caller uses.
+        principal: The caller.
+        profile: The profile that it addresses.
+        modern: Its version is none with a handshake.
+    """
+
+    account: Account
+    principal: Principal
+    profile: str
+    modern: bool
+
+
+class Addressed(Struct, gc=False, eq=False, kw_only=True):
     """What the head of a request says of its caller before anybody is asked; it holds for every request with this head.
 
     Attributes:
@@ -25,25 +42,24 @@ class Addressed(Struct, frozen=True, gc=False, kw_only=True):
         authorization: The field of this name.
         modern: Its version is none with a handshake.
         version: The protocol version that it names; empty for none.
+        spoken: Whether that is one without a handshake, which we speak.
         method: The JSON-RPC method that it names; empty for none.
         name: What the method is about; None where nothing is named, or in no form that can be read.
+        admitted: Whom it was found to be of the last time.
+        profiles, dropped: What that depends on beside the credentials: the profiles, and how often accounts were
+            dropped.
     """
 
     profile: str
     authorization: str | None
     modern: bool
     version: str
+    spoken: bool
     method: str
     name: str | None
-
-
-class Admitted(Struct, frozen=True, gc=False):
-    """What the head of a request says of its caller."""
-
-    account: Account
-    principal: Principal
-    profile: str
-    modern: bool
+    admitted: Admitted | None = None
+    profiles: object = None
+    dropped: int = 0
 
 
 class Unproven(NamedTuple):
@@ -84,11 +100,13 @@ class Callers:
         """Read what a head says of its caller; `modern` is passed on, for who answers it."""
         path = head.path if b"%" not in head.path else unquote(head.path.decode("latin-1")).encode("latin-1", "replace")
         authorization = None if head.raw(b"authorization") is None else head.text(b"authorization")
+        version = head.text(b"mcp-protocol-version")
         return Addressed(
             profile=path[5:].decode("latin-1") or DEFAULT_PROFILE,
             authorization=authorization,
             modern=modern,
-            version=head.text(b"mcp-protocol-version"),
+            version=version,
+            spoken=version in MODERN_VERSIONS,
             method=head.text(b"mcp-method"),
             name=None if head.raw(b"mcp-name") is None else _decoded(head.text(b"mcp-name")),
         )
@@ -99,10 +117,24 @@ class Callers:
         Raises:
             RequestRefused: Its credentials open nothing, or not this profile.
         """
-        found, profile = self._authenticator.principal(addressed.authorization), addressed.profile
+        quotas, profiles = self._quotas, self._views.profiles
+        found = self._authenticator.principal(addressed.authorization)
+        known = addressed.admitted
+        if (
+            # The very objects of the time before, as nearly always.
+            known is not None
+            and known.principal is found
+            and addressed.profiles is profiles
+            and addressed.dropped == quotas.dropped
+            and known.account.groups is known.principal.groups
+        ):
+            return known
+        profile = addressed.profile
         if isinstance(found, Principal):
-            if profile in self._views.profiles and found.may_enter(profile):
-                return Admitted(self._quotas.account(found), found, profile, addressed.modern)
+            if profile in profiles and found.may_enter(profile):
+                addressed.admitted = Admitted(quotas.account(found), found, profile, addressed.modern)
+                addressed.profiles, addressed.dropped = profiles, quotas.dropped
+                return addressed.admitted
             raise self._kept_out(found, head, peer, profile)
         if isinstance(found, Refusal):
             raise self._refused(found, head, peer, profile)

@@ -29,10 +29,14 @@ class CarriedRequests:
 
     Args:
         carrier: Knows the sessions of other processes; None where there is no other process.
+
+    Attributes:
+        possible: Whether there is one.
     """
 
     def __init__(self, carrier: Carrier[Any] | None) -> None:
         self._carrier = carrier
+        self.possible = carrier is not None
         self._requests: set[Responder] = set()
         self._streams: set[Responder] = set()
 

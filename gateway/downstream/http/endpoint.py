@@ -37,7 +37,7 @@ from gateway.errors import (
     QuotaExceeded,
     RpcError,
 )
-from gateway.jsonrpc import InvalidMessage, RequestId, RpcNotification, RpcResponse, read
+from gateway.jsonrpc import InvalidMessage, RequestId, RpcNotification, RpcRequest, RpcResponse, read
 from gateway.protocol import HANDSHAKE_VERSIONS, is_modern
 from registry.views.view import View
 
@@ -178,10 +178,13 @@ class McpEndpoint:
             responder.run(self._verify(head, admitted, body, responder, peer))
             responder.when_done(partial(admitted.account.release, len(body)))
             return
-        if not admitted.modern and self._carried.take(head, body, responder):
+        if not admitted.modern and self._carried.possible and self._carried.take(head, body, responder):
             return
         if head.method == b"POST":
-            self._post(head, admitted, body, responder, peer)
+            if len(body) <= _UNCOUNTED_BYTES:
+                self._take(head, admitted, body, responder, peer)
+            else:
+                self._count_and_take(head, admitted, body, responder, peer)
         elif head.method == b"GET":
             self._streams.open(head, self._session(head, admitted), admitted, responder)
         else:
@@ -207,10 +210,9 @@ class McpEndpoint:
             log.exception("a request failed unexpectedly")
             responder.fail()
 
-    def _post(self, head: RequestHead, admitted: Admitted, body: bytes, responder: Responder, peer: str) -> None:
-        if len(body) <= _UNCOUNTED_BYTES:
-            self._take(head, admitted, body, responder, peer)
-            return
+    def _count_and_take(
+        self, head: RequestHead, admitted: Admitted, body: bytes, responder: Responder, peer: str
+    ) -> None:
         size_bytes = wire.parsed_bytes(body)
         if size_bytes > MAX_PARSED_BYTES:
             raise RequestRefused(413, "the body holds too many values to be taken as one request")
@@ -235,46 +237,33 @@ class McpEndpoint:
         except InvalidMessage as error:
             _send_error(responder, error.request_id, error)
             return
-        modern = admitted.modern
-        if isinstance(message, RpcResponse):
-            if modern:
-                _send_error(responder, None, RpcError(INVALID_REQUEST, "No request of ours is waiting"))
-                return
-            self._session(head, admitted).answered(message.message)
-            responder.respond(202)
+        if not isinstance(message, RpcRequest):
+            self._take_other(head, admitted, message, responder)
             return
-        if isinstance(message, RpcNotification):
-            if modern:
-                responder.respond(202)
-            else:
-                responder.run(self._notified(self._session(head, admitted), message, responder))
-            return
-        method, params = message.method, message.params
+        modern, method, params = admitted.modern, message.method, message.params
         session: Session | None = None
         unchecked: RequestHead | None = None
+        answer: ResumableAnswer | None = None
         view: View | None = None
-        if modern or is_modern(params):
+        if is_call := method == "tools/call":
+            view = self._views.at_hand.get(admitted) or self._views.of(admitted)
+        if modern or ("_meta" in params and is_modern(params)):
             try:
                 assert type(head.judged) is Addressed
                 check_agreement(head.judged, method, params)
-                if method == "tools/call":
-                    view = self._views.current(admitted.profile, admitted.principal)
-                    if view is not None:
-                        check_param_headers(head, view, params)
+                if view is not None and view.mirrors_arguments:
+                    check_param_headers(head, view, params)
             except RpcError as error:
                 _send_error(responder, message.id, error)
                 return
             # Which headers a call must have is known once the tools are shown.
-            unchecked = head if method == "tools/call" and view is None else None
+            unchecked = head if is_call and view is None else None
             modern = True
         elif method != "initialize":
             session = self._session(head, admitted)
-            if method == "tools/call":
-                view = self._views.current(admitted.profile, admitted.principal)
-        answer = None
-        if session is not None and session.resumable:
-            answer = ResumableAnswer(session.answers, admitted.account, message.id, responder)
-        results = ResultStream(message.id, responder, answer) if method == "tools/call" else None
+            if session.resumable:
+                answer = ResumableAnswer(session.answers, admitted.account, message.id, responder)
+        results = ResultStream(message.id, responder, answer) if is_call else None
         request = McpRequest(
             id=message.id,
             method=method,
@@ -292,6 +281,21 @@ class McpEndpoint:
             view=view,
         )
         responder.run(self._run(request, responder, answer, unchecked, results))
+
+    def _take_other(
+        self, head: RequestHead, admitted: Admitted, message: RpcNotification | RpcResponse, responder: Responder
+    ) -> None:
+        """Take what wants no answer."""
+        if isinstance(message, RpcResponse):
+            if admitted.modern:
+                _send_error(responder, None, RpcError(INVALID_REQUEST, "No request of ours is waiting"))
+                return
+            self._session(head, admitted).answered(message.message)
+            responder.respond(202)
+        elif admitted.modern:
+            responder.respond(202)
+        else:
+            responder.run(self._notified(self._session(head, admitted), message, responder))
 
     async def _run(
         self,
@@ -325,10 +329,11 @@ class McpEndpoint:
             if response.refused is not None and not responder.streaming:
                 responder.refuse(over_quota(response.refused, body=response.body))
                 return
-            status, pieces, goes_on = _status_of(request, response), response.pieces, response.goes_on
+            pieces, goes_on = response.pieces, response.goes_on
+            status = 200 if response.error_code is None else _status_of(request, response.error_code)
         except asyncio.CancelledError:
             if responder.disconnected and not (answer is not None and answer.resumable):
-                if results is not None:
+                if results is not None and results.begun:
                     results.end()
                 return
             # Cancelled by a notification, by its own session or by our end: the POST still wants its response.
@@ -337,7 +342,7 @@ class McpEndpoint:
             del known[running]
             if session is not None:
                 session.running.pop(request.id, None)
-        if results is not None:
+        if results is not None and results.begun:
             pieces = results.end(pieces, goes_on=goes_on, modern=request.modern)
         if answer is not None and answer.resumable:
             answer.finish(pieces)
@@ -369,23 +374,21 @@ class McpEndpoint:
         responder.respond(202)
 
     def _session(self, head: RequestHead, admitted: Admitted) -> Session:
-        session_id = head.raw(b"mcp-session-id")
-        if session_id is None:
-            raise RequestRefused(400, "Mcp-Session-Id is missing: initialize first")
         session = self.sessions.get(head.text(b"mcp-session-id"), admitted.principal, admitted.profile)
-        if session is None:
-            raise RequestRefused(404, "Session not found")
-        return session
+        if session is not None:
+            return session
+        if head.raw(b"mcp-session-id") is None:
+            raise RequestRefused(400, "Mcp-Session-Id is missing: initialize first")
+        raise RequestRefused(404, "Session not found")
 
 
 def _draining() -> RequestRefused:
     return RequestRefused(503, "the gateway is shutting down", [(b"retry-after", b"1")])
 
 
-def _status_of(request: McpRequest, response: McpResponse) -> int:
-    """The HTTP status of a response: only the modern era has any but 200 for errors."""
-    code = response.error_code
-    return 200 if code is None or not (request.modern or code == PARSE_ERROR) else _STATUS.get(code, 200)
+def _status_of(request: McpRequest, code: int) -> int:
+    """The HTTP status of an error: only the modern era has any but 200."""
+    return _STATUS.get(code, 200) if request.modern or code == PARSE_ERROR else 200
 
 
 def _send_error(responder: Responder, request_id: RequestId | None, error: RpcError) -> None:

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from typing import Final
 
+from msgspec import Struct
+
 from gateway.downstream.http.request import RequestHead
 
 # Hosts send one head for each tool and credential; beyond this they differ each time, and nothing is gained.
 _MOST: Final = 512
-# Heads of MCP hosts have 400 to 1,200 bytes, a token included. With what is read of them all stay below 8 MiB.
-_MAX_HEAD_BYTES: Final = 4 * 1024
-_END: Final = b"\r\n\r\n"
+MAX_KNOWN_BYTES: Final = 4 * 1024
+"""Heads of MCP hosts have 400 to 1,200 bytes, a token included. With what is read of them all stay below 8 MiB."""
+HEAD_END: Final = b"\r\n\r\n"
+"""What every head ends with."""
 # As clients in use write it; of another spelling nothing is gained.
 _LENGTH: Final = b"\r\ncontent-length: "
 _TITLED_LENGTH: Final = b"\r\nContent-Length: "
@@ -22,45 +25,83 @@ _TITLED_LENGTH: Final = b"\r\nContent-Length: "
 _MAX_DIGITS: Final = 7
 
 
+class KnownHead(Struct, frozen=True, eq=False):
+    """A head that was read before.
+
+    Attributes:
+        head: What was read; its length is that of an earlier body.
+    """
+
+    head: RequestHead
+    # The bytes before and after the length.
+    _before: bytes
+    _after: bytes
+
+    def body_in(self, data: bytes) -> bytes | None:
+        """The body of a request; None where it has another head, or is not there as a whole and alone."""
+        before, after = self._before, self._after
+        if not data.startswith(before):
+            return None
+        begin = len(before)
+        end = data.find(b"\r", begin, begin + _MAX_DIGITS + 1)
+        if end < 0 or not data.startswith(after, end):
+            return None
+        length, body = data[begin:end], data[end + len(after) :]
+        return body if length.isdigit() and int(length) == len(body) else None
+
+    def is_all_of(self, data: bytes) -> bool:
+        """Whether a request has arrived as far as this head, and its body is still to come."""
+        before, after = self._before, self._after
+        if not (data.startswith(before) and data.endswith(after)):
+            return False
+        length = data[len(before) : len(data) - len(after)]
+        return length.isdigit() and len(length) <= _MAX_DIGITS and int(length) > 0
+
+
 class KnownHeads:
     """The heads that one server has read."""
 
     def __init__(self) -> None:
         # By what stands before and after their length.
-        self._heads: dict[tuple[bytes, bytes], RequestHead] = {}
+        self._heads: dict[tuple[bytes, bytes], KnownHead] = {}
 
-    def find(self, data: bytes) -> tuple[RequestHead, bytes] | None:
-        """The head and the body of a request.
+    def find(self, data: bytes) -> tuple[KnownHead, bytes] | None:
+        """The head and the body of a request; None where it is not one whole request alone, or its head is not known.
 
         Args:
             data: What has arrived since the end of the request before.
-
-        Returns:
-            The head with the length of an earlier body; None where it is not one whole request and nothing else, or its
-            head is not known.
         """
-        lines, end, body = data.partition(_END)
+        known = self._of(data)
+        body = None if known is None else known.body_in(data)
+        return None if known is None or body is None else (known, body)
+
+    def find_alone(self, data: bytes) -> KnownHead | None:
+        """The head of a request whose body is still to come; None where this is anything else, or it is not known."""
+        known = self._of(data)
+        return known if known is not None and known.is_all_of(data) else None
+
+    def _of(self, data: bytes) -> KnownHead | None:
+        lines, _, _ = data.partition(HEAD_END)
         before, name, after = lines.partition(_LENGTH)
         if not name:
             before, name, after = lines.partition(_TITLED_LENGTH)
-        length, _, after = after.partition(b"\r\n")
-        # Most are found, so that all else is looked at afterwards.
-        head = self._heads.get((before, after))
-        if head is None or not end:
-            return None
-        if not length.isdigit() or len(length) > _MAX_DIGITS or int(length) != len(body):
-            return None
-        return head, body
+        _, _, after = after.partition(b"\r\n")
+        return self._heads.get((before, after))
 
     def learn(self, data: bytes, head: RequestHead) -> None:
-        """Know the head of a request that has arrived in one piece, and was accepted as `head`."""
+        """Know the head of a request that was accepted.
+
+        Args:
+            data: How it arrived: its first bytes, which hold the whole head, and perhaps more.
+            head: As the parser has read this very request.
+        """
         # What asks for more than an answer to its body is rare, and left to who reads it with care.
         if head.judged is None or not head.keep_alive or head.version != "1.1" or head.raw(b"expect") is not None:
             return
         if head.method != b"POST" or head.trace:
             return  # of traces no two requests have the same
-        lines, end, _ = data.partition(_END)
-        if not end or len(lines) > _MAX_HEAD_BYTES:
+        lines, end, _ = data.partition(HEAD_END)
+        if not end or len(lines) > MAX_KNOWN_BYTES:
             return
         # The parser has seen the lines that are seen here: none goes on in the next one or ends in another way.
         if lines.count(b"\n") != len(head.fields) or lines.count(b"\r\n") != len(head.fields):
@@ -74,4 +115,6 @@ class KnownHeads:
             return
         if len(self._heads) >= _MOST:
             self._heads.clear()
-        self._heads[before, after] = head
+        begin = len(before) + len(name)
+        rest = lines[begin + len(length) :] + HEAD_END
+        self._heads[before, after] = KnownHead(head, data[:begin], rest)

@@ -21,6 +21,7 @@ from gateway.access.quotas import Account
 from gateway.downstream.http.connections import Connections
 from gateway.downstream.http.handler import Admission, Handler, Router
 from gateway.downstream.http.large_writes import LargeWrites
+from gateway.downstream.http.repeated_heads import RepeatedHeads
 from gateway.downstream.http.request import DISCARDED_BYTES, RequestHead, RequestRefused, over_quota
 from gateway.downstream.http.request_reader import RequestReader
 from gateway.downstream.http.responder import Responder
@@ -77,8 +78,7 @@ class HttpProtocol(asyncio.Protocol):
         # Who answers the request that is arriving, once it is its turn.
         self._handler: Handler | None = None
         self._admitted: Admission | None = None
-        # The request that was accepted last; known heads are learnt from it.
-        self._accepted: RequestHead | None = None
+        self._heads = RepeatedHeads(connections.heads)
         # The request that is being answered, and those that wait for their turn, each with its body or its refusal.
         self._responder: Responder | None = None
         self._waiting: deque[tuple[RequestHead, bytes] | RequestRefused] = deque()
@@ -112,6 +112,7 @@ class HttpProtocol(asyncio.Protocol):
         self.closing = True
         self._writable.set()
         self._waiting.clear()
+        self._heads.ahead = b""
         self._hold(None, 0)
         if self._responder is not None:
             self._responder.disconnect()
@@ -165,7 +166,8 @@ class HttpProtocol(asyncio.Protocol):
             self._responder.look(now_s)
         if now_s >= self._deadline_s:
             reader = self._reader
-            if unread_bytes and self._responder is None and reader.head is None and not reader.in_head:
+            begun = reader.in_head or reader.head is not None or bool(self._heads.ahead)
+            if unread_bytes and self._responder is None and not begun:
                 # Not idle: it still reads its last answer, for which it has the time that `Connections` gives it.
                 self._deadline_s = now_s + KEEP_ALIVE_S
                 return
@@ -182,12 +184,18 @@ class HttpProtocol(asyncio.Protocol):
 
     def shutdown(self) -> None:
         """End after what is being answered; uvicorn asks for this when it stops."""
+        if self._heads.ahead:
+            self._read_ahead()
         if self._responder is not None:
             self._responder.keep_alive = False
         elif not self._waiting:
             self.transport.close()
 
     def _late(self) -> None:
+        if self._heads.ahead:
+            self._read_ahead()
+            if self._handler is None:
+                return  # it was refused by its head alone
         if self._handler is not None:
             self.refuse(RequestRefused(408, "the body did not arrive in time", close=True))
         else:
@@ -203,16 +211,18 @@ class HttpProtocol(asyncio.Protocol):
         # Whether a request begins here, and nothing else is being read or answered.
         begins = not reader.in_head and reader.head is None and self._responder is None and not self._waiting
         if begins:
-            known = self._connections.heads.find(data)
-            if known is not None:
-                self._deadline_s = math.inf
-                head, body = known
-                self._take(head, body, known_length=len(body))
+            heads = self._heads
+            if heads.ahead:
+                data, heads.ahead = heads.ahead + data, b""
+            elif heads.keep(data):
+                self._deadline_s = self._loop.time() + BODY_S
                 return
-            self._accepted = None
+            found = heads.find(data)
+            if found is not None:
+                self._take_known(*found)
+                return
+            heads.begin(data)
         reader.feed(data)
-        if begins and self._accepted is not None:
-            self._connections.heads.learn(data, self._accepted)
         unfinished_bytes = reader.held_bytes + self._waiting_bytes
         if unfinished_bytes or self._held_bytes:
             admitted = self._admitted
@@ -226,6 +236,13 @@ class HttpProtocol(asyncio.Protocol):
                     self._handler = self._admitted = None
                     reader.discard()
                     self._responder.refuse(over_quota(error))
+
+    def _read_ahead(self) -> None:
+        """Have the head read whose body has not come."""
+        heads = self._heads
+        data, heads.ahead = heads.ahead, b""
+        heads.begin(data)
+        self._reader.feed(data)
 
     def _hold(self, account: Account | None, size_bytes: int) -> None:
         """Put what has arrived of unfinished requests on an account."""
@@ -242,6 +259,7 @@ class HttpProtocol(asyncio.Protocol):
         self._deadline_s = self._loop.time() + HEAD_S
 
     def head_arrived(self, head: RequestHead) -> None:
+        self._heads.head_arrived(head)
         self._deadline_s = self._loop.time() + BODY_S
         if self._responder is None and not self._waiting:
             self._admit(head)
@@ -258,14 +276,17 @@ class HttpProtocol(asyncio.Protocol):
         if not head.keep_alive:
             self.closing = True
         if body is None:
-            self._rest()
+            self._heads.arrived(head, accepted=False)
+            if self._responder is None and not self._waiting:
+                self._rest()
             return
         if self._held_bytes:
             self._hold(None, 0)  # from here on whoever answers counts it
         handler, self._handler = self._handler, None
+        self._heads.arrived(head, accepted=handler is not None)
+        admitted, self._admitted = self._admitted, None
         if handler is not None and self._responder is not None:
-            self._accepted = head
-            self._answer(handler, head, body, self._responder)
+            self._answer(handler, head, admitted, body, self._responder)
             return
         if len(self._waiting) >= _MAX_PIPELINED:
             self.cut()
@@ -275,27 +296,17 @@ class HttpProtocol(asyncio.Protocol):
 
     # what is done about it
 
-    def _admit(self, head: RequestHead, known_length: int | None = None) -> bool:
+    def _admit(self, head: RequestHead) -> bool:
         """Judge a request whose turn it is; where it is refused, its body is read and thrown away.
 
         Once a request is refused it is the turn of the next one, so that nothing here is about this one any more.
-
-        Args:
-            head: Its head.
-            known_length: Of its body, where the head is that of an earlier request, whose body had another length.
         """
         responder = self._responder = Responder.of(head, self, self._loop)
         if self._connections.leaving:
             responder.keep_alive = False
         try:
-            if not self._served:
-                raise RequestRefused(503, "Too many connections", [(b"retry-after", b"1")], close=True)
-            handler = self._router.route(head)
-            admitted = handler.admit(head, self._peer)
-            length = head.content_length if known_length is None else known_length
-            if length is not None and length > handler.max_body_bytes:
-                raise _too_large(handler.max_body_bytes, close=length > DISCARDED_BYTES)
-            if known_length is None and head.raw(b"expect") is not None:
+            handler, admitted = self._judge(head, head.content_length)
+            if head.raw(b"expect") is not None:
                 self._expected(head)
         except RequestRefused as refused:
             if self._reader.head is head:
@@ -305,6 +316,20 @@ class HttpProtocol(asyncio.Protocol):
         self._handler, self._admitted = handler, admitted
         return True
 
+    def _judge(self, head: RequestHead, length: int | None) -> tuple[Handler, Admission | None]:
+        """Who answers a request whose body has this length, and what is known of its sender.
+
+        Raises:
+            RequestRefused: Nobody does.
+        """
+        if not self._served:
+            raise RequestRefused(503, "Too many connections", [(b"retry-after", b"1")], close=True)
+        handler = self._router.route(head)
+        admitted = handler.admit(head, self._peer)
+        if length is not None and length > handler.max_body_bytes:
+            raise _too_large(handler.max_body_bytes, close=length > DISCARDED_BYTES)
+        return handler, admitted
+
     def _expected(self, head: RequestHead) -> None:
         if head.text(b"expect").lower() != "100-continue":
             raise RequestRefused(417, "only 100-continue can be expected")
@@ -312,8 +337,9 @@ class HttpProtocol(asyncio.Protocol):
         if self._reader.head is head and not self._reader.has_body and head.version == "1.1":
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
-    def _answer(self, handler: Handler, head: RequestHead, body: bytes, responder: Responder) -> None:
-        admitted, self._admitted = self._admitted, None
+    def _answer(
+        self, handler: Handler, head: RequestHead, admitted: Admission | None, body: bytes, responder: Responder
+    ) -> None:
         try:
             handler.answer(head, admitted, body, responder, self._peer)
         except RequestRefused as refused:
@@ -325,14 +351,14 @@ class HttpProtocol(asyncio.Protocol):
     def response_ended(self) -> None:
         """Go on with the request that has waited for its turn, if there is one."""
         self._responder = None
+        reader = self._reader
         if self.transport.is_closing():
             self.closing = True
-            return
-        if self._waiting:
+        elif self._waiting:
             # Not from here: a row of requests that are all refused at once would nest this call for each of them.
             self._loop.call_soon(self._take_turn)
-        elif (head := self._reader.head) is not None and not self._reader.discarding:
-            self._admit(head)  # its body is still on its way
+        elif reader.head is not None and not reader.discarding:
+            self._admit(reader.head)  # its body is still on its way
         else:
             self._rest()
 
@@ -348,20 +374,32 @@ class HttpProtocol(asyncio.Protocol):
         self._waiting_bytes -= len(body)
         self._take(head, body)
 
-    def _take(self, head: RequestHead, body: bytes, known_length: int | None = None) -> None:
+    def _take(self, head: RequestHead, body: bytes) -> None:
         """Judge and answer a request that is there as a whole."""
-        if self._admit(head, known_length):
+        if self._admit(head):
             handler, self._handler = self._handler, None
+            admitted, self._admitted = self._admitted, None
             assert handler is not None
             assert self._responder is not None
-            self._answer(handler, head, body, self._responder)
+            self._answer(handler, head, admitted, body, self._responder)
+
+    def _take_known(self, head: RequestHead, body: bytes) -> None:
+        """Judge and answer a request that is there as a whole, and whose head is that of an earlier one."""
+        self._deadline_s = math.inf
+        responder = self._responder = Responder(self, self._loop, keep_alive=not self._connections.leaving)
+        try:
+            handler, admitted = self._judge(head, len(body))
+        except RequestRefused as refused:
+            responder.refuse(refused)
+            return
+        self._answer(handler, head, admitted, body, responder)
 
     def _rest(self) -> None:
-        """Wait for the next request."""
+        """Wait for the next request, while nothing is answered and nothing waits for it."""
+        reader = self._reader
         if self.closing:
-            if self._responder is None and not self._waiting:
-                self.transport.close()
-        elif self._responder is None and self._reader.head is None and not self._reader.in_head:
+            self.transport.close()
+        elif reader.head is None and not reader.in_head:
             self._deadline_s = self._loop.time() + KEEP_ALIVE_S
 
     def refuse(self, refused: RequestRefused) -> None:

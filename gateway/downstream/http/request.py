@@ -5,7 +5,7 @@ Sources: RFC 9110 and 9112; MCP 2026-07-28 and 2025-11-25, "Transports", "Stream
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from gateway import wire
 from gateway.errors import INVALID_REQUEST, QuotaExceeded
@@ -72,10 +72,11 @@ class RequestHead:
         keep_alive: Whether the connection may carry another request after this one.
         judged: What an endpoint has found out from it, which holds for every request with this head; None before.
         routed: The router that was asked, and who answers; None before.
+        trace: The caller's trace context, by header name.
     """
 
     __slots__ = ("_by_name", "_texts", "fields", "judged", "keep_alive", "method", "path", "query", "routed", "target",
-                 "version")  # fmt: skip
+                 "trace", "version")  # fmt: skip
 
     def __init__(self, method: bytes, target: bytes, fields: Fields, *, version: str, keep_alive: bool) -> None:
         self.method = method
@@ -98,9 +99,13 @@ class RequestHead:
         # Read from them before; one head may be that of many requests.
         self._texts: dict[bytes, str] = {}
         self.judged: object = None
-        self.routed: tuple[object, object] | None = None
+        self.routed: tuple[object, Any] | None = None
         if len(self._by_name) != len(fields):
             self._join_repeated()
+        by_name = self._by_name
+        self.trace = _NO_TRACE
+        if b"traceparent" in by_name or b"tracestate" in by_name or b"baggage" in by_name:
+            self.trace = {name.decode(): self.text(name) for name in _TRACE_FIELDS if name in by_name}
 
     def raw(self, name: bytes) -> bytes | None:
         """The value of a field; None where it is absent."""
@@ -126,14 +131,6 @@ class RequestHead:
         """The length that was declared; None for a body in chunks, or for none at all."""
         value = self._by_name.get(b"content-length")
         return int(value) if value is not None and value.strip().isdigit() else None
-
-    @property
-    def trace(self) -> dict[str, str]:
-        """The caller's trace context, by header name."""
-        by_name = self._by_name
-        if b"traceparent" not in by_name and b"tracestate" not in by_name and b"baggage" not in by_name:
-            return _NO_TRACE
-        return {name.decode(): self.text(name) for name in _TRACE_FIELDS if name in by_name}
 
     def check_fields(self) -> None:
         """Refuse a request in which a field that decides where it goes appears twice.

@@ -69,10 +69,10 @@ class Responder(Struct, eq=False):
 
     _connection: Connection
     _loop: asyncio.AbstractEventLoop
-    _head_only: bool
+    keep_alive: bool = True
+    _head_only: bool = False
     # HTTP/1.0 knows no chunks: its stream ends with the connection.
-    _bare: bool
-    keep_alive: bool
+    _bare: bool = False
     ended: bool = False
     disconnected: bool = False
     # None and not `self.cancel`: a bound method would make each request a reference cycle.
@@ -91,7 +91,7 @@ class Responder(Struct, eq=False):
     def of(cls, head: RequestHead, connection: Connection, loop: asyncio.AbstractEventLoop) -> Responder:
         """Answer the request that has this head."""
         bare = head.version == "1.0"
-        return cls(connection, loop, head.method == b"HEAD", bare, head.keep_alive and not bare)
+        return cls(connection, loop, head.keep_alive and not bare, head.method == b"HEAD", bare)
 
     @property
     def task(self) -> asyncio.Task[None] | None:
@@ -131,12 +131,14 @@ class Responder(Struct, eq=False):
     def respond(self, status: int, pieces: wire.Pieces = (), fields: Fields | None = None) -> None:
         """Send a response: JSON, or nothing but its head where there are no pieces."""
         size_bytes = sum(map(len, pieces))
-        usual = status == 200 and not fields and self.keep_alive and not (self._head_only or self.disconnected)
+        gone = self.disconnected or self.ended
+        usual = status == 200 and not fields and self.keep_alive and not (gone or self._head_only)
         if usual and 0 < size_bytes <= _ONE_WRITE_BYTES:
             # Nearly all of them.
-            self._started = True
+            self._started = self.ended = True
             self._connection.transport.write(b"".join((_USUAL_HEAD % size_bytes, *pieces)))
-            self._end()
+            self._task = self.on_stream = self.on_disconnect = None
+            self._connection.response_ended()
             return
         kind = _JSON if pieces else b""
         more = _lines(fields) if fields else b""

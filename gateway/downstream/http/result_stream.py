@@ -27,11 +27,15 @@ class ResultStream(Struct, eq=False):
         request_id: Of the request.
         responder: Answers it.
         answer: The same where its caller may come back for it. Once it can, the result has to be kept as a whole.
+
+    Attributes:
+        begun: A part of the result has left: `end` says how the response goes on.
     """
 
     _request_id: RequestId
     _responder: Responder
     _answer: ResumableAnswer | None
+    begun: bool = False
     _close: Callable[[], bytes] | None = None
 
     def begin(self, close: Callable[[], bytes]) -> bool:
@@ -42,7 +46,7 @@ class ResultStream(Struct, eq=False):
         head = b'{"jsonrpc":"2.0","id":%b,"result":{"content":' % wire.dumps(self._request_id)
         if not responder.begin_message(head):
             return False
-        self._close = close
+        self._close, self.begun = close, True
         return True
 
     def pass_on(self, items: bytes) -> Awaitable[None] | None:

@@ -9,6 +9,8 @@ import asyncio
 from collections import deque
 from typing import Any, Final
 
+from msgspec import Struct, field
+
 from gateway import wire
 from gateway.access.quotas import Account
 from gateway.downstream.http import sse
@@ -81,44 +83,39 @@ class ResumableAnswers:
         return _SEPARATOR in event_id
 
 
-class ResumableAnswer:
+class ResumableAnswer(Struct, eq=False):
     """One request's answer. While it is one JSON text it is like any other; once it is a stream it can be resumed.
+
+    Args:
+        answers: Those of the session.
+        account: On which a result is held while its caller is away.
+        request_id: Of the request.
+        responder: Of the request.
 
     Attributes:
         resumable: Its caller knows an id to come back with.
         delivered: Its result was sent.
     """
 
-    __slots__ = (
-        "_account", "_answers", "_away", "_done", "_held_bytes", "_kept", "_kept_bytes", "_last", "_number",
-        "_request_id", "_responder", "_retry_ms", "_task", "delivered", "resumable",
-    )  # fmt: skip
+    _answers: ResumableAnswers
+    _account: Account
+    _request_id: RequestId
+    _responder: Responder | None
+    _task: asyncio.Task[None] | None = None
+    _number: int = 0
+    _last: int = 0
+    _kept: deque[tuple[int, bytes]] = field(default_factory=deque)
+    _kept_bytes: int = 0
+    _held_bytes: int = 0
+    _away: asyncio.TimerHandle | None = None
+    _done: asyncio.Event | None = None
+    _retry_ms: int = RETRY_MS
+    resumable: bool = False
+    delivered: bool = False
 
-    def __init__(
-        self, answers: ResumableAnswers, account: Account, request_id: RequestId, responder: Responder
-    ) -> None:
-        """Answer by this responder.
-
-        Args:
-            answers: Those of the session.
-            account: On which a result is held while its caller is away.
-            request_id: Of the request.
-            responder: Of the request.
-        """
-        self._answers = answers
-        self._account = account
-        self._request_id = request_id
-        self._responder: Responder | None = responder
-        self._task: asyncio.Task[None] | None = None
-        self._number = 0
-        self._last = 0
-        self._kept: deque[tuple[int, bytes]] = deque()
-        self._kept_bytes = 0
-        self._held_bytes = 0
-        self._away: asyncio.TimerHandle | None = None
-        self._done: asyncio.Event | None = None
-        self._retry_ms = RETRY_MS
-        self.resumable = self.delivered = False
+    def __post_init__(self) -> None:
+        responder = self._responder
+        assert responder is not None
         # Both end with the response, so that no request is a reference cycle that outlives it.
         responder.on_stream = self._begin
         responder.on_disconnect = self._left

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, cast
+from typing import Final
 
 from gateway.downstream.http.handler import Handler
 from gateway.downstream.http.host_check import HostCheck
@@ -32,7 +32,8 @@ class PathRouter:
         # One head may be that of many requests, and nothing else is looked at here.
         routed = head.routed
         if routed is not None and routed[0] is self:
-            return cast(Handler, routed[1])
+            answers: Handler = routed[1]
+            return answers
         self._host_check.check(head)
         path = head.path
         if path == b"/mcp" or path.startswith(b"/mcp/"):

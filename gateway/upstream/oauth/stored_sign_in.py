@@ -31,7 +31,7 @@ class StoredSignIn:
         server, url, config: The upstream, and how it is signed in to.
         principal: Whose it is; empty where all callers share it.
         needed: Why somebody has to sign in; None as far as is known.
-        version, headers: See `Credentials`.
+        version, headers, anonymous, proves: See `Credentials`.
     """
 
     def __init__(
@@ -58,6 +58,7 @@ class StoredSignIn:
         self.needed: str | None = None
         self.version = 0
         self.headers: Mapping[str, str] = {}
+        self.anonymous = self.proves = False
         self._owner = f"sign-in {server} {principal}"
         self.url = url
         self._store = store
@@ -124,12 +125,15 @@ class StoredSignIn:
         before = self._kept.tokens
         self._kept = kept
         tokens = kept.tokens
+        # Without any token the request goes as it is: what an upstream wants is in its refusal.
+        self.anonymous = self._loaded and tokens is None
         if (tokens.access if tokens else None) == (before.access if before else None):
             return
         self.headers = {"authorization": f"{tokens.scheme} {tokens.access}"} if tokens is not None else {}
         self._prover = None
         if tokens is not None and tokens.scheme == "DPoP" and kept.proof_key is not None:
             self._prover = ProofKey(kept.proof_key)
+        self.proves = self._prover is not None
         if tokens is not None:
             SECRETS.hide_latest(self._owner, tokens.secrets)
             self.needed = None

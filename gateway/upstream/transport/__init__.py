@@ -3,7 +3,8 @@
 `jsonrpc` is the seam: what a transport promises, and how responses are read. `stream_transport` matches requests
 and answers on one stream, for `stdio` (a child process, which sees the `child_environment`) and for `http_sse`;
 `streamable_http` sends each request on its own, with its `request_head`; `http_refusals` says what a status means.
-`http_client` and `http_connection` send bounded HTTP requests, and read the `known_heads` of answers once.
+`http_client` and `http_connection` send bounded HTTP requests, and read the `known_heads` of answers once; what
+follows a head is of a `media_type`.
 `event_stream` reads server-sent events, of which an `answer_stream` makes messages. `invalid_json` saves what it can
 of responses that are not strict JSON; a `large_answer` is passed on before all of it has arrived, as `json_pieces`.
 `bounds` says how much one message may hold, and `issuer_fetch` asks authorization servers.

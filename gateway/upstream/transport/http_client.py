@@ -18,6 +18,7 @@ from msgspec import Struct
 from gateway.errors import ConnectionLost, HttpStatusError, UnusableAnswer
 from gateway.upstream.transport.bounds import LARGE_BYTES, MAX_MESSAGE_BYTES
 from gateway.upstream.transport.http_connection import HttpConnection
+from gateway.upstream.transport.media_type import media_type
 
 Dial = Callable[[Callable[[], HttpConnection]], Awaitable[HttpConnection]]
 """Opens a connection with the protocol that the function makes; raises `OSError` where it cannot."""
@@ -30,8 +31,6 @@ MAX_IDLE: Final = 256
 _MAX_REDIRECTS: Final = 3
 # Far above the URLs of a configuration; those of redirects must not fill the memory.
 _MAX_CACHED_URLS: Final = 1024
-# Servers send one or two.
-_MAX_CACHED_TYPES: Final = 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,11 +93,6 @@ def _first_lines(method: str, url: str) -> tuple[str, bytes]:
     return str(origin), head.encode("latin-1", "replace")
 
 
-@lru_cache(maxsize=_MAX_CACHED_TYPES)
-def _media_type(value: str) -> str:
-    return value.partition(";")[0].strip().lower()
-
-
 class Response(Struct, eq=False):
     """The head of a response, and its body as it comes."""
 
@@ -109,7 +103,13 @@ class Response(Struct, eq=False):
     @property
     def content_type(self) -> str:
         """The media type without parameters, in lower case."""
-        return _media_type(self.headers.get("content-type", ""))
+        return media_type(self.headers.get("content-type", ""))
+
+    @property
+    def length(self) -> str | None:
+        """The header Content-Length, also where the body is `plain`: of such an answer it is not among the headers."""
+        plain = self.connection.plain
+        return self.headers.get("content-length") if plain is None else str(len(plain))
 
     async def read(self, limit_bytes: int = MAX_MESSAGE_BYTES) -> bytes:
         """The whole body.
@@ -128,7 +128,7 @@ class Response(Struct, eq=False):
                 return parts[0] if len(parts) == 1 else b"".join(parts)
             if connection.lost is not None:
                 raise ConnectionLost(connection.lost, sent=True)
-            await connection.wait()
+            await connection.changed()
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """The body, piece by piece: an event stream as the peer sends it, anything else as it fills our buffer.
@@ -146,7 +146,7 @@ class Response(Struct, eq=False):
             elif connection.lost is not None:
                 raise ConnectionLost(connection.lost, sent=True)
             else:
-                await connection.wait()
+                await connection.changed()
 
 
 class HttpClient:
@@ -210,7 +210,7 @@ class HttpClient:
         try:
             yield response
         finally:
-            self.release(response)
+            self.keep(response.connection)
 
     async def exchange(
         self, method: str, url: str, lines: bytes, body: bytes = b"", *, in_pieces: bool = False
@@ -236,8 +236,11 @@ class HttpClient:
                 while not connection.head_done:
                     if connection.lost is not None:
                         raise ConnectionLost(connection.lost, sent=True)
-                    await connection.wait()
+                    await connection.changed()
                 headers, status = connection.headers, connection.status
+                if connection.plain is not None:
+                    # Whole, and as it should be: there is nothing to ask its head.
+                    return Response(status, headers, connection)
                 # A small compressed body may be a huge one.
                 if headers.get("content-encoding", "identity") != "identity":
                     raise UnusableAnswer("the answer is compressed, which was not asked for")
@@ -247,7 +250,7 @@ class HttpClient:
             # 301, 302 and 303 would turn a POST into a GET; they are an answer that is no result.
             if status not in (307, 308) or not self._follows_redirects:
                 return Response(status, headers, connection)
-            self._keep(connection)
+            self.keep(connection)
             try:
                 url = urljoin(url, headers.get("location", ""))
                 moved, first = _first_lines(method, url)
@@ -258,16 +261,12 @@ class HttpClient:
                 raise HttpStatusError(status, "a redirect to another origin is not followed")
         raise HttpStatusError(status, "too many redirects")
 
-    def release(self, response: Response) -> None:
-        """End an exchange: its connection is kept, or dropped where the answer was not read to its end."""
-        self._keep(response.connection)
-
     def _kept(self, origin: str) -> HttpConnection | None:
         idle = self._idle.get(origin)
         while idle:
             connection = idle.pop()
             # The newest first: the older ones are the likeliest to be closed by their server.
-            if connection.idle_s < IDLE_S and connection.begin():
+            if connection.begin(IDLE_S):
                 return connection
             connection.abort()
         return None
@@ -310,7 +309,8 @@ class HttpClient:
                 return made
         raise failure
 
-    def _keep(self, connection: HttpConnection) -> None:
+    def keep(self, connection: HttpConnection) -> None:
+        """End an exchange: its connection is kept, or dropped where the answer was not read to its end."""
         if not connection.end():
             connection.abort()
             return

@@ -10,7 +10,8 @@ import httptools
 
 from gateway.errors import ConnectionLost
 from gateway.upstream.transport.bounds import MAX_MESSAGE_BYTES
-from gateway.upstream.transport.known_heads import KNOWN_HEADS
+from gateway.upstream.transport.known_heads import KNOWN_HEADS, MAX_KNOWN_BYTES, KnownHead
+from gateway.upstream.transport.media_type import media_type
 
 # What servers in use accept of requests (8 to 64 KiB), applied to their answers.
 MAX_HEAD_BYTES: Final = 64 * 1024
@@ -29,13 +30,16 @@ class HttpConnection(asyncio.Protocol):
         complete: The whole answer has come.
         reusable: The server keeps the connection open after it.
         pauses_from_bytes: Once so much has arrived, who waits is woken, and no more is read before it is taken.
+        plain: The body of an answer with status 200 that is JSON and is there as a whole, small and in one piece.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, origin: str) -> None:
         self._loop = loop
+        self._parser: httptools.HttpResponseParser | None = None
         self._transport: asyncio.Transport | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._poll: select.poll | None = None
+        self._latest: KnownHead | None = None
         self.origin = origin
         self.lost: str | None = None
         self._idle_since_s = 0.0
@@ -44,14 +48,20 @@ class HttpConnection(asyncio.Protocol):
     def reset(self) -> None:
         """Prepare for the next exchange."""
         # Made when it is needed: of most answers the head is known.
-        self._parser: httptools.HttpResponseParser | None = None
+        self._parser = None
+        self._begun = b""
+        self._head_bytes = 0
+        self._paused = self._streams = False
+        self._clear()
+
+    def _clear(self) -> None:
+        """Prepare for the next exchange where the answer before it was read without a parser."""
         self._body: list[bytes] = []
         self._buffered_bytes = 0
-        self._head_bytes = 0
-        self._paused = False
-        self._streams = False
         self._asked = False
         self.pauses_from_bytes = _PAUSE_BYTES
+        self._missing_bytes = 0
+        self.plain: bytes | None = None
         self.headers: dict[str, str] = {}
         self.status = 0
         self.head_done = False
@@ -71,15 +81,18 @@ class HttpConnection(asyncio.Protocol):
             return
         if not self.head_done:
             if self._parser is None and self._take_known(data):
-                self._wake()
                 return
             # A first chunk may hold the head and a body: the head alone is bounded by what both may have.
             self._head_bytes += len(data)
             if self._head_bytes > MAX_HEAD_BYTES + MAX_MESSAGE_BYTES:
                 self.fail("the head of the answer is too large")
                 return
-        parser, begins = self._parser, self._parser is None
+        elif self._missing_bytes:
+            self._take_more(data)
+            return
+        parser = self._parser
         if parser is None:
+            self._begun = data[:MAX_KNOWN_BYTES]
             parser = self._parser = httptools.HttpResponseParser(self)
         try:
             parser.feed_data(data)
@@ -87,8 +100,8 @@ class HttpConnection(asyncio.Protocol):
             self.fail("the peer switched protocols")
         except httptools.HttpParserError as error:
             self.fail(f"the answer is not HTTP ({error})")
-        if begins:
-            self._learn_head(data)
+        if self._begun:
+            self._look_back()
         # Whoever waits for a plain answer waits for all of it, or for so much that it is to be taken away.
         if self.complete or self._streams or self._paused or self.lost is not None:
             self._wake()
@@ -105,20 +118,58 @@ class HttpConnection(asyncio.Protocol):
         self._wake()
 
     def _take_known(self, data: bytes) -> bool:
-        """Take an answer that has arrived in one piece, with a head that was read before."""
-        found = KNOWN_HEADS.find(data)
-        if found is None:
-            return False
-        self.headers, body = found
-        self.status, self.head_done, self.complete, self.reusable = 200, True, True, True
-        if body:
+        """Take the beginning of an answer, or all of it, with a head that was read before."""
+        known = self._latest
+        found = known.split(data) if known is not None else None
+        if known is None or found is None:
+            known = KNOWN_HEADS.find(data)
+            found = known.split(data) if known is not None else None
+            if known is None or found is None:
+                return False
+            self._latest = known
+        length, body = found
+        self.status, self.head_done, self.reusable = 200, True, True
+        if known.is_json and length == len(body) > 0:
+            # Nearly all of them; how long it is can be seen.
+            self.headers, self.complete, self.plain = known.headers, True, body
             self._body.append(body)
-            self._buffered_bytes = len(body)
+            self._buffered_bytes = length
+            self._wake()
+            return True
+        self.headers = {**known.headers, "content-length": str(length)}
+        self._missing_bytes = length
+        self._take_more(body)
         return True
 
-    def _learn_head(self, data: bytes) -> None:
-        if self.complete and self.lost is None:
-            KNOWN_HEADS.learn(data, self.headers, is_kept=self.reusable)
+    def _take_more(self, data: bytes) -> None:
+        """Take a part of the body of an answer whose head is known."""
+        self._missing_bytes -= len(data)
+        if self._missing_bytes < 0:
+            self.fail("the peer speaks unasked")
+            return
+        if data:
+            self.on_body(data)
+        if not self._missing_bytes:
+            self.complete = True
+            self._look_for_json()
+        if self.complete or self._paused:
+            self._wake()
+
+    def _look_back(self) -> None:
+        """Look at what was read byte by byte, once it is a whole answer."""
+        if not self.complete or self.lost is not None:
+            return
+        begun, self._begun = self._begun, b""
+        KNOWN_HEADS.learn(begun, self.headers, is_kept=self.reusable)
+        self._look_for_json()
+
+    def _look_for_json(self) -> None:
+        """Note a body that is whole and JSON as it stands."""
+        headers = self.headers
+        if self.status != 200 or len(self._body) != 1 or self._paused or "content-encoding" in headers:
+            return
+        if media_type(headers.get("content-type", "")) == "application/json":
+            self.plain = self._body[0]
 
     # httptools callbacks
 
@@ -168,20 +219,10 @@ class HttpConnection(asyncio.Protocol):
         Raises:
             ConnectionLost: The socket is closed already; nothing was sent.
         """
-        if self._transport is None or self._transport.is_closing() or self.lost is not None:
+        if self._transport is None or self.lost is not None or self._transport.is_closing():
             raise ConnectionLost(self.lost or "the connection is closed", sent=False)
         self._asked = True
         self._transport.write(data)
-
-    @property
-    def whole(self) -> bytes | None:
-        """The body where all of it has come, small and in one piece; nothing is taken by looking at it."""
-        return self._body[0] if self.complete and len(self._body) == 1 and not self._paused else None
-
-    def read_whole(self) -> None:
-        """Take what `whole` has shown."""
-        self._body.clear()
-        self._buffered_bytes = 0
 
     def take(self) -> bytes:
         """What of the body has arrived and was not taken yet."""
@@ -200,14 +241,11 @@ class HttpConnection(asyncio.Protocol):
                 self._transport.resume_reading()
         return taken_bytes
 
-    async def wait(self) -> None:
-        """Return when something has changed."""
+    def changed(self) -> asyncio.Future[None]:
+        """What is done when something has changed."""
         # One waiter: an exchange has one reader.
-        self._waiter = self._loop.create_future()
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
+        self._waiter = waiter = self._loop.create_future()
+        return waiter
 
     def fail(self, reason: str) -> None:
         """End the connection for a reason of ours."""
@@ -219,38 +257,42 @@ class HttpConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    @property
-    def is_quiet(self) -> bool:
-        """Whether nothing has arrived that was not read yet, not even the end."""
-        # The loop may not have had a turn since it did. A poll object is the cheapest look there is: half a
-        # microsecond, and good for any descriptor.
-        if self._poll is None:
-            sock = self._transport.get_extra_info("socket") if self._transport is not None else None
-            if sock is None or not hasattr(select, "poll"):
-                return True
-            self._poll = select.poll()
-            self._poll.register(sock.fileno(), select.POLLIN)
-        return not self._poll.poll(0)
+    def begin(self, longest_idle_s: float) -> bool:
+        """Prepare for another exchange; false where that would be lost.
 
-    @property
-    def idle_s(self) -> float:
-        """How long ago its last exchange has ended."""
-        return self._loop.time() - self._idle_since_s
-
-    def begin(self) -> bool:
-        """Prepare for another exchange; false where that would be lost."""
+        Args:
+            longest_idle_s: How long ago the last exchange may have ended.
+        """
         transport = self._transport
-        if self.lost is not None or transport is None or transport.is_closing() or not self.is_quiet:
+        if self.lost is not None or transport is None or transport.is_closing():
             return False
-        self.reset()
+        # Whether something has arrived that was not read yet, or the end: the loop may not have had a turn since.
+        poll = self._poll or self._new_poll(transport)
+        if self._loop.time() - self._idle_since_s >= longest_idle_s or (poll is not None and poll.poll(0)):
+            return False
+        if self._parser is None:
+            self._clear()
+        else:
+            self.reset()
         return True
+
+    def _new_poll(self, transport: asyncio.Transport) -> select.poll | None:
+        # A poll object is the cheapest look there is: half a microsecond, and good for any descriptor.
+        sock = transport.get_extra_info("socket")
+        if sock is None or not hasattr(select, "poll"):
+            return None
+        self._poll = select.poll()
+        self._poll.register(sock.fileno(), select.POLLIN)
+        return self._poll
 
     def end(self) -> bool:
         """End an exchange; whether another one may use the connection."""
         if not self.complete or not self.reusable or self.lost is not None:
             return False
-        if self._buffered_bytes:
+        if self._paused:
             self.take()
+        self._body.clear()
+        self.plain = None
         self._idle_since_s = self._loop.time()
         return True
 
@@ -258,5 +300,8 @@ class HttpConnection(asyncio.Protocol):
         return "content-length" not in self.headers and "chunked" not in self.headers.get("transfer-encoding", "")
 
     def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        waiter = self._waiter
+        if waiter is not None:
+            self._waiter = None
+            if not waiter.done():
+                waiter.set_result(None)

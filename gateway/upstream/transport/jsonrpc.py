@@ -53,7 +53,7 @@ class Transport(Protocol):
 
         Args:
             method: The method.
-            params: The whole params object.
+            params: The whole params object; with `on_progress` it and its `_meta` are changed.
             on_progress: Takes the params of progress notifications.
             on_message: Takes what arrives on the request's own stream, where it has one.
             headers: For this request, where there are such things.
@@ -125,9 +125,13 @@ def default_response(request: dict[str, Any]) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": request["id"], "error": error}
 
 
-def with_progress_token(params: dict[str, Any], token: int) -> dict[str, Any]:
-    """The params of a request whose progress is wanted; the token is the request's id."""
-    return {**params, "_meta": {**params.get("_meta", {}), "progressToken": token}}
+def set_progress_token(params: dict[str, Any], token: int) -> None:
+    """Ask for the progress of a request; the token is the request's id."""
+    meta = params.get("_meta")
+    if meta is None:
+        params["_meta"] = {"progressToken": token}
+    else:
+        meta["progressToken"] = token
 
 
 def notification(method: str, params: dict[str, Any] | None) -> dict[str, Any]:

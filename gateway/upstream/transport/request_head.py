@@ -72,14 +72,13 @@ class RequestHead:
         Args:
             extra: The headers of this request alone; for all calls of a tool they should be one object.
         """
-        credentials, proof = self._credentials, None
+        credentials = self._credentials
         if credentials is not None:
             if credentials.version != self.version:
                 self.version = credentials.version
                 self._lines = None
-            proof = credentials.proof("POST", self._url)
-        if proof is not None:
-            return self._whole({**(extra or {}), **proof}, usual=False)
+            if credentials.proves and (proof := credentials.proof("POST", self._url)) is not None:
+                return self._whole({**(extra or {}), **proof}, usual=False)
         known = self._known.get(id(extra))
         if known is not None and known[0] is extra and known[1] is self._lines:
             return known[2]

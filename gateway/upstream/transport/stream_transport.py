@@ -22,7 +22,7 @@ from gateway.upstream.transport.jsonrpc import (
     cancellation,
     notification,
     result_in,
-    with_progress_token,
+    set_progress_token,
 )
 
 log = logging.getLogger(__name__)
@@ -79,7 +79,7 @@ class StreamTransport:
             raise Congested("too many requests are waiting")
         request_id = next(self._ids)
         if on_progress is not None:
-            params = with_progress_token(params, request_id)
+            set_progress_token(params, request_id)
         # A future, not an event of anyio: every call has one, and it carries the answer too.
         future: asyncio.Future[dict[str, Any] | bytes] = asyncio.get_running_loop().create_future()
         self._pending[request_id] = (future, on_progress, method)

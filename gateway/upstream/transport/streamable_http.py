@@ -31,7 +31,7 @@ from gateway.upstream.transport.jsonrpc import (
     cancellation,
     notification,
     result_in,
-    with_progress_token,
+    set_progress_token,
 )
 from gateway.upstream.transport.large_answer import LargeAnswer
 from gateway.upstream.transport.request_head import RequestHead
@@ -100,14 +100,15 @@ class StreamableHttpTransport:
         """See `Transport.request`."""
         request_id = next(_ids)
         if on_progress is not None:
-            params = with_progress_token(params, request_id)
+            set_progress_token(params, request_id)
         body = wire.dumps({"jsonrpc": "2.0", "id": request_id, "method": method, "params": params})
         if len(body) > _LARGE_BYTES:
             body = wire.fitted(body)  # kept until there is an answer: it may have to be sent again
         finished = False
         credentials, head = self._credentials, self._head
-        if credentials is not None and not credentials.ready:
-            await credentials.prepare()
+        presented = None if credentials is None or credentials.anonymous else credentials
+        if presented is not None and not presented.ready:
+            await presented.prepare()
         try:
             lines = head.lines(headers)
             # By the time of the answer others may be sent with newer ones.
@@ -116,8 +117,8 @@ class StreamableHttpTransport:
             if credentials is not None:
                 if response.status in (401, 403):
                     response = await self._sent_again(response, headers, body, credentials, version)
-                else:
-                    credentials.accepted(version)
+                elif presented is not None:
+                    presented.accepted(version)
             # Without a context manager: a generator's frame would cost every call something.
             try:
                 message = _usual(response, request_id)
@@ -129,7 +130,7 @@ class StreamableHttpTransport:
                 if method == "initialize":
                     head.use_session(response.headers.get("mcp-session-id"))
             finally:
-                self._client.release(response)
+                self._client.keep(response.connection)
             if head.session_id is not None and says_forgotten(message):
                 raise SessionForgotten("the upstream has forgotten the session")
             return result_in(message)
@@ -192,11 +193,11 @@ class StreamableHttpTransport:
                 nonce = response.headers.get("dpop-nonce", "")
                 again = await credentials.refused(response.status, challenge, version, nonce)
             except BaseException:
-                self._client.release(response)
+                self._client.keep(response.connection)
                 raise
             if not again:
                 return response
-            self._client.release(response)
+            self._client.keep(response.connection)
             lines = self._head.lines(extra)
             version = self._head.version
             response = await self._client.exchange("POST", self._url, lines, body)
@@ -332,11 +333,8 @@ async def open_streamable_http(
 
 def _usual(response: Response, request_id: int) -> dict[str, Any] | None:
     """The message of an answer that has come at once, small and sound, as nearly all do; None for a closer look."""
-    connection = response.connection
-    body = connection.whole
-    if body is None or len(body) > _ASIDE_BYTES or response.status != 200:
-        return None
-    if response.content_type != "application/json":
+    body = response.connection.plain
+    if body is None or len(body) > _ASIDE_BYTES:
         return None
     try:
         message = wire.loads(body)
@@ -344,5 +342,4 @@ def _usual(response: Response, request_id: int) -> dict[str, Any] | None:
         return None
     if type(message) is not dict or message.get("id") != request_id or "result" not in message:
         return None
-    connection.read_whole()
     return message

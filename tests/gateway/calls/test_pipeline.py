@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, cast
 
 import anyio.lowlevel
@@ -55,7 +56,7 @@ class FakeLink:
 
     def __init__(self, epoch: int = 1) -> None:
         self.epoch = epoch
-        self.session: object | None = object()
+        self.state = SimpleNamespace(session=object())
         self.waits = 0
         self.on_wait: Callable[[], object] = lambda: None
 
@@ -146,7 +147,7 @@ async def test_a_call_sees_one_catalog_from_start_to_end() -> None:
 @pytest.mark.parametrize("connected", [True, False])
 async def test_wrong_arguments_are_refused_before_anything_is_sent_or_waited_for(connected: bool) -> None:
     up = Setup()
-    up.link.session = object() if connected else None
+    up.link.state.session = object() if connected else None
     answer = await up.call({"too": "ann", "x": 1})
     assert answer["isError"] is True
     assert "to" in text_of(answer)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
+from typing import Any, NamedTuple
 
 import anyio
 import pytest
 
+from gateway.access.principal import LOCAL, Principal
 from gateway.calls import profile_views
 from gateway.calls.profile_views import MAX_MADE_INLINE, ProfileViews
 from gateway.discovery import listing_of
@@ -15,6 +16,7 @@ from gateway.upstream.session import RawListing
 from registry.catalog.names import ServerName
 from registry.catalog.shape import ServerShape, Shape
 from registry.catalog.store import Registry
+from registry.policy.policy import Policy
 from registry.views.profile import Profile
 
 SERVER = ServerName("up")
@@ -82,3 +84,32 @@ async def test_a_profile_that_is_gone_is_no_view() -> None:
             await shown.prepared(profile)
         with pytest.raises(KeyError):
             shown.current(profile)
+
+
+async def test_what_is_at_hand_is_what_is_current_after_every_change() -> None:
+    registry, shown = views(3)
+
+    class Looker(NamedTuple):
+        principal: Principal = LOCAL
+        profile: str = "o"
+
+    looker = Looker()
+    for change in (
+        lambda: put(registry, 4, 2),
+        lambda: registry.mark_stale(SERVER, 2),
+        lambda: registry.reshape(Shape(servers={SERVER: ServerShape(display_name="Other")})),
+        lambda: registry.put_own(LOCAL.name, registry.catalog.servers[SERVER]),
+        lambda: registry.drop_own(SERVER),
+        lambda: shown.replace({"o": Profile(name="o")}),
+        lambda: shown.replace({"o": Profile(name="o")}, Policy(default="deny")),
+    ):
+        view = await shown.prepared("o", LOCAL)
+        assert shown.of(looker) is shown.at_hand[looker] is view
+        change()
+        assert looker not in shown.at_hand
+    with pytest.raises(KeyError):
+        shown.of(Looker(profile="nowhere"))
+    await shown.prepared("o", LOCAL)
+    for number in range(5_000):
+        shown.of(Looker(Principal(name=f"{number}")))
+    assert len(shown.at_hand) <= 1_024

@@ -52,6 +52,7 @@ class CannedLink:
         self.config = SimpleNamespace(elicitation=False)
         self.tried = SimpleNamespace(is_set=lambda: True)
         self.session = SimpleNamespace(instructions=None, protocol_version="2026-07-28")
+        self.state = SimpleNamespace(session=self.session)
 
     async def call(self, call: Any) -> dict[str, Any]:
         return {

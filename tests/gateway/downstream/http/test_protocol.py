@@ -662,3 +662,90 @@ async def test_a_slow_answer_is_waited_for_and_a_connection_idles_after_a_refuse
                 await anyio.sleep(0.001)
         protocol.look(asyncio.get_running_loop().time() + KEEP_ALIVE_S + 1)
         assert await client.rest() == b""
+
+
+async def _has_sent_its_head(client: Client, site: Site, body: bytes = b"known") -> bytes:
+    """Send a known head alone, and return the body that it announces."""
+    head, body = post("/a", body)
+    await client.send(head)
+    with anyio.fail_after(5):
+        while not site.protocols[0]._heads.ahead:
+            await anyio.sleep(0.001)
+    return body
+
+
+@pytest.mark.parametrize(
+    ("pieces", "wanted"),
+    [
+        ((b"12345", b""), [b"12345"]),
+        ((b"1", b"2", b"345"), [b"12345"]),
+        ((b"12345" + KNOWN,), [b"12345", b"known"]),
+        ((b"12345", KNOWN[:-5], b"known", KNOWN), [b"12345", b"known", b"known"]),
+        ((b"123", b"45" + KNOWN[:-3], b"own"), [b"12345", b"known"]),
+        ((KNOWN[:5],), [KNOWN[:5]]),
+    ],
+    ids=["apart", "in pieces", "with another", "again and again", "across", "a body that looks like a request"],
+)
+async def test_a_known_head_may_come_before_its_body(pieces: tuple[bytes, ...], wanted: list[bytes]) -> None:
+    site = JudgedSite()
+    async with served(site) as client:
+        await _has_learnt(client)
+        await _has_sent_its_head(client, site, b"12345")
+        for piece in pieces:
+            await client.send(piece)
+            await anyio.sleep(0.01)  # so that the pieces arrive apart
+        assert [(await client.response())[2] for _ in wanted] == [b'"POST /a %b"' % body for body in wanted]
+    assert len(site.seen) == 2 + len(wanted)
+    assert all(head is site.seen[0][0] for head, _ in site.seen[1:2])
+
+
+async def test_a_known_head_whose_body_does_not_come_is_read_and_refused_in_its_time() -> None:
+    site = JudgedSite()
+    async with served(site) as client:
+        await _has_learnt(client)
+        await _has_sent_its_head(client, site)
+        [protocol] = site.protocols
+        now_s = asyncio.get_running_loop().time()
+        protocol.look(now_s + BODY_S - 1)
+        assert not protocol.transport.is_closing()
+        protocol.look(now_s + BODY_S + 1)
+        assert (await client.rest()).startswith(b"HTTP/1.1 408 ")
+
+
+async def test_a_known_head_that_is_refused_by_now_is_refused_without_its_body() -> None:
+    site = JudgedSite()
+    async with served(site) as client:
+        await _has_learnt(client)
+        body = await _has_sent_its_head(client, site)
+
+        def refuse(head: RequestHead) -> None:
+            raise RequestRefused(421, "not here any more")
+
+        site.check = refuse
+        site.protocols[0].look(asyncio.get_running_loop().time() + BODY_S + 1)
+        assert (await client.response())[0] == 421
+        site.check = lambda head: None
+        await client.send(body)
+        await _has_learnt(client)
+
+
+async def test_a_request_whose_known_head_has_come_is_answered_by_a_server_that_stops() -> None:
+    site = JudgedSite()
+    async with served(site) as client:
+        await _has_learnt(client)
+        body = await _has_sent_its_head(client, site)
+        site.protocols[0].shutdown()
+        await client.send(body)
+        assert b'"POST /a known"' in await client.rest()
+
+
+async def test_a_caller_that_leaves_after_a_known_head_leaves_nothing() -> None:
+    site = JudgedSite()
+    async with served(site) as client:
+        await _has_learnt(client)
+        await _has_sent_its_head(client, site)
+        client.writer.close()
+        with anyio.fail_after(5):
+            while site.protocols[0]._heads.ahead:
+                await anyio.sleep(0.001)
+    assert len(site.seen) == 2

@@ -270,7 +270,8 @@ async def test_a_compressed_answer_is_refused_and_an_identical_one_taken() -> No
         coding = b"identity" if peer.number else b"gzip"
         request = await peer.request()
         assert b"accept-encoding: identity\r\n" in request
-        peer.answer(b"ok", b"HTTP/1.1 200 OK\r\ncontent-encoding: " + coding + b"\r\n")
+        head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-encoding: " + coding + b"\r\n"
+        peer.answer(b"ok", head)
         await peer.reader.read()
 
     async with serving(coded) as site, a_client() as client:

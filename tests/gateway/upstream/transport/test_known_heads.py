@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+import anyio
 import httptools
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.raw_http import Peer, serving
 
+from gateway.errors import ConnectionLost
 from gateway.upstream.transport.http_client import HttpClient
-from gateway.upstream.transport.known_heads import KnownHeads
+from gateway.upstream.transport.known_heads import MAX_KNOWN_BYTES, KnownHead, KnownHeads
 
 HEAD = b"HTTP/1.1 200 OK\r\ndate: %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b"
 DATE, LATER = b"Sun, 22 Nov 2026 08:00:00 GMT", b"Sun, 22 Nov 2026 08:00:01 GMT"
@@ -57,21 +58,44 @@ def learnt(data: bytes) -> KnownHeads:
     return known
 
 
+def whole_in(known: KnownHeads, data: bytes) -> tuple[KnownHead, bytes] | None:
+    """What is known of an answer that is there as a whole."""
+    head = known.find(data)
+    found = head.split(data) if head is not None else None
+    return (head, found[1]) if head is not None and found is not None and found[0] == len(found[1]) else None
+
+
 def test_the_same_head_with_another_body_and_date_is_known_and_any_other_is_not() -> None:
     known = learnt(HEAD % (DATE, 2, b"{}"))
     data = HEAD % (LATER, 7, b'{"a":1}')
-    assert known.find(data) == (
-        {"content-type": "application/json", "content-length": "7"},
-        b'{"a":1}',
-    )
+    found = whole_in(known, data)
+    assert found is not None
+    assert (found[0].headers, found[0].is_json, found[1]) == ({"content-type": "application/json"}, True, b'{"a":1}')
     for other in (data[:-1], data + b"x", data.replace(b"200 OK", b"404 No"), data.replace(b"/json", b"/text"), b""):
-        assert known.find(other) is None
+        assert whole_in(known, other) is None
+
+
+def test_a_pattern_is_made_only_for_a_head_that_comes_again() -> None:
+    known = KnownHeads()
+    for number in range(20):
+        data = HEAD.replace(b"content-type", b"x-request-id: %d\r\ncontent-type" % number) % (DATE, 2, b"{}")
+        found = read(data)
+        assert found is not None
+        known.learn(data, found[0], is_kept=True)
+    assert [head._pattern for head in known._heads.values()] == [None] * 20
+    assert whole_in(known, data) is not None
+    assert sum(head._pattern is not None for head in known._heads.values()) == 1
+
+
+def test_a_head_over_the_bound_is_not_learnt() -> None:
+    data = HEAD.replace(b"content-type", b"x: %b\r\ncontent-type" % (b"x" * MAX_KNOWN_BYTES)) % (DATE, 2, b"{}")
+    assert learnt(data).find(data) is None
 
 
 def test_date_and_length_may_stand_in_either_order() -> None:
     head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\ndate: %b\r\n\r\n%b"
     known = learnt(head % (2, DATE, b"{}"))
-    found = known.find(head % (7, LATER, b'{"a":1}'))
+    found = whole_in(known, head % (7, LATER, b'{"a":1}'))
     assert found is not None
     assert found[1] == b'{"a":1}'
 
@@ -79,9 +103,9 @@ def test_date_and_length_may_stand_in_either_order() -> None:
 def test_answers_that_are_more_than_a_head_and_a_body_are_not_learnt() -> None:
     for line in (b"connection: close", b"transfer-encoding: chunked", b"content-encoding: gzip", b"content-length: 2"):
         data = HEAD.replace(b"content-type", line + b"\r\ncontent-type") % (DATE, 2, b"{}")
-        assert learnt(data).find(data) is None
+        assert whole_in(learnt(data), data) is None
     stream = HEAD.replace(b"application/json", b"text/event-stream") % (DATE, 2, b"{}")
-    assert learnt(stream).find(stream) is None
+    assert whole_in(learnt(stream), stream) is None
 
 
 async def test_answers_one_after_the_other_are_each_their_own() -> None:
@@ -96,7 +120,7 @@ async def test_answers_one_after_the_other_are_each_their_own() -> None:
         for number in range(12):
             async with client.send("POST", site.url, {}, b"{}") as response:
                 assert await response.read() == b'{"n":%d}' % number
-                assert response.headers["content-length"] == str(len(b'{"n":%d}' % number))
+                assert response.content_type == "application/json"
         client.close()
 
 
@@ -122,10 +146,64 @@ def test_whatever_is_known_is_what_the_parser_reads(first: bytes, others: list[b
     known = learnt(first)
     at %= len(first)
     flipped = first[:at] + byte + first[at + 1 :]
+    latest = known.find(first)
     for data in (first, flipped, *others):
-        found: Any = known.find(data)
-        if found is not None:
-            wanted = read(data)
+        # As a connection asks: of the head that came last on it, then of all.
+        for head in filter(None, (latest, known.find(data))):
+            found = head.split(data)
+            if found is None or found[0] != len(found[1]):
+                continue
+            body, wanted = found[1], read(data)
             assert wanted is not None
-            fields = {name: value for name, value in wanted[0].items() if name != "date"}
-            assert found == (fields, wanted[1])
+            fields = {name: value for name, value in wanted[0].items() if name not in ("date", "content-length")}
+            assert (head.headers, body) == (fields, wanted[1])
+
+
+async def test_an_answer_with_a_known_head_is_the_same_wherever_it_is_cut() -> None:
+    body = b'{"n":"' + b"x" * 40 + b'"}'
+    cuts = list(range(1, len(HEAD % (DATE, len(body), body)), 5))
+
+    async def peer(peer: Peer) -> None:
+        for cut in (0, 0, *cuts):
+            await peer.request()
+            data = HEAD % (LATER, len(body), body)
+            peer.say(data[:cut])
+            await anyio.sleep(0.005)  # so that the two arrive apart
+            peer.say(data[cut:])
+        await peer.request()
+        peer.say((HEAD % (LATER, len(body), body))[:-3])
+        await peer.writer.drain()
+        peer.writer.close()
+
+    async with serving(peer) as site:
+        client = HttpClient()
+        for _ in (0, 0, *cuts):
+            async with client.send("POST", site.url, {}, b"{}") as response:
+                assert response.length == str(len(body))
+                assert await response.read() == body
+        assert len(site.peers) == 1
+        with pytest.raises(ConnectionLost):
+            async with client.send("POST", site.url, {}, b"{}") as response:
+                await response.read()
+        client.close()
+
+
+async def test_what_follows_an_answer_in_a_later_packet_ends_the_connection() -> None:
+    async def peer(peer: Peer) -> None:
+        for _ in range(2):
+            await peer.request()
+            peer.say(HEAD % (DATE, 2, b"{}"))
+        await peer.request()
+        peer.say((HEAD % (DATE, 2, b"{}"))[:-1])
+        await anyio.sleep(0.02)  # so that it arrives apart
+        peer.say(b"}{}")
+
+    async with serving(peer) as site:
+        client = HttpClient()
+        for _ in range(2):
+            async with client.send("POST", site.url, {}, b"{}") as response:
+                assert await response.read() == b"{}"
+        with pytest.raises(ConnectionLost):
+            async with client.send("POST", site.url, {}, b"{}") as response:
+                await response.read()
+        client.close()
