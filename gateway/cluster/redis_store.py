@@ -93,6 +93,9 @@ class RedisStore:
             # Who waits for an answer decides what follows from there being none.
             retry=Retry(NoBackoff(), 0),
             decode_responses=True,
+            # With the newer one, and so with notifications of maintenance, redis-py gives out connections that the
+            # server or a balancer has closed while they were idle: each would fail one command.
+            protocol=2,
             **more,
         )
 

@@ -22,7 +22,7 @@ from gateway.cluster.sealing import NotSealed, Seal
 from gateway.cluster.status import StoreStatus
 from gateway.cluster.store import StoreTrouble
 from gateway.upstream.oauth.keyed_locks import KeyedLocks
-from gateway.upstream.oauth.store import LOCK_S, Conflict, Kept, LockTimeout
+from gateway.upstream.oauth.store import LOCK_S, Conflict, Kept, LockTimeout, StoreFailed
 
 # Whoever ends without letting go of a lock holds up the others no longer than its work can take.
 _LOCK_MS: Final = int(LOCK_S * 1000)
@@ -89,6 +89,8 @@ class SharedSignIns:
                 version, sealed = await self._client.hmget(self._name(key), ["version", "sealed"])
         except StoreTrouble as failed:
             self._status.failed("sign-ins", failed)
+            if key.startswith(_PENDING):
+                raise _failed(failed) from None
             return self._kept.get(key)
         self._status.answered("sign-ins")
         kept = None
@@ -106,7 +108,7 @@ class SharedSignIns:
                 saved = await self._client.eval(_SAVE, 1, self._name(key), str(expected), sealed, str(lasts_s))
         except StoreTrouble as failed:
             self._status.failed("sign-ins", failed)
-            raise OSError(f"the shared store is {failed.kind}") from None
+            raise _failed(failed) from None
         self._status.answered("sign-ins")
         if not saved:
             raise Conflict
@@ -121,6 +123,7 @@ class SharedSignIns:
                 await self._client.eval(_REMOVE, 1, self._name(key))
         except StoreTrouble as failed:
             self._status.failed("sign-ins", failed)
+            raise _failed(failed) from None
 
     async def take(self, key: str) -> dict[str, Any] | None:
         """See `Store.take`."""
@@ -129,7 +132,7 @@ class SharedSignIns:
                 sealed = await self._client.eval(_TAKE, 1, self._name(key))
         except StoreTrouble as failed:
             self._status.failed("sign-ins", failed)
-            return None
+            raise _failed(failed) from None
         kept = self._opened(key, str(sealed), 0) if sealed is not None else None
         return kept.document if kept is not None else None
 
@@ -208,3 +211,7 @@ class SharedSignIns:
         except (NotSealed, wire.MalformedJson):
             return None
         return Kept(version=version, document=dict(document))
+
+
+def _failed(trouble: StoreTrouble) -> StoreFailed:
+    return StoreFailed(f"the shared store is {trouble.kind}")

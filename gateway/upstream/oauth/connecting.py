@@ -29,7 +29,7 @@ from gateway.upstream.oauth.authorization import Returned
 from gateway.upstream.oauth.identity_login import IdentityLogin
 from gateway.upstream.oauth.obtaining import LINK_S
 from gateway.upstream.oauth.sign_in import SignIn
-from gateway.upstream.oauth.store import Store
+from gateway.upstream.oauth.store import Store, StoreFailed
 
 log = logging.getLogger(__name__)
 
@@ -126,8 +126,8 @@ class Connecting:
         try:
             await self._store.sweep("pending", LINK_S)
             await self._store.save(_key(ticket), about, expected=0)
-        except OSError as error:
-            raise SignInFailed(f"the state directory cannot be written ({error.strerror})") from None
+        except StoreFailed as error:
+            raise SignInFailed(str(error)) from None
         return SignInLink(url=f"{base}?{urlencode({'ticket': ticket})}", expires_at_s=expires_at_s)
 
     async def ask(self, ticket: str, mark: str | None) -> Asked:
@@ -140,7 +140,10 @@ class Connecting:
         Raises:
             SignInFailed: The link is not good, or the issuer cannot be asked.
         """
-        kept = await self._store.load(_key(ticket))
+        try:
+            kept = await self._store.load(_key(ticket))
+        except StoreFailed as error:
+            raise SignInFailed(f"{error}; follow the link again") from None
         if kept is None or kept.document["expires"] < time.time():
             raise SignInFailed(_NOT_GOOD)
         mark = mark if mark is not None and len(mark) in _MARK_CHARS else secrets.token_urlsafe(_RANDOM_BYTES)
@@ -173,7 +176,10 @@ class Connecting:
         return await self._take(ticket, self._checks.holder_of(key))
 
     async def _take(self, ticket: str, user: str | None) -> Mapping[str, Any]:
-        about = await self._store.take(_key(ticket))
+        try:
+            about = await self._store.take(_key(ticket))
+        except StoreFailed as error:
+            raise SignInFailed(f"{error}; follow the link again") from None
         if about is None or about["expires"] < time.time():
             raise SignInFailed(_NOT_GOOD)
         if user is None or user != about["user"]:

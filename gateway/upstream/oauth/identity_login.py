@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -31,7 +32,7 @@ from gateway.upstream.oauth.authorization import (
 from gateway.upstream.oauth.discovery import MetadataRefused
 from gateway.upstream.oauth.kept_sign_in import KeptSignIn
 from gateway.upstream.oauth.obtaining import LINK_S, Obtaining
-from gateway.upstream.oauth.store import Conflict, Store
+from gateway.upstream.oauth.store import Conflict, Store, StoreFailed
 from gateway.upstream.oauth.tokens import TokenRefused
 
 _OWNER: Final = "who sits there"
@@ -110,10 +111,12 @@ class IdentityLogin:
         }
         try:
             if client.origin == "registered" and client != known.client:
-                await self._store.save(key, document, expected=kept.version if kept is not None else 0)
+                # Somebody else who came at the same time has registered, too: either will do.
+                with suppress(Conflict):
+                    await self._store.save(key, document, expected=kept.version if kept is not None else 0)
             await self._store.save(f"pending:{state}", pending, expected=0)
-        except (OSError, Conflict) as error:
-            raise SignInFailed(f"the state directory cannot be written ({error})") from None
+        except StoreFailed as error:
+            raise SignInFailed(str(error)) from None
         return authorization_url(
             server.authorization_endpoint or "",
             client_id=client.client_id,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -43,13 +43,27 @@ from gateway.upstream.oauth.kept_sign_in import KeptSignIn
 from gateway.upstream.oauth.proof import new_key
 from gateway.upstream.oauth.registered_clients import RegisteredClients
 from gateway.upstream.oauth.scopes import OFFLINE, scopes_to_request, union
-from gateway.upstream.oauth.store import Store
+from gateway.upstream.oauth.store import Store, StoreFailed
 from gateway.upstream.oauth.tokens import Tokens
 
 LINK_S: Final = 600.0
 """How long a link to sign in is good: time to find one's password, and little for somebody who finds the link."""
 # The same link is given out again while there is this much time left to use it.
 _LEFT_S: Final = 300.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Latest:
+    """The link that was given out last.
+
+    Attributes:
+        known: What it was made of.
+        key: Of what is kept for when the browser comes back.
+    """
+
+    known: tuple[object, ...]
+    key: str
+    link: SignInLink
 
 
 class Obtaining:
@@ -68,7 +82,7 @@ class Obtaining:
         self.subject: Callable[[], str | None] = lambda: None
         # Servers differ in what they want for refresh tokens: one that refuses the prompt is asked without.
         self.consent = True
-        self._link: tuple[tuple[object, ...], SignInLink] | None = None
+        self._latest: _Latest | None = None
 
     def close(self) -> None:
         """Drop every idle connection."""
@@ -142,13 +156,8 @@ class Obtaining:
                 f"no browser can come back to this process; `typegate login {self._server} --config FILE` signs in"
             )
         known = (redirect_uri, kept.wanted, kept.issuer)
-        if (
-            browser is None
-            and self._link is not None
-            and self._link[0] == known
-            and self._link[1].expires_at_s - time.time() > _LEFT_S
-        ):
-            return self._link[1]
+        if browser is None and (link := await self._link_again(known, store)) is not None:
+            return link
         try:
             found = await self.find_issuer(challenge, kept)
             if found is None or found.issuer is None:
@@ -187,11 +196,12 @@ class Obtaining:
             "browser": browser,
             "kept": begun.document(server=self._server, principal=principal),
         }
+        key = f"pending:{state}"
         try:
             await store.sweep("pending", LINK_S)
-            await store.save(f"pending:{state}", pending, expected=0)
-        except OSError as error:
-            raise SignInFailed(f"the state directory cannot be written ({error.strerror})") from None
+            await store.save(key, pending, expected=0)
+        except StoreFailed as error:
+            raise SignInFailed(str(error)) from None
         url = authorization_url(
             endpoint,
             client_id=client.client_id,
@@ -204,12 +214,24 @@ class Obtaining:
         )
         made = SignInLink(url=url, expires_at_s=expires_at_s)
         if browser is None:
-            self._link = (known, made)
+            self._latest = _Latest(known=known, key=key, link=made)
         return made
+
+    async def _link_again(self, known: tuple[object, ...], store: Store) -> SignInLink | None:
+        """The link that was given out last; None where there is none that still leads anywhere."""
+        latest = self._latest
+        if latest is None or latest.known != known or latest.link.expires_at_s - time.time() < _LEFT_S:
+            return None
+        try:
+            # Used at another process, or lost with what the store has lost.
+            found = await store.load(latest.key)
+        except StoreFailed as error:
+            raise SignInFailed(str(error)) from None
+        return latest.link if found is not None else None
 
     def forget_link(self) -> None:
         """Give out another link next time: the last one was used."""
-        self._link = None
+        self._latest = None
 
     async def unattended(self, kept: KeptSignIn, challenge: Challenge | None) -> tuple[KeptSignIn, Tokens]:
         """Tokens that nobody has to sign in for, and what is known then.

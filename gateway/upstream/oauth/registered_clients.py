@@ -6,7 +6,7 @@ import logging
 
 from gateway.secrets import SECRETS
 from gateway.upstream.oauth.clients import Client
-from gateway.upstream.oauth.store import Conflict, Store
+from gateway.upstream.oauth.store import Conflict, Store, StoreFailed
 
 log = logging.getLogger(__name__)
 
@@ -37,12 +37,15 @@ class RegisteredClients:
         kept = await self._store.load(key)
         try:
             await self._store.save(key, client.document(), expected=kept.version if kept is not None else 0)
-        except (Conflict, OSError):
+        except (Conflict, StoreFailed):
             log.debug("a registration was not kept", extra={"server": self._server})
 
     async def forget(self, issuer: str) -> None:
         """Register anew next time: the issuer does not know it any more."""
-        await self._store.remove(self._key(issuer))
+        try:
+            await self._store.remove(self._key(issuer))
+        except StoreFailed:
+            log.debug("a registration was not forgotten", extra={"server": self._server})
 
     def _key(self, issuer: str) -> str:
         return f"client:{self._server}\n{self._url}\n{issuer}"

@@ -24,7 +24,7 @@ from gateway.upstream.oauth.obtaining import Obtaining
 from gateway.upstream.oauth.registered_clients import RegisteredClients
 from gateway.upstream.oauth.scopes import union
 from gateway.upstream.oauth.signed_in_users import SignedInUsers
-from gateway.upstream.oauth.store import LockTimeout, Store
+from gateway.upstream.oauth.store import Store, StoreFailed
 from gateway.upstream.oauth.stored_sign_in import StoredSignIn
 from gateway.upstream.oauth.tokens import TokenRefused, Tokens
 
@@ -219,7 +219,7 @@ class SignIn(StoredSignIn):
         """Revoke and forget the tokens; whether there were any.
 
         Raises:
-            SignInFailed: Another process does not let go of them.
+            SignInFailed: Another process does not let go of them, or what is kept of them stays.
         """
         async with self._renewing, self._locked():
             await self._reload()
@@ -231,7 +231,9 @@ class SignIn(StoredSignIn):
                 with anyio.move_on_after(_SHIELD_S):
                     taken = await self.obtaining.endpoint(kept).revoke(tokens)
                     log.info("revoked at the issuer" if taken else "not revoked at the issuer: only forgotten here")
-            await self._save(kept.without_tokens(signed_out=True))
+            failure = await self._save(kept.without_tokens(signed_out=True))
+        if failure is not None:
+            raise SignInFailed(f"signed out, but not for good: {failure}")
         self._counts.sign_ins[self.server, "signed_out"] += 1
         self.needed = "signed out"
         return True
@@ -349,10 +351,8 @@ class SignIn(StoredSignIn):
                 # To its end whoever waits for it: a refresh token is spent the moment it is sent.
                 with anyio.CancelScope(shield=self.config.interactive):
                     await self._fetch()
-        except LockTimeout as error:
+        except StoreFailed as error:
             raise ConnectionLost(str(error), sent=False) from None
-        except OSError as error:
-            raise ConnectionLost(f"the state directory cannot be used ({error.strerror})", sent=False) from None
 
     async def _fetch(self) -> None:
         kept = self._kept

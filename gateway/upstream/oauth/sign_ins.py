@@ -24,7 +24,7 @@ from gateway.upstream.oauth.kept_sign_in import KeptSignIn
 from gateway.upstream.oauth.registered_clients import RegisteredClients
 from gateway.upstream.oauth.sign_in import SignIn
 from gateway.upstream.oauth.signed_in_users import SignedInUsers
-from gateway.upstream.oauth.store import MemoryStore, Store
+from gateway.upstream.oauth.store import MemoryStore, Store, StoreFailed
 from gateway.upstream.oauth.tokens import TokenRefused
 
 log = logging.getLogger(__name__)
@@ -217,7 +217,10 @@ class SignIns:
         except AnswerRefused as error:
             raise SignInFailed(f"this address ends no sign-in: {error}") from None
         # Whatever becomes of it, it is used by this.
-        pending = await self._store.take(f"pending:{returned.state}")
+        try:
+            pending = await self._store.take(f"pending:{returned.state}")
+        except StoreFailed as error:
+            raise SignInFailed(f"{error}; load this page again") from None
         if pending is None or pending["expires"] < time.time():
             raise SignInFailed("this sign-in was not begun here, was ended already, or took more than ten minutes")
         if "identity" in pending:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any, Final
 
-from gateway.upstream.oauth.store import Conflict, Kept, LockTimeout, Store
+from gateway.upstream.oauth.store import Conflict, Kept, Store, StoreFailed
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ class SignedInUsers:
                     del users[next(iter(users))]
                 await self._store.save(key, {"users": users}, expected=kept.version if kept is not None else 0)
             await self.look(server, url)
-        except (OSError, Conflict, LockTimeout) as error:
+        except (StoreFailed, Conflict) as error:
             log.warning("who is signed in cannot be kept: %s", error, extra={"server": server})
 
 

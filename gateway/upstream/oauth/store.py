@@ -39,7 +39,11 @@ class Conflict(Exception):
     """What is kept has changed since it was read."""
 
 
-class LockTimeout(Exception):
+class StoreFailed(Exception):
+    """A store does not do what it was asked; the text says why, for whoever signs in or calls."""
+
+
+class LockTimeout(StoreFailed):
     """Another process has held a lock for longer than its work can take."""
 
 
@@ -59,21 +63,33 @@ class Store(Protocol):
     """Documents by key, `kind:name`, shared by all processes that serve one configuration."""
 
     async def load(self, key: str) -> Kept | None:
-        """The document; None where there is none that can be believed."""
+        """The document; None where there is none that can be believed.
+
+        Raises:
+            StoreFailed: It may be there, and nothing is known of it here.
+        """
 
     async def save(self, key: str, document: Mapping[str, Any], *, expected: int) -> int:
         """Keep a document in place of that version, 0 for none; returns its own version.
 
         Raises:
             Conflict: It is another version by now.
-            OSError: It cannot be kept.
+            StoreFailed: It cannot be kept.
         """
 
     async def remove(self, key: str) -> None:
-        """Forget a document."""
+        """Forget a document.
+
+        Raises:
+            StoreFailed: It stays.
+        """
 
     async def take(self, key: str) -> dict[str, Any] | None:
-        """Forget a document and return it; of several who try, one gets it."""
+        """Forget a document and return it; of several who try, one gets it. None where there is none.
+
+        Raises:
+            StoreFailed: It may be there, and cannot be had.
+        """
 
     async def sweep(self, kind: str, older_than_s: float) -> None:
         """Forget documents whose keys begin with `kind:` and that nobody took within this time."""
@@ -151,11 +167,17 @@ class FileStore:
 
     async def save(self, key: str, document: Mapping[str, Any], *, expected: int) -> int:
         """See `Store.save`; the lock of the key has to be held where others may write it."""
-        return await anyio.to_thread.run_sync(self._save, key, dict(document), expected)
+        try:
+            return await anyio.to_thread.run_sync(self._save, key, dict(document), expected)
+        except OSError as error:
+            raise _unwritable(error) from None
 
     async def remove(self, key: str) -> None:
         """See `Store.remove`."""
-        self._path(key).unlink(missing_ok=True)
+        try:
+            self._path(key).unlink(missing_ok=True)
+        except OSError as error:
+            raise _unwritable(error) from None
 
     async def take(self, key: str) -> dict[str, Any] | None:
         """See `Store.take`."""
@@ -164,8 +186,10 @@ class FileStore:
         try:
             # One of several renames finds the file.
             os.rename(path, mine)
-        except OSError:
+        except FileNotFoundError:
             return None
+        except OSError as error:
+            raise _unwritable(error) from None
         try:
             kept = self._read(mine, key)
         finally:
@@ -257,3 +281,7 @@ class FileStore:
         content = wire.dumps({"version": expected + 1, "document": document})
         write_whole(self._path(key), self._encryption.encrypt(content, name=key))
         return expected + 1
+
+
+def _unwritable(error: OSError) -> StoreFailed:
+    return StoreFailed(f"the state directory cannot be written ({error.strerror})")

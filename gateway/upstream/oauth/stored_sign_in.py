@@ -16,7 +16,7 @@ from gateway.upstream.credentials import SignInFailed
 from gateway.upstream.oauth.kept_sign_in import KeptSignIn
 from gateway.upstream.oauth.proof import ProofKey
 from gateway.upstream.oauth.signed_in_users import SignedInUsers
-from gateway.upstream.oauth.store import Conflict, LockTimeout, Store
+from gateway.upstream.oauth.store import Conflict, LockTimeout, Store, StoreFailed
 
 log = logging.getLogger(__name__)
 
@@ -141,8 +141,9 @@ class StoredSignIn:
         event, self._changed = self._changed, anyio.Event()
         event.set()
 
-    async def _save(self, kept: KeptSignIn) -> None:
-        """Keep it; the lock of the store is held."""
+    async def _save(self, kept: KeptSignIn) -> StoreFailed | None:
+        """Keep it; the lock of the store is held. Returns why the store has not kept it, where it has not."""
+        failure = None
         try:
             document = replace(kept, kind=self.config.type).document(server=self.server, principal=self.principal)
             self._kept_version = await self._store.save(self._key, document, expected=self._kept_version)
@@ -150,11 +151,13 @@ class StoredSignIn:
             # Written without the lock: whatever it is, it is newer than what was read here.
             log.warning("a sign-in was kept twice at a time", extra={"server": self.server})
             await self._reload()
-            return
-        except OSError as error:
-            log.warning("the sign-in cannot be kept: %s", error.strerror, extra={"server": self.server})
+            return StoreFailed("something else was kept at the same time")
+        except StoreFailed as error:
+            failure = error
+            log.warning("the sign-in cannot be kept: %s", error, extra={"server": self.server})
         self._stamp = await self._store.stamp(self._key)
         self._take(kept)
         if self._users is not None:
             since_s = kept.signed_in_at_s if kept.tokens is not None else None
             await self._users.note(self.server, self.url, self.principal, since_s)
+        return failure

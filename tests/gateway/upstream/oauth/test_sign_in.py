@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -17,15 +18,16 @@ from gateway.errors import HttpStatusError
 from gateway.upstream.credentials import NotSignedIn, SignInFailed
 from gateway.upstream.oauth import guarded_requests
 from gateway.upstream.oauth.addresses import Addresses
+from gateway.upstream.oauth.encryption import Encryption
 from gateway.upstream.oauth.sign_in import SignIn
 from gateway.upstream.oauth.sign_ins import SignIns
-from gateway.upstream.oauth.store import MemoryStore
+from gateway.upstream.oauth.store import FOLDER, FileStore, MemoryStore, Store
 
 CALLBACK = "http://127.0.0.1:8765/oauth/callback"
 METADATA = "http://169.254.169.254/latest/meta-data"
 
 
-def sign_ins_of(store: MemoryStore | None = None) -> SignIns:
+def sign_ins_of(store: Store | None = None) -> SignIns:
     return SignIns(store or MemoryStore(), Addresses(redirect_uri=lambda: CALLBACK))
 
 
@@ -266,6 +268,52 @@ async def test_a_token_is_refreshed_once_for_all_who_wait_for_it() -> None:
         assert first.headers == second.headers == {"authorization": "Bearer t2"}
         for gateway in gateways:
             gateway.close()
+
+
+async def test_a_link_that_leads_nowhere_any_more_is_not_given_out_again(tmp_path: Path) -> None:
+    async with lying_server() as server:
+        server.tell_the_truth()
+        config = HttpConfig.model_validate({"url": server.url})
+        gateways = [sign_ins_of(FileStore(tmp_path, Encryption(None))) for _ in range(2)]
+        found = [gateway.of("s", config) for gateway in gateways]
+        first, second = (one for one in found if one is not None)
+        await first.prepare()
+        await second.prepare()
+        with pytest.raises(NotSignedIn):
+            await refused(first)
+        link = (await first.begin()).url
+        assert (await first.begin()).url == link
+        # The browser comes back to the other process, and the sign-in ends there.
+        await gateways[1].finish(f"code=abc&state={parse_qs(urlsplit(link).query)['state'][0]}")
+        assert await gateways[1].sign_out(second)
+        again = (await first.begin()).url
+        assert again != link
+        await gateways[1].finish(f"code=abc&state={parse_qs(urlsplit(again).query)['state'][0]}")
+        for gateway in gateways:
+            gateway.close()
+
+
+async def test_a_sign_out_that_lasts_no_longer_than_the_process_is_not_called_one(tmp_path: Path) -> None:
+    async with lying_server() as server:
+        server.tell_the_truth(revocation_endpoint=f"{server.origin}/revoke")
+        sign_ins = sign_ins_of(FileStore(tmp_path, Encryption(None)))
+        sign_in = sign_ins.of("s", HttpConfig.model_validate({"url": server.url}))
+        assert sign_in is not None
+        await sign_in.prepare()
+        with pytest.raises(NotSignedIn):
+            await refused(sign_in)
+        await sign_ins.finish(f"code=abc&state={parse_qs(urlsplit((await sign_in.begin()).url).query)['state'][0]}")
+
+        async def meanwhile(_: object) -> dict[str, Any]:
+            (tmp_path / FOLDER).rename(tmp_path / "elsewhere")
+            (tmp_path / FOLDER).write_text("no folder")
+            return {}
+
+        server.paths["/revoke"] = meanwhile
+        with pytest.raises(SignInFailed, match="not for good: the state directory cannot be written"):
+            await sign_ins.sign_out(sign_in)
+        assert not sign_in.signed_in
+        sign_ins.close()
 
 
 @pytest.mark.parametrize(
