@@ -120,9 +120,8 @@ class PendingLines:
                 return
             lines, self._waiting = self._waiting, deque()
             self._value_bytes = 0
-            if self.watcher is not None:
-                # Here and not where they are taken: no call waits for it.
-                self.watcher(list(islice(lines, self._watched, None)))
+            # Here and not where they are taken: no call waits for it.
+            self._show(list(islice(lines, self._watched, None)))
             self._watched = 0
             lost, self._lost_since = self._lost_since, 0
             if lost:
@@ -161,6 +160,13 @@ class PendingLines:
             return Page(rows=[], next=None)
         path = self.file.path
         return await anyio.to_thread.run_sync(lambda: read(path, wanted, limit=limit))
+
+    def _show(self, lines: list[Line]) -> None:
+        if self.watcher is not None:
+            try:
+                self.watcher(lines)
+            except Exception:  # boundary: the record is more than what is made of it, and goes on
+                log.exception("%d lines of the record are not among the latest calls of administrators", len(lines))
 
     def _written(self, lines: int, deleted: int) -> None:
         self.written += lines

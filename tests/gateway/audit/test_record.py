@@ -12,6 +12,7 @@ import pytest
 from gateway.access.principal import LOCAL
 from gateway.audit import lines as audit_lines
 from gateway.audit.call import Outcome
+from gateway.audit.lines import Line
 from gateway.audit.reading import Filter
 from gateway.audit.record import Audit
 from gateway.audit.verification import verify
@@ -63,6 +64,25 @@ async def test_a_failed_write_loses_nothing_and_is_told_once(tmp_path: Path, cap
     await audit.close()
     assert [row["name"] for row in lines(tmp_path)] == ["a", "b"]
     assert audit.last_error is None
+
+
+async def test_whoever_watches_the_record_and_fails_does_not_end_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen: list[int] = []
+
+    def watch(latest: list[Line]) -> None:
+        seen.append(len(latest))
+        raise ValueError("not understood")
+
+    audit = Audit(AuditConfig(), tmp_path)
+    audit.watcher = watch
+    for name in ("a", "b"):
+        call(audit, name)
+        await audit.flush()
+    assert [row["name"] for row in lines(tmp_path)] == ["a", "b"]
+    assert seen == [1, 1]
+    assert "1 lines of the record are not among" in caplog.text
 
 
 async def test_refused_credentials_of_one_address_take_few_lines(tmp_path: Path) -> None:
