@@ -199,7 +199,7 @@ async def test_a_token_for_the_address_of_a_profile_opens_no_other(tmp_path: Pat
             "both": issuer.token(aud=[f"{AUDIENCE}/sec", f"{AUDIENCE}/dev", "account"]),
         }
         for name, token in tokens.items():
-            for path in ("/mcp", "/mcp/sec", "/mcp/dev", "/mcp/none"):
+            for path in ("/mcp/none", "/mcp", "/mcp/sec", "/mcp/dev"):  # nobody knows a token the first time
                 response = await opened(gateway, token, path)
                 seen[name, path] = response.status_code
                 if response.status_code == 401:

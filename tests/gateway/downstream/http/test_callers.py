@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,12 @@ from support.callers import call_of, raw_post, status_of
 from support.gateways import RunningGateway, running_gateway
 from support.upstreams.running import builtin_tools, scripted_stdio_server
 
+from gateway.access.principal import Principal
+from gateway.app import open_gateway
+from gateway.config.load import parse
+from gateway.downstream.http.callers import Admitted, Callers
+from gateway.downstream.http.protected_resource import ProtectedResource
+from gateway.downstream.http.request import RequestHead
 from gateway.upstream.transport.http_client import HttpClient
 
 KEY, OTHER = "k" * 40, "o" * 40
@@ -114,6 +121,39 @@ async def test_a_key_that_expires_opens_nothing_for_the_same_head(tmp_path: Path
         assert (await called(gateway, ann))[0] == 200
         await anyio.sleep((ends - datetime.now(UTC)).total_seconds())
         assert (await called(gateway, ann))[0] == 401
+
+
+async def test_a_caller_counts_on_the_account_that_all_its_requests_have(tmp_path: Path) -> None:
+    own = {"callsPerMinute": 5}
+    settings = {"auth": {"apiKeys": [key("ann", KEY, groups=["staff"])]}, "quotas": {"groups": {"staff": own}}}
+    config = parse(json.dumps({"mcpServers": {}, "gateway": settings}), environ={})
+    async with open_gateway(config, state_dir=tmp_path) as gateway:
+        quotas, views = gateway.quotas, gateway.views
+        resource = ProtectedResource(lambda: None, lambda: views.profiles)
+        callers = Callers(gateway.authenticator, views, quotas, resource, gateway.audit)
+        fields = [(b"authorization", f"Bearer {KEY}".encode())]
+        head = RequestHead(b"POST", b"/mcp", fields, version="1.1", keep_alive=True)
+        addressed = callers.addressed(head, modern=True)
+
+        def admitted() -> Admitted:
+            found = callers.admit(addressed, head, "127.0.0.1:9")
+            assert isinstance(found, Admitted)
+            return found
+
+        first = admitted()
+        assert admitted() is first
+        assert first.account.limits.calls_per_minute == 5
+        # Somebody of the same name in other groups, as by the next token of an issuer, and back.
+        assert quotas.account(replace(first.principal, groups=frozenset())) is first.account
+        assert first.account.limits.calls_per_minute is None
+        assert admitted().account.limits.calls_per_minute == 5
+        # So many others that accounts which nobody uses are dropped: of one with two accounts nothing would be known.
+        before = admitted().account
+        for number in range(10_001):
+            quotas.account(Principal(name=f"other {number}"))
+        assert quotas.account(first.principal) is not before
+        assert admitted().account is quotas.account(first.principal)
+        assert admitted() is admitted()
 
 
 async def test_a_request_that_was_refused_is_not_known_by_what_follows_it_in_the_same_packet(tmp_path: Path) -> None:
