@@ -74,3 +74,30 @@ async def test_a_refresh_token_is_spent_once_by_all_gateways_and_never_while_the
         with anyio.fail_after(15):
             while (await others[0].call("shop__whoami")).get("isError"):
                 await glance_again()
+
+
+async def test_whoever_comes_back_while_the_store_is_away_is_told_so_and_gets_a_link_that_works(tmp_path: Path) -> None:
+    async with (
+        running_store(tmp_path) as store,
+        running_issuer(opaque=True) as issuer,
+        protected_server(issuer) as upstream,
+        running_cluster(tmp_path, {"shop": {"url": upstream.url}}, store={"url": store.url}, count=2) as cluster,
+    ):
+        first, second = cluster.gateways
+        for one in cluster.gateways:
+            await until_state(one, "signInNeeded")
+        link = (await first.admin("servers/shop/sign-in", "POST")).json()["url"]
+        assert (await first.admin("servers/shop/sign-in", "POST")).json()["url"] == link
+        await store.stop()
+        page = await browse(link, issuer)
+        assert (page.status_code, "the shared store is down; load this page again" in page.text) == (400, True)
+        refused = await second.admin("servers/shop/sign-in", "POST")
+        assert (refused.status_code, refused.json()["error"]) == (409, "the shared store is down")
+        # Back, without what it had.
+        await store.start()
+        again = (await first.admin("servers/shop/sign-in", "POST")).json()["url"]
+        assert again != link
+        page = await browse(again, issuer)
+        assert page.status_code == 200, page.text
+        for one in cluster.gateways:
+            await until_state(one, "ready")
