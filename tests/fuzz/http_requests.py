@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -13,9 +14,9 @@ from gateway.downstream.http.connections import Connections
 from gateway.downstream.http.handler import Handler
 from gateway.downstream.http.host_check import HostCheck
 from gateway.downstream.http.protocol import HttpProtocol
-from gateway.downstream.http.request import RequestHead
+from gateway.downstream.http.request import RequestHead, RequestRefused
 from gateway.downstream.http.responder import Responder
-from tests.fuzz.mutation import pieces
+from tests.fuzz.mutation import mutated, pieces
 
 SEEDS = (
     b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n",
@@ -33,9 +34,34 @@ SEEDS = (
 )
 
 
+# What nearly right requests may be taken for once it is known: heads that a server has read before.
+REPEATED = tuple(
+    b"POST /mcp HTTP/1.%d\r\nHost: a\r\n%bContent-Length: %d\r\n%b\r\n%b" % (minor, before, len(body), after, body)
+    for before, after, body in (
+        (b"", b"", b"hello"),
+        (b"", b"", b""),
+        (b"Accept: a\r\n", b"", b"{}"),
+        (b"", b"Accept: a\r\n", b"{}"),
+        (b"X-Refused: a\r\n", b"", b"{}"),
+        (b"Accept: a\r\n", b"Mcp-Method: b\r\n", b"[1]"),
+        (b"", b"Connection: keep-alive\r\n", b"{}"),
+    )
+    for minor in (1, 0)
+)
+ALL_SEEDS = (*SEEDS, *REPEATED)
+# Of heads whose bodies come in a packet of their own.
+_PARTED = 0.5
+
+
 # An empty line before a request is to be ignored (RFC 9112, section 2.2 "Message Parsing"), and words of a request
-# line may be parted by more than one space (section 3 "Request Line"): h11 takes neither.
-_STRICTER = ("no request line received", "illegal request line: more than one space")
+# line may be parted by more than one space (section 3 "Request Line"); the length of a chunk may have any number of
+# zeros before it (section 7.1 "Chunked Transfer Coding"): h11 takes none of them.
+_STRICTER = (
+    "no request line received",
+    "illegal request line: more than one space",
+    "illegal chunk header: many zeros",
+)
+_MANY_ZEROS = re.compile(r"illegal chunk header: bytearray\(b'0{10}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +89,18 @@ class Recorder:
         return self
 
     def admit(self, head: RequestHead, peer: str) -> None:
-        """Take everything."""
+        """Take everything but what says that it is not to be; the heads of what is taken are known from then on."""
+        head.judged = self
+        if head.raw(b"x-refused") is not None:
+            raise RequestRefused(403, "as it says")
 
     def answer(self, head: RequestHead, admitted: object, body: bytes, responder: Responder, peer: str) -> None:
         """Remember it."""
-        fields = tuple((name, value.strip(b" \t")) for name, value in head.fields)
+        # Of a head that was known the length is that of the body that it came with first.
+        fields = tuple(
+            (name, value.strip(b" \t") if name != b"content-length" else b"%d" % len(body))
+            for name, value in head.fields
+        )
         self.requests[-1] = Request(head.method, head.target, fields, body)
         responder.respond(200, (b"{}",))
 
@@ -100,23 +133,60 @@ class Wire(asyncio.Transport):
 
 
 async def compare(data: bytes, rng: random.Random) -> None:
-    """Have both parse the same bytes; raises AssertionError where they differ in what matters."""
+    """Have both parse the same bytes; raises AssertionError where they differ in what matters.
+
+    What one connection has learnt, the next ones know: the same comes again, and what is nearly the same. It means what
+    it means to a server that knows nothing, in whatever packets it comes.
+    """
+    connections = Connections(most=10)
+    for sound in REPEATED:
+        await taken_by_ours([sound], connections)
+    for one in (data, data, mutated(rng, (data,)), mutated(rng, (data,))):
+        ours, answers = await taken_by_ours([one], Connections(most=10))
+        require_same(ours, *requests_of_h11(one))
+        for packets in ([one], rng.choice((pieces, parted))(rng, one)):
+            again, answers_again = await taken_by_ours(packets, connections)
+            assert ended(again) == ended(ours), f"it is a matter of packets: {packets}\n{ours}\n{again}"
+            if ours and ours[-1] is not None:
+                assert answers_again == answers, f"it is answered otherwise: {packets}\n{answers!r}\n{answers_again!r}"
+
+
+def ended(requests: list[Request | None]) -> list[Request | None]:
+    """Those before the last one that may be waiting for its body, judged or not."""
+    return requests[:-1] if requests and requests[-1] is None else requests
+
+
+def parted(rng: random.Random, data: bytes) -> list[bytes]:
+    """Heads, most of them, in packets of their own."""
+    packets = [b""]
+    for part in re.split(rb"(?<=\r\n\r\n)", data):
+        packets[-1] += part
+        if rng.random() < _PARTED:
+            packets.append(b"")
+    return [packet for packet in packets if packet]
+
+
+async def taken_by_ours(packets: list[bytes], connections: Connections) -> tuple[list[Request | None], bytes]:
+    """What our protocol makes of these packets on a connection: requests, None for refused ones, and its answers."""
     recorder, wire = Recorder(), Wire()
-    protocol = HttpProtocol(Connections(most=10), recorder)
+    protocol = HttpProtocol(connections, recorder)
     protocol.connection_made(wire)
-    for piece in pieces(rng, data):
+    for packet in packets:
         if wire.closed:
             break
-        protocol.data_received(piece)
+        protocol.data_received(packet)
     for _ in range(200):  # each turn of a row of requests is one of the loop
         await asyncio.sleep(0)
         if not protocol._waiting:
             break
     protocol.connection_lost(None)
-    taken, refused = requests_of_h11(data)
-    ours = recorder.requests
     answers = bytes(wire.written).count(b"HTTP/1.1 200")
-    assert answers == sum(request is not None for request in ours), "not as many answers as requests"
+    assert answers == sum(request is not None for request in recorder.requests), "not as many answers as requests"
+    return recorder.requests, bytes(wire.written)
+
+
+def require_same(ours: list[Request | None], taken: list[Request], refused: str) -> None:
+    """Raise AssertionError where requests differ from those that h11 takes before it refuses one."""
     for number, request in enumerate(ours):
         if number == len(taken) and (request is None or refused.startswith(_STRICTER)):
             return  # h11 reads no further than here
@@ -159,14 +229,19 @@ def requests_of_h11(data: bytes) -> tuple[list[Request], str]:
         except h11.RemoteProtocolError as error:
             line = str(error).partition("(")[2]
             spaced = str(error).startswith("illegal request line") and ("  " in line or "b'\\r" in line)
-            return taken, _STRICTER[1] if spaced else str(error)
+            if spaced:
+                return taken, _STRICTER[1]
+            return taken, _STRICTER[2] if _MANY_ZEROS.match(str(error)) else str(error)
         if isinstance(event, h11.Request):
             head, body = event, b""
         elif isinstance(event, h11.Data):
             body += bytes(event.data)
         elif isinstance(event, h11.EndOfMessage):
             assert head is not None
-            fields = tuple((bytes(name), bytes(value)) for name, value in cast(Any, head.headers))
+            fields = tuple(
+                (bytes(name), bytes(value) if name != b"content-length" else b"%d" % len(body))
+                for name, value in cast(Any, head.headers)
+            )
             taken.append(Request(bytes(head.method), bytes(head.target), fields, body))
             connection.send(h11.Response(status_code=200, headers=[("content-length", "0")]))
             connection.send(h11.EndOfMessage())

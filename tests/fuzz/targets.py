@@ -235,7 +235,7 @@ _EVENTS = (
 )  # fmt: skip
 
 TARGETS = (
-    Target("http-request", http_requests.SEEDS, http_requests.compare),
+    Target("http-request", http_requests.ALL_SEEDS, http_requests.compare),
     Target("http-response", _RESPONSES, http_response),
     Target("event-stream", _EVENTS, event_stream),
     Target("lines", (b"a\nb\n", b"x" * 500 + b"\n" + b"y" * 600 + b"\nz\n"), lines),
