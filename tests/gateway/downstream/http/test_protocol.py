@@ -638,6 +638,25 @@ async def test_known_requests_wait_for_their_turn_as_others_do() -> None:
     assert answers == [b'"slow"', b'"POST /a known"', b'"POST /a known"']
 
 
+async def test_a_known_request_does_not_overtake_one_whose_turn_is_about_to_come() -> None:
+    site = JudgedSite()
+    async with served(site) as client:
+        await _has_learnt(client)
+        protocol = site.protocols[0]
+        await client.send(b"".join((*post("/slow", b""), *post("/b", b""))))
+        with anyio.fail_after(5):
+            while not protocol._waiting:
+                await anyio.sleep(0.001)
+            site.go_on.set()
+            # One is answered, and the next one is taken in the next turn of the loop: what arrives in between.
+            while protocol._responder is not None:
+                await asyncio.sleep(0)
+        assert protocol._waiting
+        protocol.data_received(KNOWN)
+        answers = [(await client.response())[2] for _ in range(3)]
+    assert answers == [b'"slow"', b'"POST /b "', b'"POST /a known"']
+
+
 async def test_a_slow_answer_is_waited_for_and_a_connection_idles_after_a_refused_body() -> None:
     site = JudgedSite()
     async with served(site) as client:
