@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import random
 from collections.abc import Awaitable, Callable, Sequence
@@ -15,7 +14,6 @@ from gateway.errors import ConfigError, ConnectionLost
 from gateway.jsonrpc import InvalidMessage, classify
 from gateway.lines import LineSplitter
 from gateway.upstream.transport.event_stream import EventParser
-from gateway.upstream.transport.http_connection import HttpConnection
 from gateway.upstream.transport.json_pieces import ArrayPieces, start_of
 from registry.arguments.prepare import prepare
 from registry.catalog.build import build_catalog
@@ -26,7 +24,7 @@ from registry.catalog.shape import Shape
 from registry.dialects.client_profiles import DIALECTS
 from registry.dialects.definitions import lower_definition, map_arguments
 from registry.intake.tools import admit_tools
-from tests.fuzz import http_requests
+from tests.fuzz import http_requests, http_responses
 from tests.fuzz.mutation import mutated, mutated_json, pieces
 
 MAX_LINE_BYTES = 512
@@ -109,21 +107,6 @@ def _is_array(text: bytes) -> bool:
     except wire.MalformedJson:
         return False
     return True
-
-
-async def http_response(data: bytes, rng: random.Random) -> None:
-    """An upstream's answer ends, or the connection is given up: never both, and never neither for ever."""
-    connection = HttpConnection(asyncio.get_running_loop(), "http://127.0.0.1")
-    wire_end = http_requests.Wire()
-    connection.connection_made(wire_end)
-    for part in pieces(rng, data):
-        if connection.lost is not None or connection.complete:
-            break
-        connection.data_received(part)
-    if not connection.complete:
-        connection.eof_received()
-        connection.connection_lost(None)
-    assert connection.complete or connection.lost is not None, "neither whole nor lost"
 
 
 async def configuration(data: bytes, rng: random.Random) -> None:
@@ -222,13 +205,6 @@ _CONFIGURATIONS = (
     b"// a comment\n{\"servers\": {\"b\": {\"type\": \"stdio\", \"command\": \"y\",}}, \"inputs\": []}",
     b"mcpServers: &s\n  a: {command: x, tools: {t: {arguments: [{name: n, type: string}]}}}\nother: *s\n",
 )  # fmt: skip
-_RESPONSES = (
-    b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}",
-    b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
-    b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 202 Accepted\r\nContent-Length: 0\r\n\r\n",
-    b"HTTP/1.0 200 OK\r\n\r\nup to the end", b"HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n",
-    b"HTTP/1.1 307 Temporary Redirect\r\nLocation: http://other.test/\r\nContent-Length: 0\r\n\r\n",
-)  # fmt: skip
 _EVENTS = (
     b'event: message\nid: 1\ndata: {"jsonrpc":"2.0"}\n\n', b": ping\n\ndata: a\ndata: b\n\n", b"data: x\r\n\r\n",
     b"retry: 100\nid\ndata\n\n",
@@ -236,7 +212,7 @@ _EVENTS = (
 
 TARGETS = (
     Target("http-request", http_requests.ALL_SEEDS, http_requests.compare),
-    Target("http-response", _RESPONSES, http_response),
+    Target("http-response", http_responses.SEEDS, http_responses.compare),
     Target("event-stream", _EVENTS, event_stream),
     Target("lines", (b"a\nb\n", b"x" * 500 + b"\n" + b"y" * 600 + b"\nz\n"), lines),
     Target("large-answer", _CONTENTS, large_answer, is_json=True),

@@ -143,15 +143,19 @@ class HttpConnection(asyncio.Protocol):
 
     def _take_more(self, data: bytes) -> None:
         """Take a part of the body of an answer whose head is known."""
-        self._missing_bytes -= len(data)
-        if self._missing_bytes < 0:
-            self.fail("the peer speaks unasked")
-            return
+        missing_bytes = self._missing_bytes - len(data)
+        if missing_bytes < 0:
+            # As where the parser reads it: the answer counts, and its connection is of no more use.
+            self.lost = "the peer speaks unasked"
+            data, missing_bytes = data[:missing_bytes], 0
+        self._missing_bytes = missing_bytes
         if data:
             self.on_body(data)
-        if not self._missing_bytes:
+        if not missing_bytes:
             self.complete = True
             self._look_for_json()
+        if self.lost is not None:
+            self.abort()
         if self.complete or self._paused:
             self._wake()
 

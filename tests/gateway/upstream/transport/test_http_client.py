@@ -76,6 +76,23 @@ async def test_a_second_answer_in_the_same_segment_is_dropped_with_its_connectio
         assert len(site.peers) == 2
 
 
+@pytest.mark.parametrize("behind", [b"\r\n", b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\nforged"])
+async def test_what_follows_a_body_takes_nothing_from_its_answer(
+    behind: bytes,
+) -> None:
+    async def chatty(peer: Peer) -> None:
+        while True:
+            body = (await peer.request()).partition(b"\r\n\r\n")[2]
+            peer.say(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body))
+            await peer.writer.drain()
+            await anyio.sleep(0.02)  # so that the head arrives by itself, which nothing here can see
+            peer.say(body + behind)
+
+    async with serving(chatty) as site, a_client() as client:
+        for word in (b"one", b"two", b"three", b"four"):
+            assert await ask(client, site.url, word) == word
+
+
 async def test_a_server_that_speaks_before_it_is_asked_is_not_believed() -> None:
     spoken = anyio.Event()
 
