@@ -197,13 +197,12 @@ async def test_what_follows_an_answer_in_a_later_packet_ends_the_connection() ->
         peer.say((HEAD % (DATE, 2, b"{}"))[:-1])
         await anyio.sleep(0.02)  # so that it arrives apart
         peer.say(b"}{}")
+        await peer.reader.read()
 
     async with serving(peer) as site:
         client = HttpClient()
-        for _ in range(2):
+        for _ in range(4):
             async with client.send("POST", site.url, {}, b"{}") as response:
                 assert await response.read() == b"{}"
-        with pytest.raises(ConnectionLost):
-            async with client.send("POST", site.url, {}, b"{}") as response:
-                await response.read()
+        assert len(site.peers) == 2
         client.close()
