@@ -13,6 +13,7 @@ import h11
 
 from gateway.upstream.transport.http_connection import HttpConnection
 from gateway.upstream.transport.known_heads import KNOWN_HEADS
+from gateway.upstream.transport.media_type import media_type
 from tests.fuzz.http_requests import Wire, parted
 from tests.fuzz.mutation import mutated, pieces
 
@@ -24,6 +25,7 @@ REPEATED = (
     _JSON + b"Content-Length: 13\r\nX-A: b\r\n\r\n[1,2,3,4,5,6]",
     b"HTTP/1.1 200 OK\r\ndate: Sun, 22 Nov 2026 08:00:00 GMT\r\ncontent-type: application/json\r\n"
     b"content-length: 2\r\n\r\n{}",
+    b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 2\r\n\r\n{}",
     b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nDate: Sun, 22 Nov 2026 08:00:00 GMT\r\n\r\n{}",
 )
 SEEDS = (
@@ -79,6 +81,9 @@ def read(packets: list[bytes]) -> Answer | None:
     if not connection.complete:
         return None
     headers = {name: value for name, value in connection.headers.items() if name not in _NOT_LOOKED_AT}
+    if connection.plain is not None:
+        assert media_type(headers.get("content-type", "")) == "application/json", "it does not say that it is JSON"
+        assert connection.plain, "nothing is no JSON"
     return Answer(connection.status, headers, body)
 
 

@@ -104,7 +104,7 @@ def _pattern_of(head: bytes) -> re.Pattern[bytes]:
     name = _DATE if _DATE in head else _TITLED_DATE
     if name in head:
         begin = head.index(name) + len(name)
-        changing.append((begin, begin + _DATE_CHARS, rb"[^\r\n]{%d} GMT" % (_DATE_CHARS - len(" GMT"))))
+        changing.append((begin, begin + _DATE_CHARS, rb"[A-Za-z0-9 ,:]{%d} GMT" % (_DATE_CHARS - len(" GMT"))))
     text, at = b"", 0
     for begin, end, pattern in sorted(changing):
         text += re.escape(head[at:begin]) + pattern
