@@ -11,7 +11,7 @@ from typing import Any
 from gateway import wire
 from gateway.config.load import parse
 from gateway.errors import ConfigError, ConnectionLost
-from gateway.jsonrpc import InvalidMessage, classify
+from gateway.jsonrpc import InvalidMessage, classify, read
 from gateway.lines import LineSplitter
 from gateway.upstream.transport.event_stream import EventParser
 from gateway.upstream.transport.json_pieces import ArrayPieces, start_of
@@ -53,14 +53,23 @@ class Target:
 
 
 async def json_rpc(data: bytes, rng: random.Random) -> None:
-    """One message of a caller."""
+    """One message of a caller; read in one go it is the same as taken apart first."""
+    assert repr(_outcome(lambda: read(data))) == repr(_outcome(lambda: classify(wire.loads(data)))), "read otherwise"
     try:
         message = wire.loads(data)
-        classify(message)
-    except (wire.MalformedJson, InvalidMessage):
+    except wire.MalformedJson:
         return
     again = wire.loads(wire.dumps(message))
     assert again == message or "NaN" in repr(message), "a message that was read and written again differs"
+
+
+def _outcome(reading: Callable[[], Any]) -> Any:
+    try:
+        return reading()
+    except wire.MalformedJson:
+        return "no JSON"
+    except InvalidMessage as error:
+        return error.code, str(error), error.request_id
 
 
 async def lines(data: bytes, rng: random.Random) -> None:

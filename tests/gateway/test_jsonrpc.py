@@ -57,6 +57,7 @@ def test_a_message_is_what_its_members_say_however_often_they_stand_there(member
         b'{"jsonrpc":"2.0","id":"\\ud800","method":"m"}', b'{"jsonrpc":"2.0","id":1,"method":"m","params":NaN}',
         b'{"jsonrpc":"2.0","id":1,"method":"m","params":{"a":' + b"[" * 3000 + b"]" * 3000 + b"}}",
         b'{"jsonrpc":"2.0","id":123456789012345678901234567890,"method":"m","params":{"a":1e3}}',
+        b'{"jsonrpc":"2.0","id":1,"method":"m","x\xff":1}', b'{"jsonrpc":"2.0","id":1,"method":"m","x":"\xff"}',
     ],
 )  # fmt: skip
 def test_a_text_that_is_no_usual_request_ends_the_same_way(text: bytes) -> None:
