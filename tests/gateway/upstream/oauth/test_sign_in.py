@@ -46,6 +46,30 @@ async def lying(**auth: Any) -> AsyncIterator[tuple[Lying, SignIns, SignIn]]:
             sign_ins.close()
 
 
+@asynccontextmanager
+async def two_processes(stores: tuple[Store, Store]) -> AsyncIterator[tuple[Lying, list[SignIns], list[SignIn]]]:
+    """Two that share what is kept, the first of which was refused by the server."""
+    async with lying_server() as server:
+        server.tell_the_truth()
+        gateways = [sign_ins_of(store) for store in stores]
+        config = HttpConfig.model_validate({"url": server.url})
+        found = [sign_in for gateway in gateways if (sign_in := gateway.of("s", config)) is not None]
+        for one in found:
+            await one.prepare()
+        with pytest.raises(NotSignedIn):
+            await refused(found[0])
+        try:
+            yield server, gateways, found
+        finally:
+            for gateway in gateways:
+                gateway.close()
+
+
+def back_from(link: str) -> str:
+    """The query with which a browser comes back that has followed a link."""
+    return f"code=abc&state={parse_qs(urlsplit(link).query)['state'][0]}"
+
+
 async def refused(sign_in: SignIn, challenge: str = 'Bearer scope="mcp"') -> bool:
     return await sign_in.refused(401, challenge, sign_in.version)
 
@@ -168,9 +192,8 @@ async def test_a_redirect_of_the_token_endpoint_is_not_followed() -> None:
         server.paths["/token"] = (307, {}, {"location": f"{server.origin}/elsewhere"})
         with pytest.raises(NotSignedIn):
             await refused(sign_in)
-        state = parse_qs(urlsplit((await sign_in.begin()).url).query)["state"][0]
         with pytest.raises(SignInFailed, match="HTTP 307"):
-            await sign_ins.finish(f"code=abc&state={state}")
+            await sign_ins.finish(back_from((await sign_in.begin()).url))
         assert "POST /elsewhere" not in server.requests
 
 
@@ -185,8 +208,7 @@ async def test_nothing_of_one_issuer_is_used_at_another() -> None:
         other.tell_the_truth()
         with pytest.raises(NotSignedIn):
             await refused(sign_in)
-        state = parse_qs(urlsplit((await sign_in.begin()).url).query)["state"][0]
-        await sign_ins.finish(f"code=abc&state={state}")
+        await sign_ins.finish(back_from((await sign_in.begin()).url))
         server.paths["/.well-known/oauth-protected-resource/mcp"]["authorization_servers"] = [other.origin]
         sign_in._asked_at_s = -1e9
         with pytest.raises(NotSignedIn):
@@ -207,8 +229,7 @@ async def test_more_scopes_are_asked_for_in_addition_and_not_twice() -> None:
     async with lying() as (_, sign_ins, sign_in):
         with pytest.raises(NotSignedIn):
             await refused(sign_in)
-        state = parse_qs(urlsplit((await sign_in.begin()).url).query)["state"][0]
-        await sign_ins.finish(f"code=abc&state={state}")
+        await sign_ins.finish(back_from((await sign_in.begin()).url))
         challenge = 'Bearer error="insufficient_scope", scope="write"'
         with pytest.raises(NotSignedIn) as error:
             await sign_in.refused(403, challenge, sign_in.version)
@@ -238,19 +259,8 @@ async def test_a_client_of_its_own_is_bounded_in_what_it_asks_for() -> None:
 
 async def test_a_token_is_refreshed_once_for_all_who_wait_for_it() -> None:
     store = MemoryStore()
-    async with lying_server() as server:
-        server.tell_the_truth()
-        config = HttpConfig.model_validate({"url": server.url})
-        # Two processes with one store.
-        gateways = [sign_ins_of(store), sign_ins_of(store)]
-        found = [gateway.of("s", config) for gateway in gateways]
-        first, second = (one for one in found if one is not None)
-        await first.prepare()
-        await second.prepare()
-        with pytest.raises(NotSignedIn):
-            await refused(first)
-        state = parse_qs(urlsplit((await first.begin()).url).query)["state"][0]
-        await gateways[0].finish(f"code=abc&state={state}")
+    async with two_processes((store, store)) as (server, gateways, (first, second)):
+        await gateways[0].finish(back_from((await first.begin()).url))
         await second.look()
         assert second.headers == first.headers
         server.paths["/token"] = {"access_token": "t2", "token_type": "Bearer", "refresh_token": "r2"}
@@ -266,31 +276,19 @@ async def test_a_token_is_refreshed_once_for_all_who_wait_for_it() -> None:
         assert again == [True] * 20
         assert [form.count("grant_type=refresh_token") for form in server.forms].count(1) == 1
         assert first.headers == second.headers == {"authorization": "Bearer t2"}
-        for gateway in gateways:
-            gateway.close()
 
 
 async def test_a_link_that_leads_nowhere_any_more_is_not_given_out_again(tmp_path: Path) -> None:
-    async with lying_server() as server:
-        server.tell_the_truth()
-        config = HttpConfig.model_validate({"url": server.url})
-        gateways = [sign_ins_of(FileStore(tmp_path, Encryption(None))) for _ in range(2)]
-        found = [gateway.of("s", config) for gateway in gateways]
-        first, second = (one for one in found if one is not None)
-        await first.prepare()
-        await second.prepare()
-        with pytest.raises(NotSignedIn):
-            await refused(first)
+    stores = (FileStore(tmp_path, Encryption(None)), FileStore(tmp_path, Encryption(None)))
+    async with two_processes(stores) as (_, gateways, (first, second)):
         link = (await first.begin()).url
         assert (await first.begin()).url == link
         # The browser comes back to the other process, and the sign-in ends there.
-        await gateways[1].finish(f"code=abc&state={parse_qs(urlsplit(link).query)['state'][0]}")
+        await gateways[1].finish(back_from(link))
         assert await gateways[1].sign_out(second)
         again = (await first.begin()).url
         assert again != link
-        await gateways[1].finish(f"code=abc&state={parse_qs(urlsplit(again).query)['state'][0]}")
-        for gateway in gateways:
-            gateway.close()
+        await gateways[1].finish(back_from(again))
 
 
 async def test_a_sign_out_that_lasts_no_longer_than_the_process_is_not_called_one(tmp_path: Path) -> None:
@@ -302,7 +300,7 @@ async def test_a_sign_out_that_lasts_no_longer_than_the_process_is_not_called_on
         await sign_in.prepare()
         with pytest.raises(NotSignedIn):
             await refused(sign_in)
-        await sign_ins.finish(f"code=abc&state={parse_qs(urlsplit((await sign_in.begin()).url).query)['state'][0]}")
+        await sign_ins.finish(back_from((await sign_in.begin()).url))
 
         async def meanwhile(_: object) -> dict[str, Any]:
             (tmp_path / FOLDER).rename(tmp_path / "elsewhere")
@@ -328,8 +326,7 @@ async def test_only_a_grant_that_is_spent_needs_a_person(answer: Any, needed: bo
     async with lying() as (server, sign_ins, sign_in):
         with pytest.raises(NotSignedIn):
             await refused(sign_in)
-        state = parse_qs(urlsplit((await sign_in.begin()).url).query)["state"][0]
-        await sign_ins.finish(f"code=abc&state={state}")
+        await sign_ins.finish(back_from((await sign_in.begin()).url))
         server.paths["/token"] = answer
         with pytest.raises(Exception) as error:
             await refused(sign_in)
