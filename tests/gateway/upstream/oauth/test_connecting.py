@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+import anyio
 import pytest
 from support.lying import Lying, lying_server
 
+from gateway.config.issuers import Issuer
 from gateway.config.upstream_types.http_config import HttpConfig
 from gateway.upstream.credentials import NotSignedIn, SignInFailed
 from gateway.upstream.oauth.addresses import addresses_at
 from gateway.upstream.oauth.connecting import CallerChecks
+from gateway.upstream.oauth.identity_login import IdentityLogin
 from gateway.upstream.oauth.sign_in import SignIn
 from gateway.upstream.oauth.sign_ins import SignIns
 from gateway.upstream.oauth.store import MemoryStore
@@ -83,3 +87,35 @@ async def test_somebody_else_is_refused_and_uses_the_link_up(key: str) -> None:
             await sign_ins.prove(ticket, "the key of ann", "m" * 43)
         assert not sign_in.signed_in
         assert recorded == [("ann", "somebody else came")]
+
+
+async def test_of_two_who_come_first_at_the_same_time_both_are_asked_who_they_are() -> None:
+    async with lying_server() as server:
+        server.tell_the_truth()
+        registered = anyio.Event()
+
+        async def register(_: object) -> tuple[int, dict[str, Any]]:
+            number = server.requests.count("POST /register")
+            if number == 2:
+                registered.set()
+            await registered.wait()
+            return 201, {"client_id": f"c{number}"}
+
+        server.paths["/register"] = register
+        store, asked = MemoryStore(), set()
+        issuer = Issuer.model_validate({"issuer": server.origin, "audiences": ["us"]})
+        addresses = addresses_at(lambda: None, lambda: "http://127.0.0.1:8765")
+        # Two processes with one store.
+        logins = [IdentityLogin(issuer, lambda name: None, store, addresses) for _ in range(2)]
+
+        async def begin(login: IdentityLogin) -> None:
+            url = await login.begin({"ticket": "t"})
+            asked.add(part_of(url, "client_id"))
+            assert await store.take(f"pending:{part_of(url, 'state')}") is not None
+            login.close()
+
+        with anyio.fail_after(10):
+            async with anyio.create_task_group() as group:
+                for login in logins:
+                    group.start_soon(begin, login)
+        assert asked == {"c1", "c2"}
