@@ -183,7 +183,7 @@ class Fleet:
                 starting[alias] = 0
             elif alias in steps.adjust:
                 # What does not concern the connection: limits, names and words. The upstream is not asked again.
-                self.links[alias].config = config
+                self.links[alias].use(config)
                 self.users.adjust(alias, config)
             elif alias in steps.replace or alias in steps.add:
                 # Its wrappers stay listed until the new connection has listed its own.

@@ -59,15 +59,15 @@ class Account:
     """
 
     __slots__ = (
-        "_full_s", "_quotas", "groups", "held_bytes", "in_flight", "limits", "name", "private_connections", "sessions",
-        "streams",
+        "_full_s", "_most_in_flight", "_per_minute", "_quotas", "groups", "held_bytes", "in_flight", "limits", "name",
+        "private_connections", "sessions", "streams",
     )  # fmt: skip
 
     def __init__(self, name: str, limits: QuotaLimits, quotas: Quotas, *, groups: frozenset[str] = frozenset()) -> None:
         self.name = name
         self.groups = groups
-        self.limits = limits
         self._quotas = quotas
+        self._use(limits)
         self.in_flight = self.sessions = self.streams = self.private_connections = self.held_bytes = 0
         # When the quota of calls will be whole again, if nothing more is called.
         self._full_s = 0.0
@@ -81,10 +81,15 @@ class Account:
     def change_limits(self, limits: QuotaLimits) -> None:
         """Apply other limits; what was used stays used."""
         before, after = self.limits.calls_per_minute, limits.calls_per_minute
-        self.limits = limits
+        self._use(limits)
         if before is not None and after is not None:
             now_s = self._quotas.clock()
             self._full_s = now_s + max(0.0, self._full_s - now_s) * before / after
+
+    def _use(self, limits: QuotaLimits) -> None:
+        self.limits = limits
+        # Asked for every request: of a model every look costs as much as ten of an attribute.
+        self._most_in_flight, self._per_minute = limits.in_flight, limits.calls_per_minute
 
     def begin(self, method: str) -> None:
         """Count a request that is about to run; `end` has to follow.
@@ -92,17 +97,16 @@ class Account:
         Raises:
             QuotaExceeded: The principal has too much of this kind already.
         """
-        limits = self.limits
         if method == _LISTEN:
             self.open_stream()
             return
-        if limits.in_flight is not None and self.in_flight >= limits.in_flight:
+        if self._most_in_flight is not None and self.in_flight >= self._most_in_flight:
             raise QuotaExceeded(
                 f"Not run: {self.name} has {self.in_flight} requests in flight, which is its quota. "
                 "Try again when some have ended."
             )
-        if limits.calls_per_minute is not None and method in _COUNTED:
-            self._count_call(limits.calls_per_minute)
+        if self._per_minute is not None and method in _COUNTED:
+            self._count_call(self._per_minute)
         self.in_flight += 1
 
     def end(self, method: str) -> None:

@@ -10,7 +10,8 @@ from operator import add
 from typing import Any, Final, Literal
 
 from gateway.admin.routes import Document
-from gateway.audit.lines import CallLine, Line, LineEnding
+from gateway.audit.call import Outcome
+from gateway.audit.lines import CallLine, Line
 
 Ending = Literal["ok", "error", "denied"]
 
@@ -44,7 +45,7 @@ class Activity:
     def add(self, lines: Iterable[Line]) -> None:
         """Count what is among these lines."""
         # Together for each kind of call: a busy gateway has hundreds of a kind in one batch.
-        kinds: defaultdict[tuple[float, str | None, str, LineEnding], list[float]] = defaultdict(list)
+        kinds: defaultdict[tuple[float, str | None, str, Outcome], list[float]] = defaultdict(list)
         for line in lines:
             if type(line) is CallLine:
                 kinds[line.time_s // BUCKET_S, line.target[0], line.caller[0], line.ending].append(line.took_s * 1000)
@@ -67,7 +68,7 @@ class Activity:
 
 
 @lru_cache(maxsize=_MAX_ENDINGS)
-def ending_of(ending: LineEnding) -> Ending:
+def ending_of(ending: Outcome) -> Ending:
     """How a call has ended, in one word, of what its line tells."""
     transport, jsonrpc, tool, _, reason, hook = ending
     if reason in _DENIED or hook is not None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any, Final, Protocol
-
-from msgspec import Struct
+from typing import Any, Final, NamedTuple, Protocol
 
 from gateway.access.principal import Principal
 from gateway.errors import RpcError
@@ -71,8 +69,8 @@ class Who(Protocol):
         """The other end of its connection."""
 
 
-class Outcome(Struct, eq=False):
-    """How one call went, on each of three levels; None for one that it did not reach.
+class Outcome(NamedTuple):
+    """How one call went, on each of three levels; None for one that it did not reach. Most are `ANSWERED`.
 
     Attributes:
         transport: `ok`, or how the upstream failed to answer.
@@ -80,6 +78,7 @@ class Outcome(Struct, eq=False):
         tool: `ok`, `error`, or the kind of a result that is no end, as `input_required`.
         rule: The rule of the policy that decided about it.
         reason: Why nothing was sent.
+        hook: The hook that has blocked it.
     """
 
     transport: str | None = None
@@ -87,32 +86,49 @@ class Outcome(Struct, eq=False):
     tool: str | None = None
     rule: str | None = None
     reason: str | None = None
+    hook: str | None = None
 
     @classmethod
     def of_tool(cls, result: dict[str, Any]) -> Outcome:
         """Of a tool of our own, which has answered this."""
-        outcome = cls()
-        outcome.tool = _kind_of(result)
-        return outcome
+        return cls(tool=_kind_of(result))
 
-    def answered(self, result: Any) -> None:
-        """The upstream has answered this."""
-        self.transport = self.jsonrpc = "ok"
-        if type(result) is dict:
-            usual = result.get("isError") is not True and result.get("resultType", "complete") == "complete"
-            self.tool = "ok" if usual else _kind_of(result)
+    def answered(self, result: Any) -> Outcome:
+        """The same, once the upstream has answered this."""
+        if type(result) is not dict:
+            return self._replace(transport="ok", jsonrpc="ok")
+        usual = result.get("isError") is not True and result.get("resultType", "complete") == "complete"
+        if usual and self is UNREACHED:
+            return ANSWERED
+        return self._replace(transport="ok", jsonrpc="ok", tool="ok" if usual else _kind_of(result))
 
-    def refused(self, rule: str | None) -> None:
-        """A rule of the policy, or its default, has refused it."""
-        self.rule, self.reason = rule, "policy"
+    def failed(self, transport: str, jsonrpc: int | None = None) -> Outcome:
+        """The same, where the upstream has failed to answer, or has answered with this error."""
+        return self._replace(transport=transport, jsonrpc=self.jsonrpc if jsonrpc is None else jsonrpc)
 
-    def ended(self, error: BaseException | None) -> None:
-        """It has no result, for this reason."""
+    def refused(self, rule: str | None) -> Outcome:
+        """The same, where a rule of the policy, or its default, has refused it."""
+        return self._replace(rule=rule, reason="policy")
+
+    def unsent(self, reason: str | None) -> Outcome:
+        """The same, where nothing was sent for this reason."""
+        return self._replace(reason=reason)
+
+    def blocked(self, hook: str | None) -> Outcome:
+        """The same, where this hook has blocked it; None for none."""
+        return self if hook is None else self._replace(hook=hook)
+
+    def ended(self, error: BaseException | None) -> Outcome:
+        """The same, where it has no result for this reason."""
         if isinstance(error, RpcError):
-            self.jsonrpc = error.code
-            self.rule = self.rule or getattr(error, "rule", None)
-        elif not isinstance(error, Exception):
-            self.transport = self.transport or "cancelled"
+            return self._replace(jsonrpc=error.code, rule=self.rule or getattr(error, "rule", None))
+        return self if isinstance(error, Exception) else self._replace(transport=self.transport or "cancelled")
+
+
+UNREACHED: Final = Outcome()
+"""Of a call that has not reached its upstream."""
+ANSWERED: Final = Outcome("ok", "ok", "ok")
+"""Of a call that has its result."""
 
 
 def _kind_of(result: dict[str, Any]) -> str:

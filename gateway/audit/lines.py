@@ -9,7 +9,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from gateway import wire
-from gateway.audit.call import session_mark
+from gateway.audit.call import Outcome, session_mark
 from gateway.audit.reading import as_time
 from gateway.secrets import SECRETS
 
@@ -19,10 +19,6 @@ STDIO: Final = "stdio"
 _MAX_PARTS: Final = 4_096
 # Ways in which calls end: rules and hooks that decide, and codes of errors.
 _MAX_ENDINGS: Final = 1_024
-
-
-LineEnding = tuple[str | None, str | int | None, str | None, str | None, str | None, str | None]
-"""How a call went: on each of three levels, the rule, the reason, the hook."""
 
 
 class EventLine(Struct, frozen=True, gc=False):
@@ -67,7 +63,7 @@ class CallLine(Struct, frozen=True, gc=False):
     caller: tuple[str, str, str, str, str | None]
     target: tuple[str, str, str] | tuple[str | None]
     via: str
-    ending: LineEnding
+    ending: Outcome
     took_s: float
     arguments: bytes | None = None
     result: bytes | None = None
@@ -124,7 +120,7 @@ def _target_part(known: int, target: tuple[str, str, str] | tuple[str | None], v
 
 
 @lru_cache(maxsize=_MAX_ENDINGS)
-def _ending_part(known: int, ending: LineEnding) -> bytes:
+def _ending_part(known: int, ending: Outcome) -> bytes:
     transport, jsonrpc, tool, rule, reason, hook = ending
     more = {"rule": rule, "reason": reason, "hook": hook}
     return _part({

@@ -41,6 +41,8 @@ class PendingLines:
     Attributes:
         on: Whether anything is recorded.
         required: Whether no call may be made that is not.
+        keeps_arguments: Whether lines of calls have their arguments.
+        keeps_results: Whether they have results, which have to be there as a whole.
         written: How many lines this process has written.
         lost: How many it could not keep.
         last_error: Why nothing can be written at present.
@@ -82,7 +84,7 @@ class PendingLines:
         self.lost = 0
         self.last_error: str | None = None
         self.file: RecordFile | None = None
-        self.on = self.required = False
+        self.on = self.required = self.keeps_arguments = self.keeps_results = False
         self.settings = settings
         self.replace(settings)
 
@@ -91,6 +93,8 @@ class PendingLines:
         self.settings = settings
         self.on = settings.enabled and self._state_dir is not None
         self.required = self.on and settings.required
+        # Asked for every call: of a model every look costs as much as ten of an attribute.
+        self.keeps_arguments, self.keeps_results = self.on and settings.arguments, self.on and settings.results
         # Kept while it is switched off: what waits is still written.
         if self.on and self._state_dir is not None:
             limits = Limits(days=settings.keep_days, total_bytes=settings.max_mebibytes * 2**20)

@@ -33,7 +33,6 @@ class Audit(PendingLines):
         result: Any = None,
         *,
         name: str | None = None,
-        hook: str | None = None,
     ) -> None:
         """A call of a tool has ended.
 
@@ -46,28 +45,21 @@ class Audit(PendingLines):
             arguments: As the caller sent them.
             result: What the caller gets.
             name: Of a tool of our own.
-            hook: The hook that has blocked it.
         """
         if not self.on:
             return
-        settings = self.settings
         self._put(
             CallLine(
                 self._clock(),
                 (who.principal.name, who.view.profile.name, who.version, who.peer, who.session_id),
                 (name,) if wrapper is None else (wrapper.name, wrapper.server, wrapper.tool),
                 via,
-                (outcome.transport, outcome.jsonrpc, outcome.tool, outcome.rule, outcome.reason, hook),
+                outcome,
                 took_s,
-                self._value(arguments) if settings.arguments else None,
-                self._value(result) if settings.results else None,
+                self._value(arguments) if self.keeps_arguments else None,
+                self._value(result) if self.keeps_results else None,
             )
         )
-
-    @property
-    def keeps_results(self) -> bool:
-        """Whether lines have the results of calls, which have to be there as a whole."""
-        return self.on and self.settings.results
 
     def request(self, who: Who, method: str, name: object, took_s: float, *, code: int | None = None) -> None:
         """Another request that belongs to an upstream has ended.

@@ -69,11 +69,6 @@ class Caller(Struct, frozen=True, kw_only=True, eq=False):
         return self.version in MODERN_VERSIONS
 
     @property
-    def share(self) -> str:
-        """Whose share of an upstream's places it takes; empty where callers cannot be told apart."""
-        return "" if self.principal is LOCAL else self.principal.name
-
-    @property
     def can_be_asked(self) -> bool:
         """Whether an upstream may ask its user, or its model, in the middle of a call."""
         return any(name in self.capabilities for name in QUESTIONS.values())
@@ -81,17 +76,12 @@ class Caller(Struct, frozen=True, kw_only=True, eq=False):
     @property
     def who(self) -> str:
         """Whoever it is as far as callers can be told apart: by key, else by session, else by address."""
-        return self.share or self.session_id or self.peer
+        return self.principal.name if self.principal is not LOCAL else self.session_id or self.peer
 
-    def request_callbacks(self) -> RequestCallbacks:
-        """The way of one request back to this caller."""
-        return RequestCallbacks(
-            self.owner,
-            on_progress=self.on_progress,
-            on_log=self._log if self.on_log is not None and self.log_level is not None else None,
-            on_pause=self.on_pause,
-            ask=self.ask,
-        )
+    def request_callbacks(self, results: ResultStream | None = None) -> RequestCallbacks:
+        """The way of one request back to this caller; `results` takes a large result in pieces."""
+        on_log = self._log if self.on_log is not None and self.log_level is not None else None
+        return RequestCallbacks(self.owner, self.on_progress, on_log, self.on_pause, self.ask, results)
 
     def _log(self, params: dict[str, Any]) -> None:
         # An unknown level passes: one message too many is better than a lost one.

@@ -9,6 +9,7 @@ from typing import Any, Final
 import anyio
 from msgspec.structs import replace
 
+from gateway.access.principal import LOCAL
 from gateway.access.signing import BadSignature, Signer
 from gateway.calls.context import Caller
 from gateway.calls.results import whole, with_item
@@ -33,7 +34,7 @@ from gateway.upstream.inbound_messages import ASK_S
 from gateway.upstream.link import UpstreamLink
 from gateway.upstream.oauth.connecting import user_of
 from gateway.upstream.private_links import PrivateLinks
-from gateway.upstream.session import UpstreamCall
+from gateway.upstream.session import NO_HEADER_MAP, UpstreamCall
 from gateway.upstream.transport.jsonrpc import ResultStream
 from gateway.upstream.user_links import UserLinks
 from registry.schema.schemas import canonical_json
@@ -108,7 +109,7 @@ class Forwarder:
         *,
         original_params: dict[str, Any],
         repeatable: bool = False,
-        header_map: Mapping[tuple[str, ...], str] | None = None,
+        header_map: Mapping[tuple[str, ...], str] = NO_HEADER_MAP,
         confirm: Callable[[], Awaitable[None]] | None = None,
         results: ResultStream | None = None,
     ) -> Any:
@@ -117,7 +118,7 @@ class Forwarder:
         Args:
             server: The alias of the upstream.
             method: The method.
-            params: Names already those of the upstream; `_meta` still the caller's.
+            params: Names already those of the upstream; `_meta` still the caller's. Nobody else has the object itself.
             caller: On whose behalf.
             original_params: As the caller sent them. A request state is bound to these: repairs and hooks may make
                 something else of them at the next round.
@@ -131,12 +132,12 @@ class Forwarder:
             StateRefused: The request state is not this caller's for this request; nothing was sent.
             RpcError: The upstream's own error.
         """
-        link = self._links.get(server)
+        link, principal = self._links.get(server), caller.principal
         if link is None:
             raise UpstreamUnavailable(server, f"Not called: server '{server}' is no longer configured.")
         if link.per_user:
-            link = self._users.own(link, caller.principal)
-        if link.config.elicitation:
+            link = self._users.own(link, principal)
+        if link.elicitation:
             link = await self._link_of_session(link, caller)
         binding: tuple[str, ...] = ()
         if "requestState" in params or "inputResponses" in params:
@@ -150,13 +151,16 @@ class Forwarder:
                 # Its versions do not have them: they are for an upstream that asked us, and nothing proves that.
                 params = {key: value for key, value in params.items() if key not in _ANSWERS}
         if "_meta" in params:
-            params = _of_request(params)
-        tool = str(params.get("name", "")) if method == "tools/call" else ""
+            _leave_out_connection(params)
+        capabilities = caller.capabilities
+        if capabilities and not caller.modern:
+            # A modern upstream gets those alone that we can translate.
+            capabilities = {name: capabilities[name] for name in QUESTIONS.values() if name in capabilities}
+        tool = params["name"] if method == "tools/call" else ""
         above = CURRENT.get() if self._tracing is not None else None
         for _ in range(MAX_ROUNDS):
             # A new one for each round: what was refused in an earlier round says nothing about this one.
-            callbacks = caller.request_callbacks()
-            callbacks.results = results
+            callbacks = caller.request_callbacks(results)
             sent, trace = params, caller.trace
             if above is not None and above.fields and not above.recorded:
                 sent, trace = with_context(above.fields, params, trace)
@@ -164,11 +168,12 @@ class Forwarder:
                 method=method,
                 params=sent,
                 repeatable=repeatable,
-                header_map=header_map or {},
-                capabilities=_capabilities(caller),
+                header_map=header_map,
+                capabilities=capabilities,
                 log_level=caller.log_level,
                 trace=trace,
-                principal=caller.share,
+                # Where callers cannot be told apart nobody has a share of the places.
+                principal="" if principal is LOCAL else principal.name,
                 callbacks=callbacks,
                 confirm=confirm,
             )
@@ -180,8 +185,8 @@ class Forwarder:
                     result = await self._traced(link, call, self._tracing, above, tool)
                 else:
                     result = await link.call(call)
-                is_error = type(result) is dict and result.get("isError") is True
-                error_type = conventions.TOOL_ERROR if is_error else ""
+                failed = type(result) is dict and result.get("isError") is True
+                error_type = conventions.TOOL_ERROR if failed else ""
             except SignInRequired as error:
                 needed = error
             except RpcError as error:
@@ -347,25 +352,16 @@ class Forwarder:
                 f"{what}it speaks MCP {version}, in which a server asks in the middle of a call, and this host "
                 f"speaks {caller.version}, in which a call ends with its questions. The two cannot be joined."
             )
-        if not link.config.elicitation:
+        if not link.elicitation:
             return f"{what}its entry in the configuration does not say `elicitation: true`."
         return f"{what}this host cannot be asked."
 
 
-def _capabilities(caller: Caller) -> Mapping[str, Any]:
-    """The caller's capabilities as a modern upstream gets them: only those that we can translate."""
-    if not caller.capabilities or caller.modern:
-        return caller.capabilities
-    return {name: caller.capabilities[name] for name in QUESTIONS.values() if name in caller.capabilities}
-
-
-def _of_request(params: dict[str, Any]) -> dict[str, Any]:
+def _leave_out_connection(params: dict[str, Any]) -> None:
     """Keep vendor members and trace context of `_meta`; envelope and progress token belong to each connection."""
-    rest = params.copy()
-    meta = rest.pop("_meta")
+    meta = params.pop("_meta")
     # Most have nothing else, and then there is nothing to look at one by one.
     if isinstance(meta, dict) and not _OF_CONNECTION.issuperset(meta):
         kept = {key: value for key, value in meta.items() if key != "progressToken" and not key.startswith(META)}
         if kept:
-            rest["_meta"] = kept
-    return rest
+            params["_meta"] = kept

@@ -45,7 +45,6 @@ from registry.arguments import problems
 from registry.arguments.former_names import with_near_names
 from registry.arguments.repair_report import Repair, report_repairs
 from registry.catalog.store import Registry
-from registry.dialects.client_profiles import DIALECTS
 from registry.errors import NotChecked
 from registry.policy.grant import ALLOWED, Decision
 
@@ -161,10 +160,10 @@ class CallPipeline:
             took_s = time.perf_counter() - started_s
             self._stats.count_call(wrapper, via, outcome, took_s)
             if result is None:
-                call.outcome.ended(sys.exception())
-            audit.call(
-                caller, call.wrapper, via, call.outcome, took_s, arguments, result, hook=call.invocation.blocked_by
-            )
+                call.outcome = call.outcome.ended(sys.exception())
+            if call.invocation is not PASS_THROUGH:
+                call.outcome = call.outcome.blocked(call.invocation.blocked_by)
+            audit.call(caller, call.wrapper, via, call.outcome, took_s, arguments, result)
             # Asked first: building the fields costs more than the test, and most gateways log no single calls.
             if log.isEnabledFor(logging.INFO):
                 log.info(
@@ -177,34 +176,38 @@ class CallPipeline:
                 )  # fmt: skip
 
     async def _run(self, call: ToolCall, invocation: Invocation) -> dict[str, Any]:
-        caller = call.caller
+        caller, wrapper = call.caller, call.wrapper
         view = caller.view
-        link = self._links.get(call.wrapper.server)
+        link = self._links.get(wrapper.server)
         if link is None:
-            call.outcome.reason = "server_gone"
-            return error_result(f"Not called: server '{call.wrapper.server}' is no longer configured.")
+            call.outcome = call.outcome.unsent("server_gone")
+            return error_result(f"Not called: server '{wrapper.server}' is no longer configured.")
         if link.per_user:
             try:
                 link = self._users.own(link, caller.principal)
             except UpstreamUnavailable as error:
                 return error_result(str(error))
-        if call.wrapper.held is not None:
-            call.outcome.reason = "held"
-            return error_result(held_text(call.wrapper))
+        if wrapper.held is not None:
+            call.outcome = call.outcome.unsent("held")
+            return error_result(held_text(wrapper))
         # Before anything is waited for: wrong arguments are refused even while the upstream is away.
         try:
-            wrong = call.prepare(call.wrapper)
+            wrong = call.prepare(wrapper)
         except NotChecked as doubt:
-            wrong = await call.prepare_thoroughly(call.wrapper, doubt)
+            wrong = await call.prepare_thoroughly(wrapper, doubt)
         if wrong:
             return self._refused(call)
-        # Before hooks see it; what they make of the arguments is looked at again.
-        decision = call.decide() if view.call_rules else ALLOWED
-        if decision.effect == "deny":
-            call.outcome.refused(decision.rule)
-            return error_result(self._permission.refusal(caller, call.wrapper, decision))
+        decision = ALLOWED
+        if view.call_rules:
+            # Before hooks see it; what they make of the arguments is looked at again.
+            decision = call.decide()
+            if decision.effect == "deny":
+                call.outcome = call.outcome.refused(decision.rule)
+                return error_result(self._permission.refusal(caller, wrapper, decision))
         try:
-            if link.state.session is None or link.epoch != call.epoch:
+            listing = view.catalog.servers.get(wrapper.server)
+            # What the caller looks at has to be what the present connection has brought.
+            if link.state.session is None or listing is None or link.epoch != listing.epoch:
                 refusal = await self._resolve_again(call, link)
                 if refusal is not None:
                     return refusal
@@ -217,13 +220,13 @@ class CallPipeline:
                     return verdict.answer
             result = await invocation.send(call.prepared.arguments, call)
             if invocation.answer is None:
-                call.outcome.answered(result)
+                call.outcome = call.outcome.answered(result)
             if call.prepared.unchecked is not None:
                 self._stats.record_failure(call.wrapper, Failure.of_unchecked(call.prepared.unchecked), caller)
             if verdict is not None and isinstance(result, dict) and result.get("resultType") == "input_required":
                 await self._approvals.goes_on(verdict)
-            result = adapt(result, server=call.wrapper.server, version=caller.version)
-            if DIALECTS[view.profile.dialect].checks_results:
+            result = adapt(result, server=wrapper.server, version=caller.version)
+            if view.checks_results:
                 result = await without_unfit_structure(result, call.wrapper)
             if result.get("resultType") == "task":
                 result = self._task_ids.started(result, call.wrapper, caller.principal.identity)
@@ -234,12 +237,12 @@ class CallPipeline:
             return shown
         except UpstreamError as error:
             failure = Failure.of(error)
-            call.outcome.transport = failure.kind
+            call.outcome = call.outcome.failed(failure.kind)
             self._stats.record_failure(call.wrapper, failure, caller)
             failed: dict[str, Any] = await invocation.after(error_result(str(error)))
             return failed
         except RpcError as error:
-            call.outcome.transport, call.outcome.jsonrpc = "ok", error.code
+            call.outcome = call.outcome.failed("ok", error.code)
             self._stats.record_failure(call.wrapper, Failure.of_protocol_error(error), caller)
             shape = self.registry.shape.of(call.wrapper.server)
             result = await invocation.after_error(error)
@@ -256,19 +259,19 @@ class CallPipeline:
 
     async def _allowed(self, call: ToolCall, decision: Decision) -> Verdict:
         """Have a person allow the call."""
-        wrapper, outcome, rule = call.wrapper, call.outcome, decision.rule or ""
-        outcome.rule = rule
+        wrapper, rule = call.wrapper, decision.rule or ""
+        call.outcome = call.outcome._replace(rule=rule)
         self._permission.asked(call.caller, wrapper, decision)
         verdict = await self._approvals.ask(
             call.caller, wrapper, call.prepared.arguments, rule=rule, params=call.params
         )
         if verdict.answer is not None:
-            outcome.reason = "asked" if verdict.decision is None else verdict.decision.kind
+            call.outcome = call.outcome.unsent("asked" if verdict.decision is None else verdict.decision.kind)
             return verdict
         current = call.current(wrapper.server, wrapper.tool)
         if current is None or current.digest != wrapper.digest or current.held is not None:
             # What was allowed is not what would be called.
-            outcome.reason = "tool_changed"
+            call.outcome = call.outcome.unsent("tool_changed")
             text = (
                 f"Not called: the tool '{wrapper.tool}' has changed while the call waited for a person. Call it again."
             )
@@ -293,12 +296,13 @@ class CallPipeline:
         # Here a call leaves the catalog that it has pinned: what it knew of this tool ended with the connection.
         current = call.current(wrapper.server, wrapper.tool)
         if current is None:
-            if link.owner and not call.epoch:
+            listing = call.caller.view.catalog.servers.get(wrapper.server)
+            if link.owner and (listing is None or not listing.epoch):
                 return self._unknown_tool.signed_in(call.caller.view, wrapper.server, link.owner)
-            call.outcome.reason = "tool_gone"
+            call.outcome = call.outcome.unsent("tool_gone")
             return self._unknown_tool.no_longer(call.caller.view, wrapper)
         if (gone := call.not_permitted(current)) is not None:
-            call.outcome.reason = "held" if current.held is not None else None
+            call.outcome = call.outcome.unsent("held" if current.held is not None else None)
             return error_result(gone)
         if current.digest != wrapper.digest:
             try:
@@ -311,7 +315,7 @@ class CallPipeline:
         return None
 
     def _refused(self, call: ToolCall) -> dict[str, Any]:
-        call.outcome.reason = "arguments"
+        call.outcome = call.outcome.unsent("arguments")
         view, wrapper, prepared = call.caller.view, call.wrapper, call.prepared
         lowered, entry = view.lowered(wrapper), view.entry(wrapper.name)
         names = {**(entry.lowered.shown_names if entry is not None else {}), **lowered.shown_names}

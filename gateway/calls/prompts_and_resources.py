@@ -248,7 +248,7 @@ class _Request:
         return self.forwarder.send(
             self.server,
             self.method,
-            self.changed or self.params,
+            (self.changed or self.params).copy(),
             self.caller,
             original_params=self.params,
             # Reading twice does no harm; a task would get its input or its cancellation twice.

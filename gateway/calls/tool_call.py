@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from msgspec import Struct, field
+from msgspec import Struct
 
-from gateway.audit.call import Outcome
+from gateway.audit.call import UNREACHED, Outcome
 from gateway.audit.record import Audit
 from gateway.calls.check_process import CheckJob
 from gateway.calls.context import Caller
@@ -19,6 +19,7 @@ from gateway.calls.thorough_checks import ThoroughChecks
 from gateway.errors import CallRefused, UpstreamUnavailable
 from gateway.hooks.hook import CallRoute
 from gateway.hooks.hooked_request import PASS_THROUGH, Invocation, Rejection
+from gateway.upstream.session import NO_HEADER_MAP
 from registry.arguments import problems
 from registry.arguments.diagnosis import ArgumentProblem
 from registry.arguments.former_names import with_current_names
@@ -28,7 +29,6 @@ from registry.catalog.catalog import ToolWrapper
 from registry.catalog.drift import Drift
 from registry.catalog.shape import RepairLevel
 from registry.catalog.store import Registry
-from registry.dialects.client_profiles import DIALECTS
 from registry.dialects.definitions import LoweredDefinition, map_arguments
 from registry.errors import NotChecked
 from registry.policy.grant import ALLOWED, Decision
@@ -82,16 +82,10 @@ class ToolCall(Struct, kw_only=True, eq=False):
     via: CallRoute
     repairs: tuple[Repair, ...]
     prepared: Prepared = _UNPREPARED
-    outcome: Outcome = field(default_factory=Outcome)
+    outcome: Outcome = UNREACHED
     invocation: Invocation = PASS_THROUGH
     allowed_by: str | None = None
     _decided: tuple[Prepared, ToolWrapper, Decision] | None = None
-
-    @property
-    def epoch(self) -> int | None:
-        """The number of the connection that brought the listing which the caller looks at; None where there is none."""
-        listing = self.caller.view.catalog.servers.get(self.wrapper.server)
-        return None if listing is None else listing.epoch
 
     def prepare(self, wrapper: ToolWrapper) -> tuple[ArgumentProblem, ...]:
         """Repair and check the arguments for a wrapper; returns what is wrong with them.
@@ -210,9 +204,10 @@ class ToolCall(Struct, kw_only=True, eq=False):
             # Of the arguments that are sent, whatever hooks have made of them.
             decision = self.decide()
             if decision.effect == "deny" or (decision.effect == "ask" and decision.rule != self.allowed_by):
-                self.outcome.refused(decision.rule)
+                self.outcome = self.outcome.refused(decision.rule)
                 raise CallRefused(self.parts.permission.refusal(self.caller, self.wrapper, decision))
-        wrapper, params, caller, hints = self.wrapper, self.params, self.caller, self.wrapper.hints
+        wrapper, params, caller = self.wrapper, self.params, self.caller
+        hints = wrapper.shared_hints if wrapper.shared_hints is not None else wrapper.hints
         # Not a coroutine: it would be one more on the path of every call.
         return self.parts.forwarder.send(
             wrapper.server,
@@ -221,7 +216,7 @@ class ToolCall(Struct, kw_only=True, eq=False):
             caller,
             original_params=params,
             repeatable=hints.get("readOnlyHint") is True or hints.get("idempotentHint") is True,
-            header_map={path: header for header, path in wrapper.headers.items()} if wrapper.headers else None,
+            header_map={path: header for header, path in wrapper.headers.items()} if wrapper.headers else NO_HEADER_MAP,
             confirm=self.confirm,
             results=None if caller.results is None else self,
         )
@@ -235,7 +230,7 @@ class ToolCall(Struct, kw_only=True, eq=False):
             results is not None
             and self.invocation is PASS_THROUGH
             and passes_unread(caller.version)
-            and not DIALECTS[caller.view.profile.dialect].checks_results
+            and not caller.view.checks_results
             and not self.parts.audit.keeps_results
             and results.begin(close)
         )

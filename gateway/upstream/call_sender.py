@@ -49,7 +49,6 @@ class ReadyLink(Protocol):
     """What calls need of a link."""
 
     server: str
-    config: ServerConfig
 
     @property
     def state(self) -> LinkState: ...
@@ -82,7 +81,13 @@ class CallSender:
         self._chance = chance
         self._breaker = CLOSED
         self._of_principal: dict[str, int] = {}
+        self._places = 0
+        self._limit_s = 0.0
         self.in_flight = 0
+
+    def use(self, config: ServerConfig) -> None:
+        """Keep to the bounds of this entry; calls in flight keep theirs."""
+        self._places, self._limit_s = config.max_concurrency, config.call_timeout
 
     def reconnected(self) -> None:
         """Admit a probe at once where calls are refused: there is a new connection."""
@@ -100,14 +105,14 @@ class CallSender:
         """
         now_s = time.monotonic()
         link = self._link
-        if self.in_flight >= link.config.max_concurrency:
+        if self.in_flight >= self._places:
             raise self._unavailable(
                 f"server '{link.server}' already has {self.in_flight} calls in flight. "
                 "Nothing was sent; try again when some have ended."
             )
         if call.principal:
             own = self._of_principal.get(call.principal, 0)
-            if own >= max(1, int(link.config.max_concurrency * _SHARE)):
+            if own >= max(1, int(self._places * _SHARE)):
                 raise self._unavailable(
                     f"{own} of your calls are in flight at server '{link.server}', and the other places are kept for "
                     "other callers. Nothing was sent; try again when some have ended."
@@ -158,7 +163,7 @@ class CallSender:
                         raise self._lost(lost) from None
                     raise
             # Each attempt has the whole time; progress and questions move the deadline through the callbacks.
-            limit_s = link.config.call_timeout
+            limit_s = self._limit_s
             deadline = call.callbacks.deadline = Deadline(limit_s)
             try:
                 with deadline:

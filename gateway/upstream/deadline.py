@@ -74,7 +74,8 @@ class Deadline(Struct, eq=False):
         task = self._task = asyncio.current_task(loop)
         assert task is not None, _OUTSIDE_TASK
         # Cancellations of others that are on their way already, to distinguish them from ours on leaving.
-        self._cancelling = task.cancelling()
+        if cancelling := task.cancelling():
+            self._cancelling = cancelling
         if not self._held:
             self._start(alarm)
         return self

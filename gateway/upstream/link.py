@@ -68,7 +68,8 @@ class UpstreamLink:
 
     Attributes:
         server: The alias.
-        config: The entry; another one of the same reach may be put in its place at any time.
+        config: The entry; see `use`.
+        elicitation: The upstream may ask its callers in the middle of a call.
         watch_list: What of this upstream somebody watches.
         state: See `link_states`.
         epoch: The number of the last connection; 0 before the first one.
@@ -105,7 +106,6 @@ class UpstreamLink:
             chance: Random numbers in [0, 1).
         """
         self.server = server
-        self.config = config
         self.per_user = per_user
         self.owner = owner
         self.watch_list = WatchList()
@@ -120,12 +120,20 @@ class UpstreamLink:
         self._lists = lists
         self._chance = chance
         self._sender = CallSender(self, chance=chance)
+        self.use(config)
         self._scope = anyio.CancelScope()
         self._ready = anyio.Event()
         self._stale_kinds: set[ListKind] = set()
         self._stale = anyio.Event()
         self._failures = 0
         self._refused = False
+
+    def use(self, config: ServerConfig) -> None:
+        """Put another entry of the same reach in the place of the present one; calls in flight keep theirs."""
+        self.config = config
+        # Asked for every call: of a model every look costs as much as ten of an attribute.
+        self.elicitation = config.elicitation
+        self._sender.use(config)
 
     @property
     def session(self) -> UpstreamSession | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final, Protocol
 
 from msgspec import Struct, field
@@ -16,6 +17,9 @@ from registry.intake.issues import ItemIssue
 from registry.intake.prompts_and_resources import ItemKind
 
 ALL_KINDS: Final[frozenset[ListKind]] = frozenset(("tools", "prompts", "resources"))
+
+NO_HEADER_MAP: Final[Mapping[tuple[str, ...], str]] = MappingProxyType({})
+"""Of the many tools that have no argument repeated in a header."""
 
 OnListChanged = Callable[[Collection[ListKind]], None]
 """Takes the kinds of lists that have changed."""
@@ -88,7 +92,7 @@ class UpstreamCall(Struct, frozen=True, kw_only=True, eq=False):
     method: str
     params: dict[str, Any]
     repeatable: bool = False
-    header_map: Mapping[tuple[str, ...], str] = field(default_factory=dict)
+    header_map: Mapping[tuple[str, ...], str] = NO_HEADER_MAP
     capabilities: Mapping[str, Any] = field(default_factory=dict)
     log_level: str | None = None
     trace: Mapping[str, str] = field(default_factory=dict)

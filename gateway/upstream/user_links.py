@@ -183,7 +183,7 @@ class UserLinks:
     def adjust(self, server: str, config: ServerConfig) -> None:
         """Use another entry of the same reach."""
         for link in self.of_server(server):
-            link.config = config
+            link.use(config)
 
     def drop_server(self, server: str) -> None:
         """End every link to a server, each when its calls are done."""

@@ -92,6 +92,7 @@ class View:
         owner: The caller whose own listings it shows; empty where it shows everybody's.
         mirrors_arguments: Whether calls of some of the tools repeat arguments in HTTP headers.
         opens_tools: Whether its callers may use tools at all.
+        checks_results: Whether its dialect has structured results checked.
     """
 
     profile: Profile
@@ -111,6 +112,7 @@ class View:
     owner: str = ""
     mirrors_arguments: bool = field(init=False)
     opens_tools: bool = field(init=False)
+    checks_results: bool = field(init=False)
     _by_name: Mapping[str, ViewEntry] = field(default_factory=dict, repr=False)
     _plain_levels: dict[str, tuple[ToolWrapper, RepairLevel]] = field(default_factory=dict, repr=False, compare=False)
 
@@ -119,6 +121,7 @@ class View:
         put = object.__setattr__  # the dataclass is frozen
         put(self, "mirrors_arguments", any(entry.wrapper.headers for entry in self.entries))
         put(self, "opens_tools", self.grant.opens("tools"))
+        put(self, "checks_results", DIALECTS[self.profile.dialect].checks_results)
 
     @property
     def key(self) -> tuple[str, Grant, str]:

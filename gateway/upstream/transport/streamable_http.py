@@ -122,6 +122,9 @@ class StreamableHttpTransport:
             # Without a context manager: a generator's frame would cost every call something.
             try:
                 message = _usual(response, request_id)
+                if message is not None and method != "initialize":
+                    finished = True
+                    return message["result"]
                 if message is None:
                     message = await self._answer(
                         response, request_id, method, on_progress, on_message or self._on_message, on_pause, results
@@ -332,7 +335,7 @@ async def open_streamable_http(
 
 
 def _usual(response: Response, request_id: int) -> dict[str, Any] | None:
-    """The message of an answer that has come at once, small and sound, as nearly all do; None for a closer look."""
+    """The message of a result that has come at once, small and sound, as nearly all do; None for a closer look."""
     body = response.connection.plain
     if body is None or len(body) > _ASIDE_BYTES:
         return None
@@ -340,6 +343,6 @@ def _usual(response: Response, request_id: int) -> dict[str, Any] | None:
         message = wire.loads(body)
     except wire.MalformedJson:
         return None
-    if type(message) is not dict or message.get("id") != request_id or "result" not in message:
+    if type(message) is not dict or message.get("id") != request_id or "result" not in message or "error" in message:
         return None
     return message

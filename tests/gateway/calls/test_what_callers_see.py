@@ -47,9 +47,9 @@ class CannedLink:
     epoch = 1
     per_user = False
     owner = ""
+    elicitation = False
 
     def __init__(self) -> None:
-        self.config = SimpleNamespace(elicitation=False)
         self.tried = SimpleNamespace(is_set=lambda: True)
         self.session = SimpleNamespace(instructions=None, protocol_version="2026-07-28")
         self.state = SimpleNamespace(session=self.session)

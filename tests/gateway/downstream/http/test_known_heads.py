@@ -101,9 +101,10 @@ def test_a_head_that_goes_on_or_has_no_length_is_not_known() -> None:
 
 def test_a_length_is_digits_and_nothing_else() -> None:
     known = learnt(HEAD % (2, b"{}"))
-    for length in (b"+2", b" 2", b"2 ", b"-2", b"0_2", b"\xb2", b""):
+    # Of `02` another reader may make something else.
+    for length in (b"+2", b" 2", b"2 ", b"-2", b"0_2", b"02", b"\xb2", b""):
         assert known.find(HEAD.replace(b"%d", length).replace(b"%b", b"{}")) is None
-    assert known.find(HEAD.replace(b"%d", b"02").replace(b"%b", b"{}")) is not None
+    assert known.find(HEAD.replace(b"%d", b"2").replace(b"%b", b"{}")) is not None
 
 
 def test_what_asks_for_more_than_an_answer_is_read_with_care_each_time() -> None:
