@@ -21,6 +21,7 @@ from registry.views.view import View
 
 STDIO_PEER: Final = "stdio"
 """The `peer` of the host that has started us."""
+_OUR_META: Final = {SERVER_INFO_KEY: SERVER_INFO}
 # What a result holds that is not written with all else.
 _IN_PARTS: Final = frozenset({wire.Unparsed, wire.PassedOn})
 
@@ -119,5 +120,5 @@ def _completed(result: dict[str, Any], request: McpRequest) -> dict[str, Any]:
     if request.modern:
         result.setdefault("resultType", "complete")
         meta = result.get("_meta")
-        result["_meta"] = {**(meta if isinstance(meta, dict) else {}), SERVER_INFO_KEY: SERVER_INFO}
+        result["_meta"] = _OUR_META if meta is None else {**(meta if isinstance(meta, dict) else {}), **_OUR_META}
     return result

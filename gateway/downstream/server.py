@@ -156,7 +156,9 @@ class McpServer:
 
     async def _answer(self, request: McpRequest, unrecorded: UnrecordedSpan | None = None) -> McpResponse:
         account, method = request.account, request.method
-        began_s, error_type = time.perf_counter(), ""
+        # A call is counted with its tool, where that is known; a stream lasts as long as its caller wants.
+        began_s = time.perf_counter() if method in _MEASURED else None
+        error_type = ""
         try:
             account.begin(method)
         except QuotaExceeded as error:
@@ -187,8 +189,7 @@ class McpServer:
             if entered is not None:
                 CURRENT.reset(entered)
             account.end(method)
-            # A call is counted with its tool, where that is known; a stream lasts as long as its caller wants.
-            if method in _MEASURED:
+            if began_s is not None:
                 error_type = error_type if error_type in _MEASURED_ERRORS or not error_type else "error"
                 self._durations.of("server", method, error=error_type).record(time.perf_counter() - began_s)
 

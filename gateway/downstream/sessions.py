@@ -61,6 +61,7 @@ class Session:
     Attributes:
         id: Unguessable; where several processes serve, it says which of them has the session.
         version: The protocol version that was negotiated.
+        resumable: Its caller knows how to come back for an answer.
         profile: The profile that it addresses.
         account: What its caller uses at present.
         used_s: When its caller last used it, by the clock of the table.
@@ -107,6 +108,7 @@ class Session:
         self.id = new_id() if new_id is not None else random_session_id()
         self.principal = principal
         self.version = version
+        self.resumable = version >= RESUMABLE_SINCE
         self.profile = profile
         self.account = account
         self.used_s = 0.0
@@ -139,11 +141,6 @@ class Session:
     def streaming(self) -> bool:
         """Whether its stream is open."""
         return self._emit is not None
-
-    @property
-    def resumable(self) -> bool:
-        """Whether its caller knows how to come back for an answer."""
-        return self.version >= RESUMABLE_SINCE
 
     @property
     def in_use(self) -> bool:
@@ -312,10 +309,11 @@ class SessionTable:
             session.principal = principal
             if changed:
                 self._announcer.notice_change()
-        if self._clock() - session.used_s > IDLE_S and not session.in_use:
+        now_s = self._clock()
+        if now_s - session.used_s > IDLE_S and not session.in_use:
             self.close(session)
             return None
-        self._use(session)
+        self._use(session, now_s)
         return session
 
     async def keep_swept(self) -> None:
@@ -329,7 +327,7 @@ class SessionTable:
         now_s = self._clock()
         for session in list(self._sessions.values()):
             if session.in_use:
-                self._use(session)
+                self._use(session, now_s)
             elif now_s - session.used_s > IDLE_S:
                 self.close(session)
 
@@ -350,8 +348,8 @@ class SessionTable:
             if not is_known(session.principal):
                 self.close(session)
 
-    def _use(self, session: Session) -> None:
-        session.used_s = self._clock()
+    def _use(self, session: Session, now_s: float) -> None:
+        session.used_s = now_s
         self._owned[session.account.name].move_to_end(session.id)
 
     def _end_idle(self, owned: Mapping[str, Session], words: str, *, own: bool = True) -> None:

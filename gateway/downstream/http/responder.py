@@ -130,7 +130,7 @@ class Responder(Struct, eq=False):
 
     def respond(self, status: int, pieces: wire.Pieces = (), fields: Fields | None = None) -> None:
         """Send a response: JSON, or nothing but its head where there are no pieces."""
-        size_bytes = sum(map(len, pieces))
+        size_bytes = len(pieces[0]) if len(pieces) == 1 else sum(map(len, pieces))
         gone = self.disconnected or self.ended
         usual = status == 200 and not fields and self.keep_alive and not (gone or self._head_only)
         if usual and 0 < size_bytes <= _ONE_WRITE_BYTES:

@@ -6,7 +6,6 @@ Source: MCP 2025-11-25, "Transports", "Sending Messages to the Server" and "Resu
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from typing import Any, Final
 
 from msgspec import Struct, field
@@ -104,7 +103,8 @@ class ResumableAnswer(Struct, eq=False):
     _task: asyncio.Task[None] | None = None
     _number: int = 0
     _last: int = 0
-    _kept: deque[tuple[int, bytes]] = field(default_factory=deque)
+    # A list, though it gives way at its beginning: a deque takes more memory than all else, and most stay empty.
+    _kept: list[tuple[int, bytes]] = field(default_factory=list)
     _kept_bytes: int = 0
     _held_bytes: int = 0
     _away: asyncio.TimerHandle | None = None
@@ -267,7 +267,7 @@ class ResumableAnswer(Struct, eq=False):
         self._kept.append((self._last, frame))
         self._kept_bytes += len(frame)
         while len(self._kept) > 1 and (len(self._kept) > _MAX_KEPT or self._kept_bytes > _MAX_KEPT_BYTES):
-            self._kept_bytes -= len(self._kept.popleft()[1])
+            self._kept_bytes -= len(self._kept.pop(0)[1])
 
     def _lost(self, reason: QuotaExceeded) -> bytes:
         text = f"The request was carried out, but its result was not kept while you were away: {reason.message}"

@@ -16,7 +16,7 @@ import anyio
 from msgspec import Struct
 
 from gateway.errors import ConnectionLost, HttpStatusError, UnusableAnswer
-from gateway.upstream.transport.bounds import LARGE_BYTES, MAX_MESSAGE_BYTES
+from gateway.upstream.transport.bounds import LARGE_BYTES, MAX_MESSAGE_BYTES, PAUSE_BYTES
 from gateway.upstream.transport.http_connection import HttpConnection
 from gateway.upstream.transport.media_type import media_type
 
@@ -223,16 +223,17 @@ class HttpClient:
             in_pieces: A large body is wanted before all of it is there.
         """
         origin, first = _first_lines(method, url)
+        pauses_from_bytes = LARGE_BYTES if in_pieces else PAUSE_BYTES
         for _ in range(_MAX_REDIRECTS + 1):
             connection = self._kept(origin) or await self._connect(url)
             try:
-                if in_pieces:
-                    connection.pauses_from_bytes = LARGE_BYTES
                 # Not kept in a name: whoever waits would hold it all that time.
                 if body or method == "POST":
-                    connection.write(b"%b%bcontent-length: %d\r\n\r\n%b" % (first, lines, len(body), body))
+                    connection.write(
+                        b"%b%bcontent-length: %d\r\n\r\n%b" % (first, lines, len(body), body), pauses_from_bytes
+                    )
                 else:
-                    connection.write(b"%b%b\r\n" % (first, lines))
+                    connection.write(b"%b%b\r\n" % (first, lines), pauses_from_bytes)
                 while not connection.head_done:
                     if connection.lost is not None:
                         raise ConnectionLost(connection.lost, sent=True)
@@ -266,7 +267,7 @@ class HttpClient:
         while idle:
             connection = idle.pop()
             # The newest first: the older ones are the likeliest to be closed by their server.
-            if connection.begin(IDLE_S):
+            if connection.is_usable(IDLE_S):
                 return connection
             connection.abort()
         return None

@@ -9,15 +9,13 @@ from typing import Final, cast
 import httptools
 
 from gateway.errors import ConnectionLost
-from gateway.upstream.transport.bounds import MAX_MESSAGE_BYTES
+from gateway.upstream.transport.bounds import MAX_MESSAGE_BYTES, PAUSE_BYTES
 from gateway.upstream.transport.known_heads import KNOWN_HEADS, MAX_KNOWN_BYTES, KnownHead
 from gateway.upstream.transport.media_type import media_type
 
 # What servers in use accept of requests (8 to 64 KiB), applied to their answers.
 MAX_HEAD_BYTES: Final = 64 * 1024
 MAX_HEADERS: Final = 256
-# A reader that does not keep up holds this much, some socket buffers' worth; then TCP slows the sender down.
-_PAUSE_BYTES: Final = 512 * 1024
 
 
 class HttpConnection(asyncio.Protocol):
@@ -27,9 +25,9 @@ class HttpConnection(asyncio.Protocol):
         origin: Where it leads to, as its owner names it.
         lost: Why it can carry nothing more; None while it can.
         status: Of the answer; 0 before its head is there.
-        complete: The whole answer has come.
+        head_done: The head of the answer has come.
+        complete: The whole answer has come, or nothing was asked yet.
         reusable: The server keeps the connection open after it.
-        pauses_from_bytes: Once so much has arrived, who waits is woken, and no more is read before it is taken.
         plain: The body of an answer with status 200 that is JSON and is there as a whole, small and in one piece.
     """
 
@@ -43,30 +41,16 @@ class HttpConnection(asyncio.Protocol):
         self.origin = origin
         self.lost: str | None = None
         self._idle_since_s = 0.0
-        self.reset()
-
-    def reset(self) -> None:
-        """Prepare for the next exchange."""
-        # Made when it is needed: of most answers the head is known.
-        self._parser = None
         self._begun = b""
-        self._head_bytes = 0
-        self._paused = self._streams = False
-        self._clear()
-
-    def _clear(self) -> None:
-        """Prepare for the next exchange where the answer before it was read without a parser."""
         self._body: list[bytes] = []
-        self._buffered_bytes = 0
-        self._asked = False
-        self.pauses_from_bytes = _PAUSE_BYTES
-        self._missing_bytes = 0
+        self._head_bytes = self._buffered_bytes = self._missing_bytes = 0
+        self._pauses_from_bytes = PAUSE_BYTES
+        self._paused = self._streams = False
         self.plain: bytes | None = None
         self.headers: dict[str, str] = {}
         self.status = 0
-        self.head_done = False
-        self.complete = False
-        self.reusable = False
+        self.head_done = self.reusable = False
+        self.complete = True
 
     # asyncio.Protocol
 
@@ -75,7 +59,7 @@ class HttpConnection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
-        if not self._asked or self.complete:
+        if self.complete:
             # Before a request, or after its answer: they would be taken for the answer to the next request.
             self.fail("the peer speaks unasked")
             return
@@ -92,7 +76,9 @@ class HttpConnection(asyncio.Protocol):
             return
         parser = self._parser
         if parser is None:
+            # Made when it is needed: of most answers the head is known.
             self._begun = data[:MAX_KNOWN_BYTES]
+            self.headers = {}
             parser = self._parser = httptools.HttpResponseParser(self)
         try:
             parser.feed_data(data)
@@ -204,7 +190,7 @@ class HttpConnection(asyncio.Protocol):
     def on_body(self, body: bytes) -> None:
         self._body.append(body)
         self._buffered_bytes += len(body)
-        if self._buffered_bytes >= self.pauses_from_bytes and not self._paused and self._transport is not None:
+        if self._buffered_bytes >= self._pauses_from_bytes and not self._paused and self._transport is not None:
             self._paused = True
             self._transport.pause_reading()
 
@@ -217,16 +203,28 @@ class HttpConnection(asyncio.Protocol):
 
     # what an exchange uses
 
-    def write(self, data: bytes) -> None:
-        """Send bytes.
+    def write(self, data: bytes, pauses_from_bytes: int = PAUSE_BYTES) -> None:
+        """Send a request.
+
+        Args:
+            data: All of it.
+            pauses_from_bytes: Once so much of the answer has arrived, who waits is woken, and no more is read before it
+                is taken.
 
         Raises:
             ConnectionLost: The socket is closed already; nothing was sent.
         """
-        if self._transport is None or self.lost is not None or self._transport.is_closing():
+        transport = self._transport
+        if transport is None or self.lost is not None or transport.is_closing():
             raise ConnectionLost(self.lost or "the connection is closed", sent=False)
-        self._asked = True
-        self._transport.write(data)
+        if self._parser is not None:
+            # The answer before was read by it.
+            self._parser, self._begun, self._head_bytes = None, b"", 0
+            self._paused = self._streams = False
+        self._buffered_bytes = self._missing_bytes = 0
+        self._pauses_from_bytes = pauses_from_bytes
+        self.head_done = self.complete = False
+        transport.write(data)
 
     def take(self) -> bytes:
         """What of the body has arrived and was not taken yet."""
@@ -261,8 +259,8 @@ class HttpConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def begin(self, longest_idle_s: float) -> bool:
-        """Prepare for another exchange; false where that would be lost.
+    def is_usable(self, longest_idle_s: float) -> bool:
+        """Whether it can carry another exchange.
 
         Args:
             longest_idle_s: How long ago the last exchange may have ended.
@@ -272,13 +270,7 @@ class HttpConnection(asyncio.Protocol):
             return False
         # Whether something has arrived that was not read yet, or the end: the loop may not have had a turn since.
         poll = self._poll or self._new_poll(transport)
-        if self._loop.time() - self._idle_since_s >= longest_idle_s or (poll is not None and poll.poll(0)):
-            return False
-        if self._parser is None:
-            self._clear()
-        else:
-            self.reset()
-        return True
+        return self._loop.time() - self._idle_since_s < longest_idle_s and not (poll is not None and poll.poll(0))
 
     def _new_poll(self, transport: asyncio.Transport) -> select.poll | None:
         # A poll object is the cheapest look there is: half a microsecond, and good for any descriptor.

@@ -13,6 +13,7 @@ from support.raw_http import Peer, echo, serving
 
 from gateway.errors import ConnectionLost, HttpStatusError, UnusableAnswer
 from gateway.upstream.transport import http_client, http_connection
+from gateway.upstream.transport.bounds import PAUSE_BYTES
 from gateway.upstream.transport.http_client import HttpClient, split_url
 
 
@@ -321,7 +322,7 @@ async def test_a_sender_is_slowed_down_until_its_answer_is_read() -> None:
 
     async with serving(large) as site, a_client() as client, client.send("GET", site.url, {}) as response:
         connection = response.connection
-        while connection._buffered_bytes <= http_connection._PAUSE_BYTES:
+        while connection._buffered_bytes <= PAUSE_BYTES:
             await asyncio.sleep(0)
         held = connection._buffered_bytes
         for _ in range(50):
