@@ -220,7 +220,6 @@ class HttpConnection(asyncio.Protocol):
         if self._parser is not None:
             # The answer before was read by it.
             self._parser, self._begun, self._head_bytes = None, b"", 0
-            self._paused = self._streams = False
         self._buffered_bytes = self._missing_bytes = 0
         self._pauses_from_bytes = pauses_from_bytes
         self.head_done = self.complete = False
