@@ -35,8 +35,8 @@ class Caller(Struct, frozen=True, kw_only=True, eq=False):
         on_pause: Is told when an upstream wants it to come back for the answer; None where it could not.
         results: Takes a large result in pieces; None where its transport cannot carry that.
         ask: Sends it a request of the upstream's; None where it cannot be asked.
-        found: Takes the names of tools that a search found, the most important last; None where lists must not depend
-            on earlier requests.
+        found: Takes the names of tools that a search has found, the most important last, and the view that it was made
+            in; None where lists must not depend on earlier requests.
         trace: Its trace context, as HTTP headers.
         peer: The address of the other end of its connection, with its port.
         client_info: How it introduces itself, in versions without a handshake.
@@ -58,7 +58,7 @@ class Caller(Struct, frozen=True, kw_only=True, eq=False):
     on_pause: Callable[[int], None] | None = None
     results: ResultStream | None = None
     ask: Ask | None = None
-    found: Callable[[list[str]], None] | None = None
+    found: Callable[[list[str], View], None] | None = None
     trace: Mapping[str, str] = field(default_factory=dict)
     peer: str = ""
     client_info: object = None

@@ -188,7 +188,7 @@ def _fitting(entries: Iterable[ViewEntry]) -> list[ViewEntry]:
 def _activate(entries: Sequence[ViewEntry], caller: Caller) -> None:
     """Add tools to the list of the caller's session; where there is room for some only, for the first ones."""
     if caller.found is not None:
-        caller.found([entry.name for entry in reversed(entries) if not entry.listed])
+        caller.found([entry.name for entry in reversed(entries) if not entry.listed], caller.view)
 
 
 def _tool(entry: ViewEntry) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from msgspec import Struct, field
@@ -57,6 +57,16 @@ class McpRequest(Struct, frozen=True, kw_only=True, eq=False):
     peer: str = ""
     profile: str = DEFAULT_PROFILE
     view: View | None = None
+
+    def ask(self, method: str, params: dict[str, Any]) -> Awaitable[Any]:
+        """Put a question to the caller in the middle of a request of its session; see `Session.ask`."""
+        assert self.session is not None
+        return self.session.ask(self.emit, method, params)
+
+    def list_found(self, names: list[str], view: View) -> None:
+        """Add to the list of its session what it has searched for; it is notified before the result."""
+        if self.session is not None and self.session.found.add(names, view):
+            self.emit({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"})
 
 
 class McpResponse(Struct, frozen=True, kw_only=True, eq=False):

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 from gateway.calls.context import Caller
 from gateway.downstream.messages import McpRequest
-from gateway.downstream.sessions import Emit, Session
+from gateway.downstream.sessions import Emit
 from gateway.protocol import (
     CAPABILITIES_KEY,
     CLIENT_INFO_KEY,
@@ -68,8 +67,8 @@ def caller_of(request: McpRequest, view: View, *, in_pieces: bool = False) -> Ca
         results=results,
         on_log=None if session.log_level is None else _log(request.emit),
         on_pause=request.pause,
-        ask=partial(session.ask, request.emit),
-        found=partial(_extend_list, session, request.emit, view),
+        ask=request.ask,
+        found=request.list_found,
         trace=request.trace,
         peer=request.peer,
     )
@@ -89,9 +88,3 @@ def _log(emit: Emit) -> OnParams:
 
 def _notification(name: str, params: dict[str, Any]) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "method": f"notifications/{name}", "params": params}
-
-
-def _extend_list(session: Session, emit: Emit, view: View, names: list[str]) -> None:
-    """Add to the list of a session what it searched for; it is notified before the result."""
-    if session.found.add(names, view):
-        emit({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"})

@@ -45,6 +45,7 @@ class Addressed(Struct, gc=False, eq=False, kw_only=True):
         spoken: Whether that is one without a handshake, which we speak.
         method: The JSON-RPC method that it names; empty for none.
         name: What the method is about; None where nothing is named, or in no form that can be read.
+        session_id: The session that it names; None for none.
         admitted: Whom it was found to be of the last time.
         profiles, dropped: What that depends on beside the credentials: the profiles, and how often accounts were
             dropped.
@@ -57,6 +58,7 @@ class Addressed(Struct, gc=False, eq=False, kw_only=True):
     spoken: bool
     method: str
     name: str | None
+    session_id: str | None
     admitted: Admitted | None = None
     profiles: object = None
     dropped: int = 0
@@ -109,6 +111,7 @@ class Callers:
             spoken=version in MODERN_VERSIONS,
             method=head.text(b"mcp-method"),
             name=None if head.raw(b"mcp-name") is None else _decoded(head.text(b"mcp-name")),
+            session_id=session_id_in(head),
         )
 
     def admit(self, addressed: Addressed, head: RequestHead, peer: str) -> Admitted | Unproven:
@@ -173,6 +176,11 @@ class Callers:
             reason = refusal.error or ("missing" if head.raw(b"authorization") is None else "not valid")
             self._audit.credentials_refused(head.path.decode("latin-1"), peer, reason, principal=name)
         return self._resource.refused(refusal, head, profile)
+
+
+def session_id_in(head: RequestHead) -> str | None:
+    """The session that a head names; None for none."""
+    return None if head.raw(b"mcp-session-id") is None else head.text(b"mcp-session-id")
 
 
 def _decoded(value: str) -> str | None:

@@ -16,7 +16,7 @@ from gateway.access.authenticator import Authenticator
 from gateway.access.principal import Principal
 from gateway.calls.profile_views import ProfileViews
 from gateway.downstream.http.agreement import check_agreement, check_param_headers
-from gateway.downstream.http.callers import Addressed, Admitted, Callers, Unproven
+from gateway.downstream.http.callers import Addressed, Admitted, Callers, Unproven, session_id_in
 from gateway.downstream.http.carried import CarriedRequests, Carrier
 from gateway.downstream.http.request import MAX_REQUEST_BYTES, RequestHead, RequestRefused, check_post, over_quota
 from gateway.downstream.http.responder import Responder
@@ -186,9 +186,9 @@ class McpEndpoint:
             else:
                 self._count_and_take(head, admitted, body, responder, peer)
         elif head.method == b"GET":
-            self._streams.open(head, self._session(head, admitted), admitted, responder)
+            self._streams.open(head, self._session(session_id_in(head), admitted), admitted, responder)
         else:
-            self.sessions.close(self._session(head, admitted))
+            self.sessions.close(self._session(session_id_in(head), admitted))
             responder.respond(204)
 
     async def _verify(
@@ -240,6 +240,8 @@ class McpEndpoint:
         if not isinstance(message, RpcRequest):
             self._take_other(head, admitted, message, responder)
             return
+        said = head.judged
+        assert type(said) is Addressed
         modern, method, params = admitted.modern, message.method, message.params
         session: Session | None = None
         unchecked: RequestHead | None = None
@@ -249,8 +251,7 @@ class McpEndpoint:
             view = self._views.at_hand.get(admitted) or self._views.of(admitted)
         if modern or ("_meta" in params and is_modern(params)):
             try:
-                assert type(head.judged) is Addressed
-                check_agreement(head.judged, method, params)
+                check_agreement(said, method, params)
                 if view is not None and view.mirrors_arguments:
                     check_param_headers(head, view, params)
             except RpcError as error:
@@ -260,7 +261,7 @@ class McpEndpoint:
             unchecked = head if is_call and view is None else None
             modern = True
         elif method != "initialize":
-            session = self._session(head, admitted)
+            session = self._session(said.session_id, admitted)
             if session.resumable:
                 answer = ResumableAnswer(session.answers, admitted.account, message.id, responder)
         results = ResultStream(message.id, responder, answer) if is_call else None
@@ -290,12 +291,12 @@ class McpEndpoint:
             if admitted.modern:
                 _send_error(responder, None, RpcError(INVALID_REQUEST, "No request of ours is waiting"))
                 return
-            self._session(head, admitted).answered(message.message)
+            self._session(session_id_in(head), admitted).answered(message.message)
             responder.respond(202)
         elif admitted.modern:
             responder.respond(202)
         else:
-            responder.run(self._notified(self._session(head, admitted), message, responder))
+            responder.run(self._notified(self._session(session_id_in(head), admitted), message, responder))
 
     async def _run(
         self,
@@ -373,13 +374,13 @@ class McpEndpoint:
             await self._server.notified(session, message.method)
         responder.respond(202)
 
-    def _session(self, head: RequestHead, admitted: Admitted) -> Session:
-        session = self.sessions.get(head.text(b"mcp-session-id"), admitted.principal, admitted.profile)
-        if session is not None:
-            return session
-        if head.raw(b"mcp-session-id") is None:
+    def _session(self, session_id: str | None, admitted: Admitted) -> Session:
+        if session_id is None:
             raise RequestRefused(400, "Mcp-Session-Id is missing: initialize first")
-        raise RequestRefused(404, "Session not found")
+        session = self.sessions.get(session_id, admitted.principal, admitted.profile)
+        if session is None:
+            raise RequestRefused(404, "Session not found")
+        return session
 
 
 def _draining() -> RequestRefused:
