@@ -12,8 +12,9 @@ import anyio
 import pytest
 from support.callers import call_of, handshake, running_host
 from support.gateways import RunningGateway, glance_again, running_gateway, text_of
+from support.hooked import sample
 from support.teams import each_worker, running_team
-from support.upstreams.running import builtin_tools, scripted_stdio_server
+from support.upstreams.running import builtin_tools, scripted_stdio_server, tool
 
 ROOT = Path(__file__).parents[2]
 ANN, BOB = "tg_" + "a" * 43, "tg_" + "b" * 43
@@ -99,6 +100,24 @@ async def test_a_line_says_who_called_what_and_how_it_ended_on_every_level(tmp_p
     assert ANN not in everything
     assert session.headers["mcp-session-id"] not in everything
     assert [row["event"] for row in lines_of(gateway.state_dir)][-1] == "stopped"
+
+
+async def test_what_is_no_result_and_what_a_hook_has_blocked_are_recorded_as_that(tmp_path: Path) -> None:
+    hook = sample("Setter", config={"set": {"to": 5}}, conditions={"wrappers": ["send"]})
+    odd = {"kind": "result", "with": {"result": "no object"}}
+    tools = [*builtin_tools("echo"), tool("odd"), tool("send", to="string")]
+    server, _ = scripted_stdio_server(tmp_path, "up", tools=tools, behaviours={"odd": odd})
+    async with running_gateway(tmp_path, {"up": server}, gateway={"hooks": [hook]}) as gateway:
+        await until_ready(gateway)
+        await gateway.call("up__odd")
+        await gateway.call("up__send", {"to": "a@example.test"})
+        await gateway.call("up__echo", {"text": "t"})
+        rows = [row for row in await recorded(gateway) if row["event"] == "call"]
+    assert [(row["tool"], *row["outcome"].values(), row.get("hook")) for row in rows] == [
+        ("odd", "malformed_answer", "ok", None, None),
+        ("send", None, None, None, "setter"),
+        ("echo", "ok", "ok", "ok", None),
+    ]
 
 
 async def until_ready(gateway: RunningGateway) -> None:

@@ -66,3 +66,18 @@ def test_a_limit_that_nothing_works_without_is_not_lifted(key: str, place: str) 
         quotas({"default": limits} if place == "default" else {"groups": {"robots": limits}})
     words = f"gateway.quotas.{place}.{key}: is null, but cannot be without a limit; expected a number"
     assert words in str(raised.value)
+
+
+def test_other_limits_hold_at_once_for_whoever_is_there() -> None:
+    known = quotas({"default": {"inFlight": 3}})
+    account = known.account(CI)
+    account.begin("tools/list")
+    known.replace(quotas({"default": {"inFlight": 2, "callsPerMinute": 1}})._config)
+    account.begin("tools/call")
+    with pytest.raises(QuotaExceeded, match="2 requests in flight"):
+        account.begin("tools/list")
+    account.end("tools/call")
+    with pytest.raises(QuotaExceeded, match="1 calls within a minute"):
+        account.begin("tools/call")
+    known.replace(quotas({"default": {"inFlight": None}})._config)
+    assert requests_in_flight(known, CI) == 5_000

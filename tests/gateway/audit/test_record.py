@@ -127,6 +127,17 @@ async def test_another_file_is_begun_where_the_configuration_says_so_and_off_is_
     assert len((tmp_path / "other" / "record.jsonl").read_text().splitlines()) == 1
 
 
+async def test_what_of_a_call_is_recorded_can_be_changed_at_any_time(tmp_path: Path) -> None:
+    audit = Audit(AuditConfig(), tmp_path)
+    for settings in (AuditConfig(), AuditConfig(arguments=True), AuditConfig(results=True), AuditConfig()):
+        audit.replace(settings)
+        audit.call(caller(), None, "wrapper", Outcome(), 0.001, {"a": 1}, {"b": 2}, name="x")
+    await audit.flush()
+    assert [(row.get("arguments"), row.get("result")) for row in lines(tmp_path)] == [
+        (None, None), ({"a": 1}, None), (None, {"b": 2}), (None, None),
+    ]  # fmt: skip
+
+
 async def test_what_happens_after_somebody_has_read_the_record_is_written_by_itself(tmp_path: Path) -> None:
     audit = Audit(AuditConfig(), tmp_path)
     async with anyio.create_task_group() as group:

@@ -291,6 +291,21 @@ async def test_calls_beyond_the_bound_are_refused_and_those_within_go_on() -> No
         assert await link.call(call()) == "ok"
 
 
+async def test_another_entry_bounds_the_calls_that_come_after_it() -> None:
+    session = FakeSession(held=anyio.Event())
+    async with linked(Upstream([session]), max_concurrency=1) as link, anyio.create_task_group() as group:
+        group.start_soon(link.call, call())
+        await until(lambda: session.sent == 1)
+        with pytest.raises(UpstreamUnavailable, match="already has 1 calls in flight"):
+            await link.call(call())
+        link.use(link.config.model_copy(update={"max_concurrency": 2, "call_timeout": 0.01}))
+        with pytest.raises(UpstreamTimeout, match=r"no answer within 0\.01 s"):
+            await link.call(call())
+        # The first one has the time that it began with.
+        assert link.in_flight == 1
+        group.cancel_scope.cancel()
+
+
 async def test_failures_in_a_row_are_answered_at_once_for_some_seconds() -> None:
     session = FakeSession([SENT] * 2 * FAILURES_TO_OPEN)
     async with linked(Upstream([session])) as link:

@@ -76,6 +76,19 @@ async def test_a_late_answer_is_never_taken_for_that_of_the_next_request(members
         assert len(site.peers) == 2
 
 
+@pytest.mark.parametrize("error", [{"code": -5, "message": "no"}, None])
+async def test_an_error_beside_a_result_counts_unless_it_is_null(error: dict[str, Any] | None) -> None:
+    async def both(peer: Peer) -> None:
+        peer.answer(answer_to(await peer.request(), result={"whose": "ours"}, error=error), JSON)
+
+    async with serving(both) as site, transports(site.url, 1) as (one,):
+        if error is None:
+            assert await one.request("tools/call", {}) == {"whose": "ours"}
+        else:
+            with pytest.raises(RpcError, match="no"):
+                await one.request("tools/call", {})
+
+
 @pytest.mark.parametrize("request_id", [None, "server-error"])
 async def test_an_error_of_a_server_that_could_not_read_the_request_is_its_answer(request_id: str | None) -> None:
     async def refuse(peer: Peer) -> None:
