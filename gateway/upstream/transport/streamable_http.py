@@ -116,7 +116,9 @@ class StreamableHttpTransport:
             response = await self._client.exchange("POST", self._url, lines, body, in_pieces=results is not None)
             if credentials is not None:
                 if response.status in (401, 403):
-                    response = await self._sent_again(response, headers, body, credentials, version)
+                    response = await self._sent_again(
+                        response, headers, body, credentials, version, in_pieces=results is not None
+                    )
                 elif presented is not None:
                     presented.accepted(version)
             # Without a context manager: a generator's frame would cost every call something.
@@ -185,7 +187,14 @@ class StreamableHttpTransport:
                 await response.read()
 
     async def _sent_again(
-        self, response: Response, extra: dict[str, str] | None, body: bytes, credentials: Credentials, version: int
+        self,
+        response: Response,
+        extra: dict[str, str] | None,
+        body: bytes,
+        credentials: Credentials,
+        version: int,
+        *,
+        in_pieces: bool,
     ) -> Response:
         """The answer to a refused request with other credentials; the refusal itself where there are none."""
         for _ in range(_MAX_REFUSALS):
@@ -203,7 +212,7 @@ class StreamableHttpTransport:
             self._client.keep(response.connection)
             lines = self._head.lines(extra)
             version = self._head.version
-            response = await self._client.exchange("POST", self._url, lines, body)
+            response = await self._client.exchange("POST", self._url, lines, body, in_pieces=in_pieces)
             if response.status not in (401, 403):
                 credentials.accepted(version)
                 return response

@@ -25,6 +25,7 @@ from gateway.upstream.transport.http_client import HttpClient
 from gateway.upstream.transport.http_connection import HttpConnection
 from gateway.upstream.transport.jsonrpc import Reply
 from gateway.upstream.transport.streamable_http import StreamableHttpTransport, open_streamable_http
+from gateway.wire import PassedOn
 from tests.fuzz.http_requests import Wire
 
 JSON = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
@@ -381,6 +382,71 @@ class Unwilling:
 
     def pass_on(self, items: bytes) -> None:
         raise AssertionError("it was not begun")
+
+
+class Renewed:
+    """Credentials that are good once they were refused."""
+
+    ready, anonymous, proves = True, False, False
+
+    def __init__(self) -> None:
+        self.version = 0
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"authorization": f"Bearer {self.version}"}
+
+    async def prepare(self) -> None:
+        raise AssertionError("they are ready")
+
+    def proof(self, method: str, url: str) -> None:
+        raise AssertionError("they prove nothing")
+
+    async def refused(self, status: int, challenge: str, version: int, nonce: str = "") -> bool:
+        self.version += 1
+        return True
+
+    def accepted(self, version: int) -> None:
+        """Nothing is to be done about it."""
+
+
+class Begun:
+    """Takes a result in pieces, and tells when it has begun."""
+
+    def __init__(self) -> None:
+        self.has_begun = asyncio.Event()
+
+    def begin(self, close: Callable[[], bytes]) -> bool:
+        self.has_begun.set()
+        return True
+
+    def pass_on(self, items: bytes) -> None:
+        """Who reads is quick."""
+
+
+async def test_a_large_result_is_passed_on_as_it_comes_also_after_a_refusal() -> None:
+    results = Begun()
+
+    async def first_refused(peer: Peer) -> None:
+        await peer.request()
+        peer.answer(b"", b"HTTP/1.1 401 No\r\n")
+        body = answer_to(await peer.request(), result={"content": [{"type": "text", "text": "x" * 100}] * 1_000})
+        assert len(body) > LARGE_BYTES
+        peer.say(JSON + b"content-length: %d\r\n\r\n" % len(body) + body[:-10])
+        await results.has_begun.wait()
+        peer.say(body[-10:])
+
+    client = HttpClient()
+    with anyio.fail_after(5):
+        async with (
+            serving(first_refused) as site,
+            open_streamable_http(
+                "a", site.url, headers={}, client=client, on_message=print, credentials=Renewed()
+            ) as transport,
+        ):
+            result = await transport.request("tools/call", {}, results=results)
+    assert type(result["content"]) is PassedOn
+    client.close()
 
 
 @pytest.mark.parametrize("more", [-1, 0, 1])
