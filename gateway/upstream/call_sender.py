@@ -129,8 +129,42 @@ class CallSender:
         self.in_flight += 1
         if call.principal:
             self._of_principal[call.principal] = own + 1
+        # How the first attempt ended, if it may have reached the upstream.
+        lost: ConnectionLost | None = None
         try:
-            return await self._attempts(call, now_s)
+            for last in (False, True):
+                state = link.state
+                if isinstance(state, Ready) and not last:
+                    connection = state
+                else:
+                    connection = await self._next_connection(call, lost)
+                # Each attempt has the whole time; progress and questions move the deadline through the callbacks.
+                limit_s = self._limit_s
+                deadline = call.callbacks.deadline = Deadline(limit_s)
+                try:
+                    with deadline:
+                        result = await connection.session.send(call)
+                except ConnectionLost as error:
+                    lost = self._after_loss(error, call, connection, began_s=now_s, before=lost, last=last)
+                    now_s = time.monotonic()
+                except (TimeoutError, SessionForgotten, Congested, HttpStatusError) as error:
+                    self._after_refusal(error, call, connection, limit_s=limit_s, last=last)
+                except RpcError as error:
+                    # Any answer, an error too, shows that the connection works.
+                    self._breaker = self._breaker.succeeded()
+                    if error.code in (INVALID_PARAMS, HEADER_MISMATCH):
+                        # Evidence that our listing is no longer true.
+                        link.refresh()
+                    raise
+                else:
+                    if self._breaker is not CLOSED:
+                        self._breaker = self._breaker.succeeded()
+                    connection.served = True
+                    # Of results only failures are looked into: a server repeats in them what it was sent.
+                    if type(result) is dict and result.get("isError"):
+                        return await self._without_secrets(result)
+                    return result
+            raise AssertionError("unreachable")
         except RpcError as error:
             if await self._holds_secret([error.message, error.data]):
                 await anyio.to_thread.run_sync(SECRETS.scrub_error, error)
@@ -143,101 +177,94 @@ class CallSender:
             if call.principal and (left := self._of_principal.pop(call.principal) - 1):
                 self._of_principal[call.principal] = left
 
-    async def _attempts(self, call: UpstreamCall, began_s: float) -> Any:
+    async def _next_connection(self, call: UpstreamCall, lost: ConnectionLost | None) -> Ready:
+        """The connection of an attempt that has to wait for one, or that follows another attempt."""
         link = self._link
-        # How the first attempt ended, if it may have reached the upstream.
-        lost: ConnectionLost | None = None
-        for last in (False, True):
-            state = link.state
-            if isinstance(state, Ready) and not last:
-                connection = state
-            else:
-                try:
-                    connection = await link.wait_ready(link.patience_s)
-                    # A new connection brings a new listing, in which this may be wrong.
-                    if call.confirm is not None:
-                        await call.confirm()
-                except UpstreamUnavailable:
-                    # Not "nothing was sent": the first attempt may have been.
-                    if lost is not None:
-                        raise self._lost(lost) from None
-                    raise
-            # Each attempt has the whole time; progress and questions move the deadline through the callbacks.
-            limit_s = self._limit_s
-            deadline = call.callbacks.deadline = Deadline(limit_s)
-            try:
-                with deadline:
-                    result = await connection.session.send(call)
-            except TimeoutError:
-                raise UpstreamTimeout(
-                    link.server,
-                    f"Server '{link.server}' gave no answer within {limit_s:g} s and the call was given up; "
-                    "it may still have taken effect there.",
+        try:
+            connection = await link.wait_ready(link.patience_s)
+            # A new connection brings a new listing, in which this may be wrong.
+            if call.confirm is not None:
+                await call.confirm()
+        except UpstreamUnavailable:
+            # Not "nothing was sent": the first attempt may have been.
+            if lost is not None:
+                raise self._lost(lost) from None
+            raise
+        return connection
+
+    def _after_loss(
+        self,
+        error: ConnectionLost,
+        call: UpstreamCall,
+        connection: Ready,
+        *,
+        began_s: float,
+        before: ConnectionLost | None,
+        last: bool,
+    ) -> ConnectionLost | None:
+        """Raise what is told of a call that was lost with its connection; return how, where it may be sent again."""
+        if isinstance(error, UnusableAnswer):
+            self._breaker = self._breaker.succeeded()
+        else:
+            self._breaker = self._breaker.failed(time.monotonic(), self._chance(), began_s=began_s)
+        if not error.sent or not connection.session.independent_requests:
+            # Of independent requests only one was lost; elsewhere it was the connection of all.
+            self._link.drop(connection, str(error))
+        if error.sent and (not call.repeatable or call.callbacks.begun):
+            raise self._lost(error, repeatable=call.repeatable) from None
+        if last:
+            raise self._lost(before or error, repeated=before is not None and error.sent) from None
+        note_event("retry", reason=str(error))
+        return error if error.sent else None
+
+    def _after_refusal(
+        self,
+        error: TimeoutError | SessionForgotten | Congested | HttpStatusError,
+        call: UpstreamCall,
+        connection: Ready,
+        *,
+        limit_s: float,
+        last: bool,
+    ) -> None:
+        """Raise what is told of a call that has no answer, unless it may be sent again."""
+        link = self._link
+        if isinstance(error, TimeoutError):
+            raise UpstreamTimeout(
+                link.server,
+                f"Server '{link.server}' gave no answer within {limit_s:g} s and the call was given up; "
+                "it may still have taken effect there.",
+            ) from None
+        if isinstance(error, Congested):
+            raise self._unavailable(f"server '{link.server}' is overloaded ({error}). Nothing was sent.") from None
+        if isinstance(error, SessionForgotten):
+            # Refused before it was run, so that it may be sent again whatever it does.
+            note_event("retry", reason="session forgotten")
+            link.drop(connection, str(error))
+            if last:
+                raise UpstreamUnavailable(
+                    link.server, f"Server '{link.server}' keeps forgetting its session."
                 ) from None
-            except SessionForgotten as error:
-                # Refused before it was run, so that it may be sent again whatever it does.
-                note_event("retry", reason="session forgotten")
+            return
+        # Whatever it says, it came over a connection that works.
+        self._breaker = self._breaker.succeeded()
+        if isinstance(error, NotSignedIn):
+            # Refused before it was run.
+            if not error.step_up:
                 link.drop(connection, str(error))
-                if last:
-                    raise UpstreamUnavailable(
-                        link.server, f"Server '{link.server}' keeps forgetting its session."
-                    ) from None
-            except Congested as error:
-                raise self._unavailable(f"server '{link.server}' is overloaded ({error}). Nothing was sent.") from None
-            except ConnectionLost as error:
-                now_s = time.monotonic()
-                if isinstance(error, UnusableAnswer):
-                    self._breaker = self._breaker.succeeded()
-                else:
-                    self._breaker = self._breaker.failed(now_s, self._chance(), began_s=began_s)
-                began_s = now_s
-                if not error.sent or not connection.session.independent_requests:
-                    # Of independent requests only one was lost; elsewhere it was the connection of all.
-                    link.drop(connection, str(error))
-                if error.sent and (not call.repeatable or call.callbacks.begun):
-                    raise self._lost(error, repeatable=call.repeatable) from None
-                if last:
-                    raise self._lost(lost or error, repeated=lost is not None and error.sent) from None
-                lost = error if error.sent else None
-                note_event("retry", reason=str(error))
-            except NotSignedIn as error:
-                # Refused before it was run, over a connection that works.
-                self._breaker = self._breaker.succeeded()
-                if not error.step_up:
-                    link.drop(connection, str(error))
-                raise link.sign_in_required(error.source, str(error)) from None
-            except HttpStatusError as error:
-                # Whatever it says, it came over a connection that works.
-                self._breaker = self._breaker.succeeded()
-                if error.status == _UNAUTHORIZED:
-                    # A listing shows whether our credentials are refused altogether; other calls go on meanwhile.
-                    link.refresh()
-                if error.status < _SERVER_FAILED or call.repeatable:
-                    again = " Calling this tool again is safe." if error.status in _PASSING else ""
-                    raise UpstreamProtocolError(
-                        link.server, f"Server '{link.server}' answered with {error}; the call has no result.{again}"
-                    ) from None
-                raise UpstreamLost(
-                    link.server,
-                    f"Server '{link.server}' answered with {error} after the call was sent; the call has no result. "
-                    "Its outcome is unknown, and it was not repeated. Check before you call again.",
-                ) from None
-            except RpcError as error:
-                # Any answer, an error too, shows that the connection works.
-                self._breaker = self._breaker.succeeded()
-                if error.code in (INVALID_PARAMS, HEADER_MISMATCH):
-                    # Evidence that our listing is no longer true.
-                    link.refresh()
-                raise
-            else:
-                if self._breaker is not CLOSED:
-                    self._breaker = self._breaker.succeeded()
-                connection.served = True
-                # Of results only failures are looked into: a server repeats in them what it was sent.
-                if type(result) is dict and result.get("isError"):
-                    return await self._without_secrets(result)
-                return result
-        raise AssertionError("unreachable")
+            raise link.sign_in_required(error.source, str(error)) from None
+        if error.status == _UNAUTHORIZED:
+            # A listing shows whether our credentials are refused altogether; other calls go on meanwhile.
+            link.refresh()
+        if error.status < _SERVER_FAILED or call.repeatable:
+            again = " Calling this tool again is safe." if error.status in _PASSING else ""
+            raise UpstreamProtocolError(
+                link.server, f"Server '{link.server}' answered with {error}; the call has no result.{again}"
+            ) from None
+        raise UpstreamLost(
+            link.server,
+            f"Server '{link.server}' answered with {error} after the call was sent; the call has no result. "
+            "Its outcome is unknown, and it was not repeated. Check before you call again.",
+        ) from None
 
     async def _holds_secret(self, value: Any) -> bool:
         try:
