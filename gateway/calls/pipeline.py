@@ -218,7 +218,7 @@ class CallPipeline:
                 verdict = await self._allowed(call, decision)
                 if verdict.answer is not None:
                     return verdict.answer
-            result = await invocation.send(call.prepared.arguments, call)
+            result = await invocation.send(call.checked, call)
             if invocation.answer is None:
                 call.outcome = call.outcome.answered(result)
             if call.prepared.unchecked is not None:
@@ -262,9 +262,7 @@ class CallPipeline:
         wrapper, rule = call.wrapper, decision.rule or ""
         call.outcome = call.outcome._replace(rule=rule)
         self._permission.asked(call.caller, wrapper, decision)
-        verdict = await self._approvals.ask(
-            call.caller, wrapper, call.prepared.arguments, rule=rule, params=call.params
-        )
+        verdict = await self._approvals.ask(call.caller, wrapper, call.checked, rule=rule, params=call.params)
         if verdict.answer is not None:
             call.outcome = call.outcome.unsent("asked" if verdict.decision is None else verdict.decision.kind)
             return verdict
@@ -342,7 +340,7 @@ class CallPipeline:
         hinted = error_hints.with_hint(
             result,
             call.wrapper,
-            call.prepared.arguments,
+            call.checked,
             via=call.via,
             lowered=call.caller.view.lowered(call.wrapper),
             on_undeclared=self._list_again,

@@ -52,14 +52,14 @@ class CallParts:
     audit: Audit
 
 
-# Of a call whose arguments nobody has looked at.
-_UNPREPARED: Final = Prepared(None)
+# Nothing is to be said of the arguments of most calls: one object of their own for each would cost more than the check.
+_AS_SENT: Final = Prepared(None)
 
 
 class ToolCall(Struct, kw_only=True, eq=False):
     """One call on its way; to its invocation it is the request to send.
 
-    Wrapper and prepared arguments are replaced where the upstream has reconnected or a hook has rewritten them.
+    Wrapper and checked arguments are replaced where the upstream has reconnected or a hook has rewritten them.
 
     Attributes:
         parts: What it needs on its way.
@@ -68,7 +68,8 @@ class ToolCall(Struct, kw_only=True, eq=False):
         params: The request's params, as they came.
         via: The route by which the call came.
         repairs: Of the address, for `invoke_tool`.
-        prepared: The arguments after repair and checks.
+        checked: The arguments as they leave, after repair and checks.
+        prepared: What was repaired in them, and what is wrong with them.
         outcome: How it goes, for the record.
         invocation: Its way through the hooks.
         allowed_by: The rule that a person has allowed it in spite of.
@@ -81,11 +82,12 @@ class ToolCall(Struct, kw_only=True, eq=False):
     caller: Caller
     via: CallRoute
     repairs: tuple[Repair, ...]
-    prepared: Prepared = _UNPREPARED
+    checked: Any = None
+    prepared: Prepared = _AS_SENT
     outcome: Outcome = UNREACHED
     invocation: Invocation = PASS_THROUGH
     allowed_by: str | None = None
-    _decided: tuple[Prepared, ToolWrapper, Decision] | None = None
+    _decided: tuple[Any, ToolWrapper, Decision] | None = None
 
     def prepare(self, wrapper: ToolWrapper) -> tuple[ArgumentProblem, ...]:
         """Repair and check the arguments for a wrapper; returns what is wrong with them.
@@ -96,7 +98,7 @@ class ToolCall(Struct, kw_only=True, eq=False):
         registry, view, arguments = self.parts.registry, self.caller.view, self.arguments
         plain = view.plain_level(wrapper, registry.shape)
         if plain is not None and not self.parts.drift.knows_parameters and passes(wrapper, arguments, plain):
-            self.wrapper, self.prepared = wrapper, Prepared(arguments)
+            self.wrapper, self.prepared, self.checked = wrapper, _AS_SENT, arguments
             return ()
         shape = registry.shape.of(wrapper.server)
         lowered, entry = view.lowered(wrapper), view.entry(wrapper.name)
@@ -105,8 +107,10 @@ class ToolCall(Struct, kw_only=True, eq=False):
             arguments = map_arguments(arguments, entry.lowered)
         level = view.profile.repair or shape.repair_level(wrapper.tool)
         self.wrapper = wrapper
-        self.prepared = prepare(
-            wrapper, arguments, level=level, defaults=shape.defaults, lowered=lowered, validation=shape.validation
+        self._take(
+            prepare(
+                wrapper, arguments, level=level, defaults=shape.defaults, lowered=lowered, validation=shape.validation
+            )
         )
         if self.parts.drift.knows_parameters and not self.prepared.problems:
             self._take_current_names(level, lowered)
@@ -116,7 +120,10 @@ class ToolCall(Struct, kw_only=True, eq=False):
         changes = self.parts.drift.changes(self.wrapper.name)
         if changes:
             names = lowered.shown_names
-            self.prepared = with_current_names(self.wrapper, self.prepared, changes, level=level, names=names)
+            self._take(with_current_names(self.wrapper, self.prepared, changes, level=level, names=names))
+
+    def _take(self, prepared: Prepared) -> None:
+        self.prepared, self.checked, self._decided = prepared, prepared.arguments, None
 
     async def prepare_thoroughly(self, wrapper: ToolWrapper, doubt: NotChecked) -> tuple[ArgumentProblem, ...]:
         """Do the same where it may take long, with a deadline."""
@@ -128,18 +135,18 @@ class ToolCall(Struct, kw_only=True, eq=False):
             try:
                 arguments = map_arguments(arguments, entry.lowered)
             except NotChecked:
-                self.prepared = refused(arguments, doubt)
+                self._take(refused(arguments, doubt))
                 return self.prepared.problems
         level = view.profile.repair or shape.repair_level(wrapper.tool)
         job = CheckJob.of(
             wrapper, arguments, level=level, defaults=shape.defaults, lowered=lowered, validation=shape.validation
         )
-        self.prepared = await self.parts.thorough_checks.prepare(job, self.caller.who, doubt)
+        self._take(await self.parts.thorough_checks.prepare(job, self.caller.who, doubt))
         if self.parts.drift.knows_parameters and not self.prepared.problems:
             try:
                 self._take_current_names(level, lowered)
             except NotChecked as unclear:
-                self.prepared = refused(arguments, unclear)
+                self._take(refused(arguments, unclear))
         return self.prepared.problems
 
     async def revise(self, arguments: dict[str, Any], changed_by: tuple[str, ...]) -> Rejection | None:
@@ -150,7 +157,8 @@ class ToolCall(Struct, kw_only=True, eq=False):
         is_same = current.digest == self.wrapper.digest
         if not changed_by and is_same:
             return None
-        self.wrapper, self.prepared = current, replace(self.prepared, arguments=arguments)
+        self.wrapper = current
+        self._take(replace(self.prepared, arguments=arguments))
         validation = self.parts.registry.shape.of(current.server).validation
         try:
             checked = prepare(current, arguments, level="off", validation=validation)
@@ -158,7 +166,7 @@ class ToolCall(Struct, kw_only=True, eq=False):
             job = CheckJob.of(current, arguments, level="off", defaults={}, lowered=None, validation=validation)
             checked = await self.parts.thorough_checks.prepare(job, self.caller.who, doubt)
         if not checked.problems:
-            self.prepared = replace(self.prepared, unchecked=checked.unchecked)
+            self._take(replace(self.prepared, unchecked=checked.unchecked))
             return None
         if is_same:
             return Rejection(text=problems.in_short(checked.problems), by_hooks=True)
@@ -187,11 +195,11 @@ class ToolCall(Struct, kw_only=True, eq=False):
         """Return what rules say of the arguments as they are now."""
         # Asked before hooks and after them: nothing changes arguments in place.
         decided = self._decided
-        if decided is not None and decided[0] is self.prepared and decided[1] is self.wrapper:
+        if decided is not None and decided[0] is self.checked and decided[1] is self.wrapper:
             return decided[2]
         rules = self.caller.view.call_rules.get(self.wrapper.name)
-        decision = ALLOWED if rules is None else rules.decide(self.prepared.arguments)
-        self._decided = self.prepared, self.wrapper, decision
+        decision = ALLOWED if rules is None else rules.decide(self.checked)
+        self._decided = self.checked, self.wrapper, decision
         return decision
 
     def send(self) -> Awaitable[Any]:
@@ -212,7 +220,7 @@ class ToolCall(Struct, kw_only=True, eq=False):
         return self.parts.forwarder.send(
             wrapper.server,
             "tools/call",
-            {**params, "name": wrapper.tool, "arguments": self.prepared.arguments},
+            {**params, "name": wrapper.tool, "arguments": self.checked},
             caller,
             original_params=params,
             repeatable=hints.get("readOnlyHint") is True or hints.get("idempotentHint") is True,
@@ -250,7 +258,7 @@ class ToolCall(Struct, kw_only=True, eq=False):
         current = self.current(server, tool)
         if current is None:
             raise UpstreamUnavailable(server, f"Not called: server '{server}' no longer has the tool '{tool}'.")
-        rejection = await self.revise(self.prepared.arguments, ())
+        rejection = await self.revise(self.checked, ())
         problem = rejection.text if rejection is not None else None
         if problem is None and current.headers != before.headers:
             problem = f"Not called: the tool '{tool}' has changed. Nothing was sent; call it again."

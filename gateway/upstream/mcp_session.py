@@ -261,8 +261,9 @@ class McpSession:
         name = params.get(NAMED_BY.get(method, ""))
         if not isinstance(name, str):
             return {"mcp-protocol-version": self.protocol_version, "mcp-method": method}
-        make = _standard_headers if len(name) <= _MAX_KEPT_CHARS else _standard_headers.__wrapped__
-        return make(self.protocol_version, method, name)
+        if len(name) > _MAX_KEPT_CHARS:
+            return _standard_headers.__wrapped__(self.protocol_version, method, name)
+        return _standard_headers(self.protocol_version, method, name)
 
     async def _set_log_level(self, level: str) -> None:
         # On a connection that callers share only a more talkative level may be set: each reads less of it.
