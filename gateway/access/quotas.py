@@ -88,7 +88,7 @@ class Account:
 
     def _use(self, limits: QuotaLimits) -> None:
         self.limits = limits
-        # Asked for every request: of a model every look costs as much as ten of an attribute.
+        # Every request asks for these, and to read a field of a configuration model takes as long as ten attributes.
         self._most_in_flight, self._per_minute = limits.in_flight, limits.calls_per_minute
 
     def begin(self, method: str) -> None:

@@ -93,7 +93,7 @@ class PendingLines:
         self.settings = settings
         self.on = settings.enabled and self._state_dir is not None
         self.required = self.on and settings.required
-        # Asked for every call: of a model every look costs as much as ten of an attribute.
+        # Every call asks for these, and to read a field of a configuration model takes as long as ten attributes.
         self.keeps_arguments, self.keeps_results = self.on and settings.arguments, self.on and settings.results
         # Kept while it is switched off: what waits is still written.
         if self.on and self._state_dir is not None:

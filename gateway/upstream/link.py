@@ -131,7 +131,7 @@ class UpstreamLink:
     def use(self, config: ServerConfig) -> None:
         """Put another entry of the same reach in the place of the present one; calls in flight keep theirs."""
         self.config = config
-        # Asked for every call: of a model every look costs as much as ten of an attribute.
+        # Every call asks for these, and to read a field of a configuration model takes as long as ten attributes.
         self.elicitation = config.elicitation
         self._sender.use(config)
 
