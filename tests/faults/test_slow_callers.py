@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import httpx2
 import pytest
 from anyio.abc import SocketStream
 from faults.observing import MIB, descriptors_of, eventually, rss_of
@@ -233,3 +234,28 @@ async def test_a_shutdown_waits_for_a_slow_reader_and_not_for_one_that_never_rea
         finally:
             for caller in callers:
                 caller.close()
+
+
+async def test_a_call_over_a_connection_that_its_client_would_soon_give_up_is_not_lost(tmp_path: Path) -> None:
+    kept_s = httpx2.Limits().keepalive_expiry
+    assert kept_s is not None
+    steps: list[str] = []
+
+    async def slow_to_send(step: str, details: dict[str, Any]) -> None:
+        steps.append(step)
+        if step == "http11.send_request_headers.started":
+            # Busy with something else, when it has chosen its connection and before it writes.
+            await anyio.sleep(2.5)
+
+    async def traced(request: httpx2.Request) -> None:
+        request.extensions["trace"] = slow_to_send
+
+    server, _ = scripted_stdio_server(tmp_path, "up", tools=builtin_tools("echo"))
+    async with running_gateway(tmp_path, {"up": server}) as gateway:
+        await gateway.until_listed("up__echo")
+        await anyio.sleep(kept_s - 0.5)
+        gateway.client.event_hooks = {"request": [traced]}
+        result = await gateway.call("up__echo", {"still": "here"})
+    assert result["structuredContent"] == {"still": "here"}
+    assert "connection.connect_tcp.started" not in steps
+    assert "http11.send_request_headers.complete" in steps

@@ -479,7 +479,7 @@ def test_loading_json_is_light_enough_for_a_host_that_waits_one_second(tmp_path:
         )
         return float(done.stdout)
 
-    # Imports, too, for which a slow machine takes longer by as much: a dozen of them take it a second.
+    # Work of the same kind, so that a slow machine is slower at both: even there, a dozen of these fit into a second.
     usual = "import asyncio, ssl, time\nprint(time.process_time())"
     took_s, usual_s = zip(*((cpu_s(code, str(path)), cpu_s(usual)) for _ in range(3)), strict=True)
     # CPU time, the interpreter's start included: measured at five times the usual.
