@@ -83,6 +83,7 @@ class Connections:
         self.heads = KnownHeads()
         self.leaving = False
         self._cut_since_sweep = False
+        self._cut_for_room = 0
 
     @property
     def open(self) -> int:
@@ -144,6 +145,11 @@ class Connections:
         if stalled:
             log.warning("%d callers did not read what they were sent and were cut off", len(stalled))
         self._cut_down(self._open)
+        if self._cut_for_room:
+            # Once for all of them: an attack is many in a second.
+            limit_mib = MAX_UNREAD_BYTES // 2**20
+            log.warning("%d callers were cut off: together they left over %d MiB unread", self._cut_for_room, limit_mib)
+            self._cut_for_room = 0
 
     def _cut_down(self, connections: Iterable[CallerConnection]) -> None:
         """Cut those that took nothing for longest, until the rest is within the bound."""
@@ -152,9 +158,9 @@ class Connections:
         total_bytes = sum(connection.held_bytes for connection in holding)
         if total_bytes <= MAX_UNREAD_BYTES:
             return
-        log.warning("callers leave more than %d bytes unread: the slowest are cut off", MAX_UNREAD_BYTES)
         for connection in sorted(holding, key=lambda each: (each.taken_s, -each.held_bytes)):
             if total_bytes <= MAX_UNREAD_BYTES:
                 return
             total_bytes -= connection.held_bytes
             connection.cut()
+            self._cut_for_room += 1
