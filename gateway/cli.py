@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import io
 import os
 import sys
@@ -10,6 +11,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Final
 
+from gateway import __version__
 from gateway.commands.arguments.declaring import Commands, Parser
 from gateway.commands.arguments.hosts import add_host_commands
 from gateway.commands.arguments.inspect import add_inspecting_commands
@@ -39,12 +41,15 @@ examples:
 
 # As shells report a program that SIGINT ended: 128 + 2.
 _INTERRUPTED: Final = 130
+# New objects before the youngest are looked through. Modules leave next to no garbage, and with the usual 700 a tenth
+# of the start of a gateway is spent on looking for it.
+_YOUNG: Final = 10_000
 
 
 def parser() -> argparse.ArgumentParser:
     """The parser of every command, in the order in which `--help` shows them."""
     root = Parser(prog="typegate", description=_ABOUT, formatter_class=argparse.RawDescriptionHelpFormatter)
-    root.add_argument("--version", action="version", version=f"typegate {_version()}")
+    root.add_argument("--version", action="version", version=f"typegate {__version__}")
     commands = Commands(root)
     add_serving_commands(commands)
     add_inspecting_commands(commands)
@@ -59,6 +64,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
+    gc.set_threshold(_YOUNG)
     _fill_closed_streams()
     if isinstance(sys.stdout, io.TextIOWrapper):
         # Upstreams choose their texts. A character that the terminal cannot show is escaped, and is no error.
@@ -111,12 +117,3 @@ def _refuse(error: BaseException) -> int:
         raise error
     say(str(cause))
     return 2 if isinstance(cause, ConfigError | UsageError | OSError) else 1
-
-
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("typegate")
-    except PackageNotFoundError:  # a checkout that is run without being installed
-        return "0.1.0"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from gateway.access.administrators import Administrators
 from gateway.access.principal import Principal
@@ -32,11 +32,13 @@ from gateway.admin.operations.tool_routes import ToolRoutes
 from gateway.admin.operations.try_routes import TryRoutes
 from gateway.admin.probes import Probes
 from gateway.app import Gateway
-from gateway.cluster.pod import Pod
 from gateway.config.auth import AuthConfig
 from gateway.config.model import Config
 from gateway.downstream.http.host_check import LOOPBACK
 from gateway.reload import Reloader
+
+if TYPE_CHECKING:
+    from gateway.cluster.pod import Pod
 
 _METRICS_SCOPE: Final = "metrics"
 

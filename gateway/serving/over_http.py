@@ -23,11 +23,6 @@ from gateway.admin import rows
 from gateway.admin.api import AdminApi
 from gateway.admin.event_feed import EventFeed
 from gateway.app import Gateway, open_gateway
-from gateway.cluster.administration import Administration
-from gateway.cluster.events_relay import events_of_others
-from gateway.cluster.member import Member
-from gateway.cluster.shared_state import SharedState
-from gateway.cluster.team import Team
 from gateway.config.cluster import host_and_port
 from gateway.config.model import Config
 from gateway.config.overlay import Admits, Overlay, with_changes
@@ -52,7 +47,9 @@ from gateway.signals import open_signals
 from gateway.upstream.oauth.discovery import origin_of
 
 if TYPE_CHECKING:
+    from gateway.cluster.member import Member
     from gateway.cluster.pod import Pod
+    from gateway.cluster.team import Team
 
 log = logging.getLogger(__name__)
 
@@ -256,6 +253,12 @@ def _states(fleet: Fleet) -> dict[str, Any]:
 def _member(
     team: Team, gateway: Gateway, reloader: Reloader, endpoint: McpEndpoint, admin: AdminApi, feed: EventFeed
 ) -> Member:
+    # Late: a process that serves alone starts without them.
+    from gateway.cluster.administration import Administration
+    from gateway.cluster.events_relay import events_of_others
+    from gateway.cluster.member import Member
+    from gateway.cluster.shared_state import SharedState
+
     again = team.assignment.again
     state = SharedState(gateway, gateway.fleet, gateway.notes, reloader, team.peers, joined=not again)
     feed.others = partial(events_of_others, team.peers)

@@ -1,0 +1,21 @@
+"""What a gateway imports before it serves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from support.gateways import running_gateway
+
+# Another process, an issuer, a scrape, a GraphQL server: most gateways have none of these when they start.
+_ELSEWHERE = {
+    "cryptography", "gateway.cluster.member", "gateway.cluster.pod", "graphql", "joserfc", "jsonschema", "mcp",
+    "prometheus_client", "redis", "ruamel.yaml",
+}  # fmt: skip
+
+
+async def test_a_gateway_that_serves_alone_imports_nothing_that_only_others_need(tmp_path: Path) -> None:
+    async with running_gateway(tmp_path, {}, environment={"PYTHONPROFILEIMPORTTIME": "1"}) as gateway:
+        lines = gateway.logged().splitlines()
+    imported = {line.rpartition("|")[2].strip() for line in lines if line.startswith("import time:")}
+    assert "gateway.serving.over_http" in imported
+    assert not imported & _ELSEWHERE
