@@ -17,7 +17,8 @@ from support.upstreams.running import scripted_stdio_server, tool, unused_port
 async def skipped(tmp_path: Path, entry: dict[str, Any]) -> dict[str, Any]:
     """The row of an entry in a file that is served beside a sound server; as few processes run as are needed."""
     sound, _ = scripted_stdio_server(tmp_path, "sound", tools=[tool("t")])
-    async with running_gateway(tmp_path, {"sound": sound, "again": entry}) as gateway:
+    # One is recognised below another by the command line of that.
+    async with running_gateway(tmp_path, {"sound": sound, "again": entry}, from_scratch=True) as gateway:
         await gateway.until_listed("sound__t")
         row: dict[str, Any] = {}
         with anyio.fail_after(15):

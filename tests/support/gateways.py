@@ -17,6 +17,7 @@ from typing import Any
 import anyio
 import httpx2
 from anyio.abc import Process
+from support.forking import ForkedProcess, can_fork, fork_gateway
 
 from gateway.calls.builtin_tools import BUILTIN_TOOLS
 
@@ -39,7 +40,7 @@ def envelope(**members: Any) -> dict[str, Any]:
 class RunningGateway:
     """One gateway process."""
 
-    process: Process
+    process: Process | ForkedProcess
     origin: str
     state_dir: Path
     config: Path
@@ -147,15 +148,19 @@ async def running_gateway(
     arguments: tuple[str, ...] = (),
     environment: Mapping[str, str] | None = None,
     through: tuple[str, ...] = (),
+    from_scratch: bool = False,
 ) -> AsyncIterator[RunningGateway]:
     """Start `typegate serve` on a free port with these servers; yields once it listens.
 
     Args:
         through: A command that ends in becoming the one it is given, under other limits.
+        from_scratch: Another interpreter is started, whose command line says what it runs; others are forked.
     """
     config = tmp_path / "typegate.json"
     config.write_text(json.dumps({"mcpServers": dict(servers), "gateway": dict(gateway or {})}))
-    async with serving(config, tmp_path, arguments=arguments, environment=environment, through=through) as running:
+    async with serving(
+        config, tmp_path, arguments=arguments, environment=environment, through=through, from_scratch=from_scratch
+    ) as running:
         yield running
 
 
@@ -167,6 +172,7 @@ async def serving(
     arguments: tuple[str, ...] = (),
     environment: Mapping[str, str] | None = None,
     through: tuple[str, ...] = (),
+    from_scratch: bool = False,
 ) -> AsyncIterator[RunningGateway]:
     """Start `typegate serve` with a configuration file; its state and log are in `tmp_path`.
 
@@ -174,12 +180,16 @@ async def serving(
     in its log.
     """
     state, log = tmp_path / "state", tmp_path / "gateway.log"
-    command = [*through, sys.executable, "-m", "gateway", "serve", "--config", str(config), "--port", "0"]
-    command += ["--state-dir", str(state), *arguments]
+    command = ["serve", "--config", str(config), "--port", "0", "--state-dir", str(state), *arguments]
     env = {**os.environ, "TYPEGATE_ADMIN_TOKEN": TOKEN, "PYTHONPATH": str(_ROOT), **(environment or {})}
+    process: Process | ForkedProcess
     with log.open("ab") as sink:
         said_before = sink.tell()
-        process = await anyio.open_process(command, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, env=env)
+        if not (through or from_scratch) and can_fork(command, environment or {}):
+            process = fork_gateway(command, env, sink.fileno())
+        else:
+            program = [*through, sys.executable, "-m", "gateway", *command]
+            process = await anyio.open_process(program, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, env=env)
     try:
         origin = await _until_listening(process, log, said_before)
         async with httpx2.AsyncClient() as client:
@@ -197,7 +207,7 @@ async def serving(
     assert "Traceback" not in said, said[-4000:]
 
 
-async def ended(process: Process, *, asked: bool = False) -> None:
+async def ended(process: Process | ForkedProcess, *, asked: bool = False) -> None:
     """End a process for good, killing one that does not end within 12 s of being asked to."""
     with anyio.CancelScope(shield=True):
         if process.returncode is None and not asked:
@@ -210,7 +220,7 @@ async def ended(process: Process, *, asked: bool = False) -> None:
         await process.aclose()
 
 
-async def _until_listening(process: Process, log: Path, said_before: int) -> str:
+async def _until_listening(process: Process | ForkedProcess, log: Path, said_before: int) -> str:
     with anyio.move_on_after(15):
         while process.returncode is None:
             for word in _said(log, said_before).split():

@@ -14,7 +14,8 @@ _ELSEWHERE = {
 
 
 async def test_a_gateway_that_serves_alone_imports_nothing_that_only_others_need(tmp_path: Path) -> None:
-    async with running_gateway(tmp_path, {}, environment={"PYTHONPROFILEIMPORTTIME": "1"}) as gateway:
+    variables = {"PYTHONPROFILEIMPORTTIME": "1"}
+    async with running_gateway(tmp_path, {}, environment=variables, from_scratch=True) as gateway:
         lines = gateway.logged().splitlines()
     imported = {line.rpartition("|")[2].strip() for line in lines if line.startswith("import time:")}
     assert "gateway.serving.over_http" in imported
