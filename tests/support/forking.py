@@ -48,14 +48,12 @@ class ForkedProcess:
     """
 
     def __init__(self, told: socket.socket) -> None:
+        with told.makefile("rb", buffering=0) as lines:
+            self.pid = int(lines.readline())
+        told.setblocking(False)
         self._told = told
         self._text = b""
         self._code: int | None = None
-        while not self._text.endswith(b"\n"):
-            self._text += told.recv(1)
-        self.pid = int(self._text)
-        self._text = b""
-        told.setblocking(False)
 
     @property
     def returncode(self) -> int | None:
@@ -142,16 +140,18 @@ def _import_what_gateways_do() -> None:
 
 def _next_gateway(control: socket.socket) -> dict[str, Any]:
     """Return in each gateway what it is to be."""
+    # Those that wait for a gateway each are waited for by nobody.
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:
-        text, (told, log), _, _ = socket.recv_fds(control, _MOST_BYTES, 2)
+        text, descriptors, _, _ = socket.recv_fds(control, _MOST_BYTES, 2)
         if not text:
             os._exit(0)
         if os.fork() == 0:
             break
-        os.close(told)
-        os.close(log)
+        for descriptor in descriptors:
+            os.close(descriptor)
     control.close()
-    # From here on this one waits for its gateway: the ends of others are not its business.
+    told, log = descriptors
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     pid = os.fork()
     if pid:
@@ -170,8 +170,6 @@ def _next_gateway(control: socket.socket) -> dict[str, Any]:
 
 def _run(control: socket.socket) -> int:
     _import_what_gateways_do()
-    # Nobody waits for those that wait.
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     wanted = _next_gateway(control)
     os.environ.clear()
     os.environ.update(wanted["environment"])
