@@ -1,0 +1,126 @@
+"""Definitions of the packages in `training/packages.txt`: installed apart, asked over stdio, kept outside."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from threading import Timer
+from typing import IO, Any
+
+import pytest
+from corpus.packages import Listings, node_program
+from support.clients import installed
+
+_VARIABLE = re.compile(r"\b[A-Z][A-Z0-9]+(?:_[A-Z0-9]+)+\b")
+# A server that has not answered by then waits for something else.
+_DEADLINE_S = 40
+# Each names what it still wants before it ends; some name one variable at a time.
+_ATTEMPTS = 5
+
+
+def training_listings(packages: Sequence[Sequence[str]]) -> Listings:
+    """Return the tools of each package that can be asked, by the name of its server.
+
+    Args:
+        packages: For each the name of its server, `npm` or `pip`, the package with its version, and its arguments.
+    """
+
+    def install(place: Path) -> None:
+        said: Listings = {}
+        for server, registry, package, *arguments in packages:
+            try:
+                said[server] = _asked([*_program(server, registry, package), *arguments])
+            except (OSError, LookupError, ValueError, pytest.skip.Exception) as error:  # the rest is enough
+                print(f"{server}: {type(error).__name__}: {error}")
+        (place / "listings.json").write_text(json.dumps(said), encoding="utf-8")
+
+    kept = installed.kept("training-listings", [" ".join(package) for package in packages], install)
+    loaded: Listings = json.loads((kept / "listings.json").read_text(encoding="utf-8"))
+    return loaded
+
+
+def _program(server: str, registry: str, package: str) -> list[str]:
+    if registry == "npm":
+        modules = installed.npm(f"training-{server}", (package,), scripts=False)
+        return [str(installed.node22()), str(node_program(modules, package))]
+    # Most of them need the first generation of the SDK, and do not say so.
+    programs = installed.venv(f"training-{server}", (package, "mcp<2")).parent
+    name = package.partition("==")[0]
+    named = [path for path in programs.iterdir() if "mcp" in path.name and os.access(path, os.X_OK)]
+    return [str(min(named, key=lambda path: (path.name != name, path.name != server, path.name)))]
+
+
+def _asked(command: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the tools of a server; what it wants from its environment is made up, once it has said so."""
+    environment: dict[str, str] = {}
+    for _ in range(_ATTEMPTS):
+        with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryFile() as complaint:
+            tools = _tools(command, {**os.environ, "HOME": scratch, **environment}, scratch, complaint)
+            if tools:
+                return tools
+            complaint.seek(0)
+            wanted = set(_VARIABLE.findall(complaint.read().decode("utf-8", "replace"))) - environment.keys()
+        if not wanted:
+            break
+        environment |= {name: _made_up(name) for name in wanted}
+    raise LookupError("lists no tools")
+
+
+def _tools(
+    command: Sequence[str], environment: Mapping[str, str], folder: str, complaint: IO[bytes]
+) -> list[dict[str, Any]]:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=complaint, env=environment, cwd=folder) as process:
+        watchdog = Timer(_DEADLINE_S, process.kill)
+        watchdog.start()
+        try:
+            return _listed(process)
+        except (OSError, LookupError):
+            return []  # it has ended, or does not list tools
+        finally:
+            watchdog.cancel()
+            process.kill()
+
+
+def _listed(process: subprocess.Popen[bytes]) -> list[dict[str, Any]]:
+    client = {"name": "bench", "version": "1"}
+    hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": client}
+    _answer(process, 0, "initialize", hello)
+    _send(process, {"method": "notifications/initialized"})
+    tools: list[dict[str, Any]] = []
+    page: Mapping[str, Any] = {"nextCursor": None}
+    while "nextCursor" in page:
+        cursor = page["nextCursor"]
+        page = _answer(process, len(tools) + 1, "tools/list", {"cursor": cursor} if cursor else {})
+        tools += page["tools"]
+    return tools
+
+
+def _answer(process: subprocess.Popen[bytes], number: int, method: str, params: Mapping[str, Any]) -> Any:
+    assert process.stdout is not None
+    _send(process, {"id": number, "method": method, "params": params})
+    for line in process.stdout:
+        try:
+            message = json.loads(line)
+        except ValueError:
+            continue  # some greet on the stream of their messages
+        if isinstance(message, dict) and message.get("id") == number and "method" not in message:
+            return message["result"]
+    raise LookupError("ended")
+
+
+def _send(process: subprocess.Popen[bytes], message: Mapping[str, Any]) -> None:
+    assert process.stdin is not None
+    process.stdin.write(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
+    process.stdin.flush()
+
+
+def _made_up(name: str) -> str:
+    if any(part in name for part in ("URL", "HOST", "ENDPOINT", "DOMAIN")):
+        return "https://none.example"
+    return "8080" if "PORT" in name else "a@example.test" if "EMAIL" in name else "none-12345"
