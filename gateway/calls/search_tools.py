@@ -22,7 +22,6 @@ from registry.catalog.names import ServerName, normalized_name
 from registry.catalog.store import Registry
 from registry.schema.display_text import excerpt
 from registry.schema.packed_definition import members_of
-from registry.search.fusion import fuse_scores
 from registry.search.index import SearchHit, SearchIndex
 from registry.views.view import View, ViewEntry
 
@@ -37,6 +36,8 @@ MAX_ANSWER_BYTES: Final = 40_000
 _MAX_LINE_CHARS: Final = 160
 # Indexing so many takes some milliseconds, which other requests can wait.
 _MAX_INDEXED_INLINE: Final = 50
+# Searched within two milliseconds or so.
+_MAX_SEARCHED_INLINE: Final = 1_000
 # Definitions that are read within some milliseconds.
 _MAX_READ_INLINE: Final = 200
 # Servers that one answer names; at a start all of them may be missing.
@@ -91,11 +92,9 @@ class SearchTools:
 
     async def _hits(self, query: str, limit: int, view: View) -> list[SearchHit]:
         index = await self._index(view)
-        similarities = await self._tool_vectors.similarities(view, query)
-        if similarities is None:
-            return index.search(query, limit)
-        # All that match by words, not the first few: a tool that both rank in the middle may be the best of all.
-        return fuse_scores(index.search(query, len(similarities)), similarities, limit)
+        search = partial(index.search, query, limit, similarities=await self._tool_vectors.similarities(view, query))
+        # A query takes some milliseconds for a thousand tools, and more of them would hold up other requests.
+        return search() if len(view.entries) <= _MAX_SEARCHED_INLINE else await run_in_thread(search)
 
     async def _index(self, view: View) -> SearchIndex:
         # Views are replaced whole, so a view that is the same object has the same tools.

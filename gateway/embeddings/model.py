@@ -1,6 +1,7 @@
 """The sentence model of the extra `embeddings`: all-MiniLM-L6-v2, quantised to eight bits, run on one core.
 
 Its weights and its vocabulary are files of two packages, none of whose code is run; nothing is ever downloaded.
+`adapter.npz` has what was learned since, of requests and the tools that answer them.
 Texts are embedded one at a time: in a batch the rounding to eight bits would depend on the other texts, and the same
 text would not always have the same vector.
 """
@@ -15,7 +16,11 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Final
 
+from gateway.embeddings.adapter import adapted_model
+
 NAME: Final = "all-MiniLM-L6-v2-onnx-int8"
+# Vectors on disk are of one model: a changed adapter needs another name here.
+ADAPTED_NAME: Final = f"{NAME}+tools-1"
 # Of the model's output; the size of a stored vector follows from it.
 DIMENSIONS: Final = 384
 EXTRA: Final = "typegate[embeddings]"
@@ -32,15 +37,20 @@ _MIN_NORM: Final = 1e-12
 
 def missing_packages() -> list[str]:
     """Return the packages of the extra that are not installed; none of them is imported."""
-    missing = [name for name in ("numpy", "onnxruntime", "tokenizers") if importlib.util.find_spec(name) is None]
+    missing = [
+        name for name in ("numpy", "onnx", "onnxruntime", "tokenizers") if importlib.util.find_spec(name) is None
+    ]
     return missing + [package for package, file in (_WEIGHTS, _VOCABULARY) if _file(package, file) is None]
 
 
 class SentenceModel:
     """Turns texts into vectors of length one; safe to use from several threads."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, adapted: bool = True) -> None:
         """Load the model, which takes a moment.
+
+        Args:
+            adapted: Whether it is adapted to tools and requests, as opposed to any text.
 
         Raises:
             LookupError: The extra is not installed.
@@ -53,9 +63,10 @@ class SentenceModel:
         options = runtime.SessionOptions()
         # One thread: the other cores are for the event loop and the upstreams.
         options.intra_op_num_threads = options.inter_op_num_threads = 1
-        self._session = runtime.InferenceSession(
-            str(_file(*_WEIGHTS)), options, providers=["CPUExecutionProvider"]
-        )  # fmt: skip
+        weights = _file(*_WEIGHTS)
+        assert weights is not None
+        model = adapted_model(weights) if adapted else weights.read_bytes()
+        self._session = runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
         self._inputs = frozenset(given.name for given in self._session.get_inputs())
         tokenizers: Any = importlib.import_module("tokenizers")
         self._tokenizer = tokenizers.Tokenizer.from_file(str(_file(*_VOCABULARY)))

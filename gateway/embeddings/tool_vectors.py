@@ -12,11 +12,11 @@ import anyio
 import anyio.to_thread
 from cachetools import LRUCache
 
-from gateway.embeddings.model import DIMENSIONS, NAME, SentenceModel
+from gateway.embeddings.model import ADAPTED_NAME, DIMENSIONS, SentenceModel
 from gateway.embeddings.vector_store import VectorStore
 from registry.catalog.catalog import Catalog
 from registry.catalog.store import Registry
-from registry.search.fusion import embedding_text
+from registry.search.embedding_text import embedding_text
 from registry.views.view import View
 
 log = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ class ToolVectors:
     def __init__(self, registry: Registry, state_dir: Path | None, *, enabled: bool) -> None:
         self.error: str | None = None
         self._registry = registry
-        self._store = VectorStore(state_dir, NAME, DIMENSIONS * 4)
+        self._store = VectorStore(state_dir, ADAPTED_NAME, DIMENSIONS * 4)
         self._enabled = enabled
         self._model: SentenceModel | None = None
         self._vectors: dict[str, Any] = {}

@@ -3,7 +3,8 @@
 The index is made of plain Python values, so that threads can share it, no database engine is needed, and a synonym can
 count less than the word itself. A word of the query and everything that may stand for it count once for each tool, by
 the best match. A tool whose whole name is in the query ranks above one whose name says more than was asked for, since
-siblings differ in one word; tools of a server that the query names rank higher as well.
+siblings differ in one word; tools of a server that the query names rank higher as well. Beside the words stands how
+similar the query is to a tool as a whole.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from typing import Any, Final, Protocol
 from registry.catalog.names import NAME_SEPARATOR
 from registry.schema.display_text import strip_accents
 from registry.schema.packed_definition import members_of
+from registry.search.fusion import SENTENCES_POWER, WORDS_POWER, fuse_scores
 from registry.search.neighbours import neighbours, read_neighbours
+from registry.search.similarity import WordSimilarity
 from registry.search.stemming import stem
 from registry.search.terms import STOP_WORDS, split_words, terms
 from registry.search.thesaurus import MAX_PHRASE_WORDS, Expansions, configured_expansions, general_expansions
@@ -40,8 +43,6 @@ _MAX_VALUE: Final = 40
 _MAX_FIELD_TERMS: Final = 400
 # More than any caller asks for: the list is sorted and held in memory.
 _MAX_HITS: Final = 1_000
-# Digits of a score: equal scores must be equal on every machine, whatever the order of additions.
-SCORE_DIGITS: Final = 6
 
 # All weights below were tuned with half of the queries of `tests/bench/bench_search.py`, where none matters much.
 # The weight of a field, and how much the length of a field reduces it (`b` of BM25), for: name, title, server, the
@@ -49,6 +50,8 @@ SCORE_DIGITS: Final = 6
 _FIELD_WEIGHTS: Final = (4.0, 1.5, 4.0, 6.0, 0.3, 1.0, 0.7)
 _LENGTH_WEIGHTS: Final = (0.7, 0.3, 0.5, 0.7, 0.3, 0.5, 0.5)
 _SERVER_FIELD: Final = 2
+# Digits of a score: equal scores must be equal on every machine, whatever the order of additions.
+_SCORE_DIGITS: Final = 6
 # How soon repeating a term stops counting (`k1` of BM25).
 _SATURATION: Final = 3.0
 # A tool's score grows by this share if all words of its name are in the query.
@@ -109,6 +112,7 @@ class SearchIndex:
         "_postings",
         "_server_shares",
         "_server_terms",
+        "_similarity",
         "_tool_names",
         "_vocabulary",
     )
@@ -129,7 +133,8 @@ class SearchIndex:
             synonyms: Words with their synonyms, in both directions.
             aliases: Further words for a server, such as its display name.
             thesaurus: Whether general synonyms are used as well.
-            similar_words: Whether words that are similar to those of a query are looked for, too.
+            similar_words: Whether words that are similar to those of a query are looked for, and tools whose words
+                are similar as a whole.
         """
         self._neighbours = neighbours if similar_words else _no_neighbours
         if similar_words:
@@ -137,7 +142,7 @@ class SearchIndex:
         self._expansions: Expansions = general_expansions() if thesaurus else {}
         if synonyms:
             self._expansions = configured_expansions(synonyms, general=thesaurus)
-        read = [_fields(tool, aliases or {}) for tool in tools]
+        read = [read_fields(tool, aliases or {}) for tool in tools]
         self._tool_names = tuple(name for name, _, _ in read)
         self._name_terms = tuple(tuple(dict.fromkeys(of_name)) for _, of_name, _ in read)
         self._postings = _postings([fields for _, _, fields in read])
@@ -145,20 +150,39 @@ class SearchIndex:
         server_counts = Counter(chain.from_iterable(self._server_terms))
         self._server_shares = {term: count / len(self._postings[term]) for term, count in server_counts.items()}
         self._vocabulary = sorted(self._postings)
+        self._similarity = WordSimilarity(fields for _, _, fields in read) if similar_words else None
 
     def __len__(self) -> int:
         return len(self._tool_names)
 
-    def search(self, query: str, limit: int = 10) -> list[SearchHit]:
+    def search(
+        self, query: str, limit: int = 10, *, similarities: Mapping[str, float] | None = None
+    ) -> list[SearchHit]:
         """Return the best tools for a query, best first. Never raises.
 
         Args:
             query: Plain words in any form; there is no query syntax.
             limit: The most hits to return.
+            similarities: How similar tools are to the query by a model of sentences, by name.
         """
-        groups = self._groups(query)
-        if not groups or limit < 1:
+        asked = list(islice(self._query_words(query[:_MAX_QUERY_CHARS]), _MAX_QUERY_WORDS))
+        if not asked or limit < 1:
             return []
+        stems = [stem(word) for word in asked]
+        # A query of nothing but stop words still means something.
+        silent = STOP_WORDS if not STOP_WORDS.issuperset(asked) else frozenset()
+        scores = self._scores(self._groups(asked, stems, silent))
+        if self._similarity is not None:
+            said = dict.fromkeys(term for word, term in zip(asked, stems, strict=True) if word not in silent)
+            scores = fuse_scores(scores, self._similarity.to(said), WORDS_POWER)
+        if similarities is not None:
+            by_model = [similarities.get(name, 0.0) for name in self._tool_names]
+            scores = fuse_scores(scores, by_model, SENTENCES_POWER)
+        hits = (SearchHit(self._tool_names[tool], round(score, _SCORE_DIGITS)) for tool, score in scores.items())
+        return nsmallest(min(limit, _MAX_HITS), hits, key=lambda hit: (-hit.score, hit.name))
+
+    def _scores(self, groups: Sequence[Mapping[str, float]]) -> dict[int, float]:
+        """Return the score of each tool that has any of the words."""
         count = len(self._tool_names)
         scores: dict[int, float] = {}
         for group in groups:
@@ -179,11 +203,7 @@ class SearchIndex:
         for group in groups:
             for term, weight in group.items():
                 wanted[term] = max(wanted.get(term, 0.0), weight)
-        hits = (
-            SearchHit(self._tool_names[tool], round(score * self._bonus(tool, wanted), SCORE_DIGITS))
-            for tool, score in scores.items()
-        )
-        return nsmallest(min(limit, _MAX_HITS), hits, key=lambda hit: (-hit.score, hit.name))
+        return {tool: score * self._bonus(tool, wanted) for tool, score in scores.items()}
 
     def _bonus(self, tool: int, wanted: Mapping[str, float]) -> float:
         """Return the factor for a tool whose name or server is in the query."""
@@ -193,13 +213,9 @@ class SearchIndex:
         by_server = max(named, default=0.0)
         return (1.0 + _NAME_BONUS * covered) * (1.0 + _SERVER_BONUS * by_server)
 
-    def _groups(self, query: str) -> list[dict[str, float]]:
+    def _groups(self, asked: Sequence[str], stems: Sequence[str], silent: frozenset[str]) -> list[dict[str, float]]:
         """Return for each word or phrase of a query the terms that may stand for it, with their weights."""
-        asked = list(islice(self._query_words(query[:_MAX_QUERY_CHARS]), _MAX_QUERY_WORDS))
-        stems = [stem(word) for word in asked]
         groups: dict[tuple[str, ...], dict[str, float]] = {}
-        # A query of nothing but stop words still means something.
-        silent = STOP_WORDS if not STOP_WORDS.issuperset(asked) else frozenset()
         guesses = 0
         for start, (word, term) in enumerate(zip(asked, stems, strict=True)):
             for end in range(start + 2, start + MAX_PHRASE_WORDS + 1):
@@ -255,7 +271,7 @@ class SearchIndex:
         return self._vocabulary[first : bisect_left(self._vocabulary, start + _LAST_CHARACTER, first)]
 
 
-def _fields(tool: SearchableTool, aliases: Mapping[str, str]) -> tuple[str, list[str], list[list[str]]]:
+def read_fields(tool: SearchableTool, aliases: Mapping[str, str]) -> tuple[str, list[str], list[list[str]]]:
     """Return a tool's name, the words of its name, and the terms of each of its fields."""
     definition = members_of(tool.definition)
     of_server = list(dict.fromkeys(terms(f"{tool.server} {aliases.get(tool.server, '')}", _MAX_FIELD_TERMS)))

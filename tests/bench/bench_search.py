@@ -1,6 +1,6 @@
 """How well and how fast tools are found, over the definitions of real servers; run it as a program.
 
-    python tests/bench/bench_search.py [--tuning] [--misses] [--strict] [--queries FILE] [--strangers] [--weights]
+    python tests/bench/bench_search.py [--tuning] [--misses] [--strict] [--queries FILE] [--strangers] [--left-out]
 
 Queries with their right answers are in `queries.txt`, and half of them are only ever used for reporting: the search
 is tuned on the other half (`--tuning`), and its misses alone are looked at (`--tuning --misses`). A query is answered
@@ -13,8 +13,8 @@ and `relevant`, the right tools as `[server, tool]`.
 
 `--strangers` asks what `strangers.txt` has, over servers more of fields that the thesaurus was not written for.
 
-`--weights` asks all sets of queries, that of `--queries` too, with several weights of similarity: for each set it
-chooses one by the other sets, and prints what is gained by it there, with the standard error.
+`--left-out` asks some of the requests that were written to train the word vectors on, for tools of the servers that
+were left out of it, over the tools of all packages there.
 
 The thesaurus and the first queries have one author, so `plain` flatters it. `drawn` asks for tools drawn at random,
 and was written when the thesaurus was there already: of what strangers ask it says the most.
@@ -30,26 +30,27 @@ import sys
 import time
 import tracemalloc
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from itertools import chain, islice
+from itertools import chain, cycle, islice
 from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2])]
 
 from corpus.cases import catalog_of
 from corpus.further import all_listings
+from corpus.packages import Listings
 from corpus.strangers import strangers_listings
 from corpus.wider import wider_listings
 from support.clients import installed
+from training_set import KINDS, training_tools
 
 sys.path.append(str(installed.site("embeddings", installed.EMBEDDINGS)))
 
 from gateway.embeddings.model import SentenceModel
 from registry.catalog.catalog import ToolWrapper
 from registry.catalog.names import WrapperName
-from registry.search.fusion import SIMILARITY_WEIGHT, embedding_text, fuse_scores
+from registry.search.embedding_text import embedding_text
 from registry.search.index import SearchIndex
 from registry.search.terms import split_words
 
@@ -59,7 +60,6 @@ RECALL_AT_5 = {"typegate": 0.80, "with embeddings": 0.88}
 BUILD_MS = 150.0
 QUERY_MS = 20.0
 CUTS = (1, 3, 5, 10)
-WEIGHTS = (0.5, 0.7, 1.0, 1.4, 2.0, 3.0)
 WHOLE = {"trial": 0, "drawn": 1}
 """Kinds of which all queries are for tuning (0) or for reporting (1)."""
 _QUERIES = Path(__file__).parent / "queries.txt"
@@ -120,6 +120,17 @@ def of_others(file: Path, tools: frozenset[str]) -> list[Query]:
     return queries
 
 
+def left_out(known: frozenset[str]) -> list[Query]:
+    """Return one in three of the requests for the tools of packages that were left out of training."""
+    tools = [tool for tool in training_tools() if tool.left_out and not tool.invented]
+    asked = (
+        Query(kind, request, frozenset({f"{tool.server}/{tool.tool}"}) & known)
+        for tool in tools
+        for kind, request in zip(cycle(KINDS), tool.requests)
+    )
+    return [query for query in islice(asked, 0, None, 3) if query.right]
+
+
 def ours(wrappers: Sequence[ToolWrapper], *, thesaurus: bool = True, similar_words: bool = True) -> Search:
     """Return the search of the registry, answering as the plain one does."""
     index = SearchIndex(wrappers, thesaurus=thesaurus, similar_words=similar_words)
@@ -127,10 +138,8 @@ def ours(wrappers: Sequence[ToolWrapper], *, thesaurus: bool = True, similar_wor
     return lambda query, limit: [tools[hit.name] for hit in index.search(query, limit)]
 
 
-def meant(
-    wrappers: Sequence[ToolWrapper], model: SentenceModel, weights: Sequence[float] = (SIMILARITY_WEIGHT,)
-) -> list[Search]:
-    """Return our search with the model beside it, for each weight; print what it costs to read the tools."""
+def meant(wrappers: Sequence[ToolWrapper], model: SentenceModel) -> Search:
+    """Return our search with the model beside it; print what it costs to read the tools."""
     index = SearchIndex(wrappers)
     tools = {wrapper.name: f"{wrapper.server}/{wrapper.tool}" for wrapper in wrappers}
     started = time.process_time()
@@ -138,11 +147,11 @@ def meant(
     print(f"embeddings of {len(wrappers)} tools: {time.process_time() - started:.1f} s of CPU")
     names = [wrapper.name for wrapper in wrappers]
 
-    def search(query: str, limit: int, *, weight: float) -> list[str]:
+    def search(query: str, limit: int) -> list[str]:
         near = dict(zip(names, model.similarities(matrix, query), strict=True))
-        return [tools[hit.name] for hit in fuse_scores(index.search(query, len(near)), near, limit, weight=weight)]
+        return [tools[hit.name] for hit in index.search(query, limit, similarities=near)]
 
-    return [partial(search, weight=weight) for weight in weights]
+    return search
 
 
 def rank(search: Search, query: Query) -> int | None:
@@ -216,29 +225,6 @@ def timed(
     return statistics.median(taken), max(taken)
 
 
-def weigh(wrappers: Sequence[ToolWrapper], sets: Mapping[str, Sequence[Query]]) -> None:
-    """Print recall at 5 of each set by weight of similarity, and what a weight gains that the other sets chose."""
-    searches = {0.0: ours(wrappers), **dict(zip(WEIGHTS, meant(wrappers, SentenceModel(), WEIGHTS), strict=True))}
-    print(f"{'weight':10}" + "".join(f"{f'{name} ({len(queries)})':>18}" for name, queries in sets.items()))
-    places: dict[float, dict[str, list[int | None]]] = {}
-    for weight, search in searches.items():
-        places[weight] = {name: [rank(search, query) for query in queries] for name, queries in sets.items()}
-        recalls = [row(ranks)[CUTS.index(5)] for ranks in places[weight].values()]
-        print(f"{weight or 'words':<10}" + "".join(f"{recall:>18.3f}" for recall in recalls))
-
-    def reciprocal(weight: float, without: str) -> float:
-        return row(list(chain.from_iterable(ranks for name, ranks in places[weight].items() if name != without)))[-1]
-
-    def found(weight: float, name: str) -> list[bool]:
-        return [place is not None and place <= 5 for place in places[weight][name]]
-
-    for name in sets:
-        chosen = max(searches, key=lambda weight: reciprocal(weight, name))
-        gains = [now - before for now, before in zip(found(chosen, name), found(0.0, name), strict=True)]
-        error = statistics.stdev(gains) / len(gains) ** 0.5
-        print(f"{name}: {chosen:g} by the others, {statistics.mean(gains):+.3f} ± {error:.3f} against words")
-
-
 def main() -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
@@ -247,30 +233,28 @@ def main() -> int:
     parser.add_argument("--strict", action="store_true", help="exit 1 where a figure is missed")
     parser.add_argument("--queries", type=Path, metavar="FILE", help="ask the queries of this file, over more servers")
     parser.add_argument("--strangers", action="store_true", help="ask for tools of servers of further fields")
-    parser.add_argument("--weights", action="store_true", help="compare weights of similarity on all sets of queries")
+    parser.add_argument("--left-out", action="store_true", help="ask what was written for servers left out of training")
     options = parser.parse_args()
-    listings = (
-        strangers_listings
-        if options.strangers or options.weights
-        else wider_listings
-        if options.queries
-        else all_listings
-    )
-    catalog = catalog_of(listings())
+    if options.left_out:
+        listings: Listings = defaultdict(list)
+        for tool in training_tools():
+            if not tool.invented:
+                listings[tool.server].append(dict(tool.definition))
+    else:
+        listings = (strangers_listings if options.strangers else wider_listings if options.queries else all_listings)()
+    catalog = catalog_of(listings)
     known = frozenset(f"{wrapper.server}/{wrapper.tool}" for wrapper in catalog.wrappers)
     tuning, reporting = halves()
-    if options.weights:
-        sets = {"tuning": tuning, "reporting": reporting, "strangers": read(_STRANGERS)}
-        if options.queries:
-            sets["others"] = of_others(options.queries, known)
-        weigh(catalog.wrappers, sets)
-        return 0
     queries = tuning if options.tuning else reporting
     if options.strangers:
         queries = read(_STRANGERS)
     if options.queries:
         queries = of_others(options.queries, known)
-    missing = {tool for query in (*tuning, *reporting, *queries) for tool in query.right} - known
+    if options.left_out:
+        queries = left_out(known)
+    missing = {tool for query in (() if options.left_out else (*tuning, *reporting)) for tool in query.right}
+    missing |= {tool for query in queries for tool in query.right}
+    missing -= known
     if missing:
         raise SystemExit(f"no such tools: {sorted(missing)}")
     print(f"{len(catalog.wrappers)} tools of {len(catalog.servers)} servers, {len(queries)} queries")
@@ -280,7 +264,7 @@ def main() -> int:
         "with thesaurus": ours(catalog.wrappers, similar_words=False),
         "with similar words": ours(catalog.wrappers, thesaurus=False),
         "typegate": ours(catalog.wrappers),
-        "with embeddings": meant(catalog.wrappers, model := SentenceModel())[0],
+        "with embeddings": meant(catalog.wrappers, model := SentenceModel()),
     }
     figures = table(searches, queries)
     if options.tuning and options.misses:
@@ -292,7 +276,7 @@ def main() -> int:
                     print(f"      {', '.join(searches[name](query.text, 5))}")
     built, slowest = speed(catalog.wrappers, queries)
     many = thousand(catalog.wrappers)
-    [asked] = meant(many, model)
+    asked = meant(many, model)
     taken, slowest_meant = timed(lambda query: asked(query, 10), many, queries)
     print(f"1,000 tools with embeddings: a query {taken:.2f} ms, the slowest {slowest_meant:.2f} ms")
     met = all(figures[name][CUTS.index(5)] >= recall for name, recall in RECALL_AT_5.items())

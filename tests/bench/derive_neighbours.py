@@ -52,7 +52,7 @@ def vocabulary() -> list[str]:
 
 def directions(words: list[str]) -> Any:
     """Return the vector of each word, less what all have in common, with length one."""
-    model = SentenceModel()
+    model = SentenceModel(adapted=False)
     vectors = model.matrix([model.vector(word) for word in words])
     vectors = vectors - vectors.mean(axis=0)
     return vectors / numpy.linalg.norm(vectors, axis=1, keepdims=True)

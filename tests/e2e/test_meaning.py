@@ -29,8 +29,10 @@ OFFICE = [
     {**tool("resize_image"), "description": "Change the width and height of a picture."},
     {**tool("current_weather"), "description": "Tell the temperature and rain at a place."},
 ]
-# No word of it is in the tool that it means, nor are synonyms of one or words similar to one.
+# No word of it is in the tool that it means, nor are synonyms of one.
 FOREIGN = ("should I bring a jacket outdoors tomorrow", "office__current_weather")
+# Nor has the table of word vectors any of these, which the model knows.
+RARE = ("sleet on the thermometer", "office__current_weather")
 
 
 async def with_the_extra() -> dict[str, str]:
@@ -83,7 +85,7 @@ async def test_a_tool_is_found_by_what_it_means_and_read_once_only(era: str, tmp
 async def test_a_changed_tool_is_read_anew_and_a_switch_takes_effect_while_the_gateway_runs(tmp_path: Path) -> None:
     environment = await with_the_extra()
     config, _ = server(tmp_path, "office", OFFICE)
-    query, meant = FOREIGN
+    query, meant = RARE
     off = {**SEARCH, "search": {}}
     async with running_gateway(tmp_path, {"office": config}, gateway=off, environment=environment) as gateway:
         await until_all_ready(gateway, "office")

@@ -167,7 +167,7 @@ def test_synonyms_of_the_configuration_count_both_ways_and_beside_the_general_on
     assert first("change proposal", index) == "code__createPullRequest"
     assert first("erase mail", index) == "post__delete_email"
     assert first("kontostand") is None
-    assert SearchIndex(TOOLS, thesaurus=False).search("erase", 3) == []
+    assert SearchIndex(TOOLS, thesaurus=False, similar_words=False).search("erase", 3) == []
 
 
 def test_the_word_itself_counts_more_than_one_that_stands_for_it() -> None:
@@ -370,3 +370,31 @@ def test_a_similar_word_counts_less_than_the_word_and_a_word_without_any_has_non
     assert max(near.values()) < 1
     assert neighbours("zqzq") == {}
     assert neighbours("#") == {}
+
+
+def test_a_tool_with_none_of_the_words_is_found_by_what_it_is_about() -> None:
+    tools = (
+        shown("sky", "get_forecast", "Temperature, wind and precipitation of the coming days at a place."),
+        shown("sky", "list_stations", "List measuring stations of a region."),
+        shown("desk", "print_document", "Send a document to a printer."),
+    )
+    index = SearchIndex(tools, thesaurus=False)
+    assert names("should I bring an umbrella tomorrow", 1, index) == ["sky__get_forecast"]
+    silent = SearchIndex(tools, thesaurus=False, similar_words=False)
+    assert silent.search("should I bring an umbrella tomorrow", 1) == []
+
+
+def test_what_a_model_finds_similar_joins_the_ranking() -> None:
+    query = "zqzqzq"
+    assert INDEX.search(query, 3) == []
+    near = {"bank__get_balance": 0.6, "files__read_text_file": 0.4, "post__send_email": 0.1, "elsewhere__tool": 0.9}
+    found = INDEX.search(query, 3, similarities=near)
+    assert [hit.name for hit in found] == ["bank__get_balance", "files__read_text_file"]
+    assert names("send email", 1) == [INDEX.search("send email", 1, similarities=near)[0].name]
+
+
+@given(queries, st.dictionaries(st.sampled_from([tool.name for tool in TOOLS]), st.floats(-1, 1)))
+def test_no_similarities_break_a_search(query: str, near: dict[str, float]) -> None:
+    fewer, more = INDEX.search(query, 3, similarities=near), INDEX.search(query, 10, similarities=near)
+    assert more[:3] == fewer
+    assert len({hit.name for hit in more}) == len(more)

