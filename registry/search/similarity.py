@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import islice
 from math import isqrt
+from operator import mul
 from typing import Final
 
 from registry.search.word_vectors import DIMENSIONS, OFFSET, lanes_of, values_of, word_vector
@@ -14,9 +15,9 @@ from registry.search.word_vectors import DIMENSIONS, OFFSET, lanes_of, values_of
 _FIELD_SHARES: Final = (15, 10, 14, 13, 5, 5, 4)
 # As many different words of each field as there were in training: more would blur what a tool is for.
 FIELD_WORDS: Final = (16, 12, 8, 48, 48, 32, 32)
-# A vector of length one has this length as whole numbers. The greatest value seen is 0.4, so few are cut at 127.
+# A vector of length one has this length as whole numbers. Few of its values are beyond 0.4, so few are cut at a byte.
 _LENGTH: Final = 256
-_GREATEST: Final = 127
+_GREATEST: Final = 255
 
 
 class WordSimilarity:
@@ -67,7 +68,10 @@ def _tool_vector(fields: Sequence[Sequence[str]], known: dict[str, int | None]) 
 
 def _shortened(total: int, weight: int) -> bytes:
     """Return a sum of vectors at length `_LENGTH`, with `OFFSET` added to each value."""
-    values = [value - OFFSET * weight for value in values_of(total, DIMENSIONS)]
-    length = isqrt(sum(value * value for value in values)) or 1
-    scaled = (round(_LENGTH * value / length) for value in values)
-    return bytes(OFFSET + max(-_GREATEST, min(_GREATEST, value)) for value in scaled)
+    added = OFFSET * weight
+    values = [value - added for value in values_of(total, DIMENSIONS)]
+    length = isqrt(sum(map(mul, values, values))) or 1
+    scaled = [_LENGTH * value // length + OFFSET for value in values]
+    if min(scaled) < 0 or max(scaled) > _GREATEST:
+        scaled = [max(0, min(_GREATEST, value)) for value in scaled]
+    return bytes(scaled)

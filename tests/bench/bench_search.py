@@ -14,7 +14,7 @@ and `relevant`, the right tools as `[server, tool]`.
 `--strangers` asks what `strangers.txt` has, over servers more of fields that the thesaurus was not written for.
 
 `--left-out` asks some of the requests that were written to train the word vectors on, for tools of the servers that
-were left out of it, over the tools of all packages there.
+were left out of it, among 1,150 tools.
 
 The thesaurus and the first queries have one author, so `plain` flatters it. `drawn` asks for tools drawn at random,
 and was written when the thesaurus was there already: of what strangers ask it says the most.
@@ -43,7 +43,7 @@ from corpus.packages import Listings
 from corpus.strangers import strangers_listings
 from corpus.wider import wider_listings
 from support.clients import installed
-from training_set import KINDS, training_tools
+from training_set import KINDS, tools_to_ask_for
 
 sys.path.append(str(installed.site("embeddings", installed.EMBEDDINGS)))
 
@@ -122,7 +122,7 @@ def of_others(file: Path, tools: frozenset[str]) -> list[Query]:
 
 def left_out(known: frozenset[str]) -> list[Query]:
     """Return one in three of the requests for the tools of packages that were left out of training."""
-    tools = [tool for tool in training_tools() if tool.left_out and not tool.invented]
+    tools = [tool for tool in tools_to_ask_for() if tool.left_out]
     asked = (
         Query(kind, request, frozenset({f"{tool.server}/{tool.tool}"}) & known)
         for tool in tools
@@ -237,9 +237,8 @@ def main() -> int:
     options = parser.parse_args()
     if options.left_out:
         listings: Listings = defaultdict(list)
-        for tool in training_tools():
-            if not tool.invented:
-                listings[tool.server].append(dict(tool.definition))
+        for tool in tools_to_ask_for():
+            listings[tool.server].append(dict(tool.definition))
     else:
         listings = (strangers_listings if options.strangers else wider_listings if options.queries else all_listings)()
     catalog = catalog_of(listings)

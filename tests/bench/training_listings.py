@@ -17,6 +17,12 @@ from corpus.packages import Listings, node_program
 from support.clients import installed
 
 _VARIABLE = re.compile(r"\b[A-Z][A-Z0-9]+(?:_[A-Z0-9]+)+\b")
+# Prints the programs of a package.
+_PROGRAMS = """
+import importlib.metadata, sys
+points = importlib.metadata.distribution(sys.argv[1]).entry_points
+print(*(point.name for point in points if point.group == "console_scripts"))
+"""
 # A server that has not answered by then waits for something else.
 _DEADLINE_S = 40
 # Each names what it still wants before it ends; some name one variable at a time.
@@ -48,11 +54,14 @@ def _program(server: str, registry: str, package: str) -> list[str]:
     if registry == "npm":
         modules = installed.npm(f"training-{server}", (package,), scripts=False)
         return [str(installed.node22()), str(node_program(modules, package))]
-    # Most of them need the first generation of the SDK, and do not say so.
-    programs = installed.venv(f"training-{server}", (package, "mcp<2")).parent
+    # Most of them need the first generation of the SDK, and do not say so; some need the second.
+    try:
+        python = installed.venv(f"training-{server}", (package, "mcp<2"))
+    except pytest.skip.Exception:
+        python = installed.venv(f"training-{server}", (package,))
     name = package.partition("==")[0]
-    named = [path for path in programs.iterdir() if "mcp" in path.name and os.access(path, os.X_OK)]
-    return [str(min(named, key=lambda path: (path.name != name, path.name != server, path.name)))]
+    said = subprocess.run([python, "-c", _PROGRAMS, name], capture_output=True, check=True, text=True).stdout.split()
+    return [str(python.parent / min(said, key=lambda one: (one != name, "mcp" not in one, len(one))))]
 
 
 def _asked(command: Sequence[str]) -> list[dict[str, Any]]:

@@ -22,6 +22,8 @@ KINDS = ("plain", "plain", "chatty", "terse", "agent", "sibling", "goal")
 _HERE = Path(__file__).parent / "training"
 # One server in eight is left out of training, and tells what is found of tools that nobody had in mind.
 _LEFT_OUT = 8
+# Tools among which those that are left out have to be found.
+_ASKED = 1_150
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +44,25 @@ class TrainingTool:
     @property
     def left_out(self) -> bool:
         """Whether its server is for measuring only."""
-        return int(md5(self.server.encode(), usedforsecurity=False).hexdigest(), 16) % _LEFT_OUT == 0
+        return _digest(self.server) % _LEFT_OUT == 0
 
 
 @cache
 def training_tools() -> tuple[TrainingTool, ...]:
     """Return all tools that can be had; packages that no longer start, or have lost a tool, are passed over."""
     return (*_of_packages(), *_invented())
+
+
+def tools_to_ask_for() -> list[TrainingTool]:
+    """Return the tools of all packages that are left out, and as many others as make a large installation."""
+    tools = sorted((tool for tool in training_tools() if not tool.invented), key=lambda tool: _digest(tool.server))
+    left_out = [tool for tool in tools if tool.left_out]
+    others = [tool for tool in tools if not tool.left_out]
+    return [*left_out, *others[: _ASKED - len(left_out)]]
+
+
+def _digest(text: str) -> int:
+    return int(md5(text.encode(), usedforsecurity=False).hexdigest(), 16)
 
 
 def _of_packages() -> Iterator[TrainingTool]:
