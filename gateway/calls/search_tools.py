@@ -42,7 +42,7 @@ _MAX_SEARCHED_INLINE: Final = 1_000
 _MAX_READ_INLINE: Final = 200
 # Servers that one answer names; at a start all of them may be missing.
 _MAX_MISSING: Final = 20
-# One for each profile, and for callers with limited rights; each takes about a MiB for a thousand tools.
+# One for each profile, and for callers with limited rights; each takes about four MiB for a thousand tools.
 _MAX_INDEXES: Final = 32
 
 

@@ -206,7 +206,7 @@ class Trainer:
         """Adapt the model, going through the requests once, or some steps of it."""
         steps = steps or len(right) // _REQUESTS
         optimizer = optax.adamw(
-            optax.warmup_cosine_decay_schedule(0, _STEP, 30, steps, _STEP / 20), weight_decay=_DECAY
+            optax.warmup_cosine_decay_schedule(0, _STEP, min(30, steps // 10), steps, _STEP / 20), weight_decay=_DECAY
         )
         state = optimizer.init(self.added)
 

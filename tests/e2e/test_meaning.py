@@ -197,3 +197,42 @@ async def test_the_model_uses_no_network_and_runs_no_code_of_its_packages(
     assert done.stdout.decode().strip() == "(384,)"
     # Neither an identifier of this machine nor a queue of reports.
     assert [str(path) async for path in anyio.Path(tmp_path).iterdir()] == []
+
+
+# Prints the place of the text that is meant, for each request, by the model as it is and as it is adapted.
+PLACES = """
+import json, sys
+from gateway.embeddings.model import SentenceModel
+texts, requests = json.loads(sys.argv[1])
+for adapted in (False, True):
+    model = SentenceModel(adapted=adapted)
+    matrix = model.matrix([model.vector(text) for text in texts])
+    near = [(model.similarities(matrix, request), meant) for request, meant in requests.items()]
+    print(json.dumps([1 + sum(value > found[meant] for value in found) for found, meant in near]))
+"""
+
+
+async def test_the_adapted_model_knows_what_tools_are_asked_for() -> None:
+    texts = [
+        "chat: add reaction. Adds a reaction to a message.",
+        "chat: post message. Posts a message to a channel.",
+        "chat: list channels. Lists the channels of the workspace.",
+        "code: create branch. Creates a branch in a repository.",
+        "code: revert commit. Reverts a commit.",
+        "code: merge pull request. Merges a pull request.",
+        "bill: refund payment. Refunds a payment in full or in part.",
+        "bill: void invoice. Voids an invoice.",
+        "cloud: restart instance. Restarts a virtual machine.",
+        "cloud: get logs. Returns the log lines of a service.",
+    ]
+    requests = {
+        "tell everybody that lunch is ready": 1,
+        "give the customer their money back": 6,
+        "turn it off and on again": 8,
+        "why did it crash, what did it print": 9,
+    }
+    command = [sys.executable, "-c", PLACES, json.dumps([texts, requests])]
+    finished = await anyio.run_process(command, env={**os.environ, **await with_the_extra()})
+    as_it_is, adapted = (json.loads(line) for line in finished.stdout.splitlines())
+    assert adapted == [1] * len(requests)
+    assert as_it_is != adapted
