@@ -16,7 +16,7 @@ _MIN_SIMILARITY: Final = 0.25
 def fuse_scores(scores: Mapping[int, float], similarities: Sequence[float], power: int) -> dict[int, float]:
     """Return the scores of tools by words and similarity together; each counts at most 1, relative to its best value.
 
-    So what is first by its words is never behind a tool that has none of them.
+    So what is first in `scores` is never behind a tool that is not in them.
 
     Args:
         scores: By words, for each tool that was found by them.
