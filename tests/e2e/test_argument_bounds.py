@@ -15,7 +15,8 @@ TEXT = {"type": "string"}
 # Every letter doubles the states that have to be followed.
 HEAVY = "(?:a|b)*a(?:a|b){900}c"
 FILES = tool("read", path={"type": "string", "pattern": r"^(?!.*\.\.)"}, mode={"enum": ["r", "w"]}, note=TEXT)
-ODD = tool("odd", code={"type": "string", "pattern": r"(?<=(a+)\1)(?(1)b|c)"}, note=TEXT)
+# Its compiled form is too large, whatever an engine can do.
+ODD = tool("odd", code={"type": "string", "pattern": "(?:[a-z]b{900}){900}"}, note=TEXT)
 SLOW = tool("slow", code={"type": "string", "pattern": HEAVY}, note=TEXT)
 
 
@@ -89,7 +90,7 @@ async def test_an_argument_whose_pattern_cannot_be_run_is_refused_only_where_it_
     async with running_gateway(tmp_path, {"files": config}) as gateway:
         await gateway.until_listed("files__odd")
         refused = await gateway.call("files__odd", {"code": "x"})
-        assert "code could not be checked: its pattern (?<=(a+)" in text_of(refused)
+        assert "code could not be checked: its pattern (?:[a-z]b{900}" in text_of(refused)
         assert record.calls() == []
         await gateway.call("files__odd", {"note": "x"})
         assert [call["arguments"] for call in record.calls()] == [{"note": "x"}]
