@@ -12,7 +12,7 @@ from registry.search.word_vectors import DIMENSIONS, OFFSET, lanes_of, values_of
 
 # How much the words of a field count, in the order of the index: name, title, server, the beginning of the
 # description, its rest, names of arguments, their descriptions. Trained together with the vectors.
-_FIELD_SHARES: Final = (15, 10, 14, 13, 5, 5, 4)
+_FIELD_SHARES: Final = (17, 9, 15, 13, 4, 4, 4)
 # As many different words of each field as there were in training: more would blur what a tool is for.
 FIELD_WORDS: Final = (16, 12, 8, 48, 48, 32, 32)
 # A vector of length one has this length as whole numbers. Few of its values are beyond 0.4, so few are cut at a byte.

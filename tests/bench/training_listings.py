@@ -35,19 +35,23 @@ def training_listings(packages: Sequence[Sequence[str]]) -> Listings:
     Args:
         packages: For each the name of its server, `npm` or `pip`, the package with its version, and its arguments.
     """
+    return {server: tools for server, *package in packages if (tools := _listing(server, *package))}
+
+
+def _listing(server: str, registry: str, package: str, *arguments: str) -> list[dict[str, Any]]:
+    """Return the tools of a package; none where it does not start, since the others are enough."""
 
     def install(place: Path) -> None:
-        said: Listings = {}
-        for server, registry, package, *arguments in packages:
-            try:
-                said[server] = _asked([*_program(server, registry, package), *arguments])
-            except (OSError, LookupError, ValueError, pytest.skip.Exception) as error:  # the rest is enough
-                print(f"{server}: {type(error).__name__}: {error}")
-        (place / "listings.json").write_text(json.dumps(said), encoding="utf-8")
+        tools: list[dict[str, Any]] = []
+        try:
+            tools = _asked([*_program(server, registry, package), *arguments])
+        except (OSError, LookupError, ValueError, pytest.skip.Exception) as error:
+            print(f"{server}: {type(error).__name__}: {error}", flush=True)
+        (place / "tools.json").write_text(json.dumps(tools), encoding="utf-8")
 
-    kept = installed.kept("training-listings", [" ".join(package) for package in packages], install)
-    loaded: Listings = json.loads((kept / "listings.json").read_text(encoding="utf-8"))
-    return loaded
+    kept = installed.kept(f"training-tools-{server}", [registry, package, *arguments], install)
+    tools: list[dict[str, Any]] = json.loads((kept / "tools.json").read_text(encoding="utf-8"))
+    return tools
 
 
 def _program(server: str, registry: str, package: str) -> list[str]:

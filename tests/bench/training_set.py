@@ -1,8 +1,9 @@
-"""Requests with the tools that answer them: what the word vectors of the search are trained on.
+"""Requests with the tools that answer them: what the word vectors and the adapter of the search are trained on.
 
-`training/requests.txt` has seven requests for each of some 5,000 tools of packages, `training/invented.txt` for tools
-that exist nowhere else. All were written for this purpose, by authors who saw no other queries: none of the servers
-for which `queries.txt`, `strangers.txt` and the queries of others ask is among them.
+`training/requests.txt` has seven requests or fourteen for each of 5,700 tools of packages, `training/invented.txt` for
+tools that exist nowhere else, and `training/corpus.txt` for those of the servers in `tests/corpus`, for which
+`queries.txt`, `strangers.txt` and the queries of others ask. All were written for this purpose, by authors who saw no
+other queries. What is trained without the corpus says how well tools are found that nobody had in mind.
 
 The definitions of the packages are fetched from them by `training_listings.py`.
 """
@@ -14,8 +15,11 @@ from dataclasses import dataclass
 from functools import cache
 from hashlib import md5
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from corpus.further import all_listings
+from corpus.packages import Listings
+from corpus.strangers import strangers_listings
 from training_listings import training_listings
 
 KINDS = ("plain", "plain", "chatty", "terse", "agent", "sibling", "goal")
@@ -34,7 +38,7 @@ class TrainingTool:
     tool: str
     definition: Mapping[str, Any]
     requests: tuple[str, ...]
-    invented: bool = False
+    origin: Literal["package", "invented", "corpus"] = "package"
 
     @property
     def name(self) -> str:
@@ -44,18 +48,20 @@ class TrainingTool:
     @property
     def left_out(self) -> bool:
         """Whether its server is for measuring only."""
-        return _digest(self.server) % _LEFT_OUT == 0
+        return self.origin != "corpus" and _digest(self.server) % _LEFT_OUT == 0
 
 
 @cache
-def training_tools() -> tuple[TrainingTool, ...]:
+def training_tools(*, with_corpus: bool = True) -> tuple[TrainingTool, ...]:
     """Return all tools that can be had; packages that no longer start, or have lost a tool, are passed over."""
-    return (*_of_packages(), *_invented())
+    corpus = _of_listings("corpus.txt", {**all_listings(), **strangers_listings()}, "corpus") if with_corpus else ()
+    return (*_of_listings("requests.txt", _packages(), "package"), *_invented(), *corpus)
 
 
 def tools_to_ask_for() -> list[TrainingTool]:
     """Return the tools of all packages that are left out, and as many others as make a large installation."""
-    tools = sorted((tool for tool in training_tools() if not tool.invented), key=lambda tool: _digest(tool.server))
+    of_packages = [tool for tool in training_tools(with_corpus=False) if tool.origin == "package"]
+    tools = sorted(of_packages, key=lambda tool: _digest(tool.server))
     left_out = [tool for tool in tools if tool.left_out]
     others = [tool for tool in tools if not tool.left_out]
     return [*left_out, *others[: _ASKED - len(left_out)]]
@@ -65,19 +71,22 @@ def _digest(text: str) -> int:
     return int(md5(text.encode(), usedforsecurity=False).hexdigest(), 16)
 
 
-def _of_packages() -> Iterator[TrainingTool]:
-    listings = training_listings([line[0].split(" ") for line in _lines("packages.txt")])
-    for server, tool, *requests in _lines("requests.txt"):
+def _packages() -> Listings:
+    return training_listings([line[0].split(" ") for line in _lines("packages.txt")])
+
+
+def _of_listings(file: str, listings: Listings, origin: Literal["package", "corpus"]) -> Iterator[TrainingTool]:
+    for server, tool, *requests in _lines(file):
         found = [definition for definition in listings.get(server, ()) if definition["name"] == tool]
         if found:
-            yield TrainingTool(server, tool, found[0], tuple(requests))
+            yield TrainingTool(server, tool, found[0], tuple(requests), origin)
 
 
 def _invented() -> Iterator[TrainingTool]:
     for server, tool, description, arguments, *requests in _lines("invented.txt"):
         schema = {"type": "object", "properties": {name: {"type": "string"} for name in arguments.split(", ") if name}}
         definition = {"name": tool, "description": description, "inputSchema": schema}
-        yield TrainingTool(server, tool, definition, tuple(requests), invented=True)
+        yield TrainingTool(server, tool, definition, tuple(requests), "invented")
 
 
 def _lines(file: str) -> Iterator[list[str]]:
