@@ -22,7 +22,7 @@ from typing import Any, Final, Protocol
 from registry.catalog.names import NAME_SEPARATOR
 from registry.schema.display_text import strip_accents
 from registry.schema.packed_definition import members_of
-from registry.search.fusion import SENTENCES_POWER, WORDS_POWER, fuse_scores
+from registry.search.fusion import BY_SENTENCES, BY_WORD_VECTORS, fuse_scores
 from registry.search.neighbours import neighbours, read_neighbours
 from registry.search.similarity import WordSimilarity
 from registry.search.stemming import stem
@@ -174,10 +174,10 @@ class SearchIndex:
         scores = self._scores(self._groups(asked, stems, silent))
         if self._similarity is not None:
             said = dict.fromkeys(term for word, term in zip(asked, stems, strict=True) if word not in silent)
-            scores = fuse_scores(scores, self._similarity.to(said), WORDS_POWER)
+            scores = fuse_scores(scores, self._similarity.to(said), BY_WORD_VECTORS)
         if similarities is not None:
             by_model = [similarities.get(name, 0.0) for name in self._tool_names]
-            scores = fuse_scores(scores, by_model, SENTENCES_POWER)
+            scores = fuse_scores(scores, by_model, BY_SENTENCES)
         hits = (SearchHit(self._tool_names[tool], round(score, _SCORE_DIGITS)) for tool, score in scores.items())
         return nsmallest(min(limit, _MAX_HITS), hits, key=lambda hit: (-hit.score, hit.name))
 
