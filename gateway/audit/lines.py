@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, Final
 
@@ -92,11 +91,6 @@ class CallLine(Struct, frozen=True, gc=False):
 
 
 Line = EventLine | CallLine
-
-
-def texts(lines: Sequence[Line]) -> list[bytes]:
-    """What is written of each of these: the members of a JSON object, without configured secrets."""
-    return [line.text() for line in lines]
 
 
 @lru_cache(maxsize=_MAX_PARTS)

@@ -8,13 +8,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import anyio
 import anyio.to_thread
 
 from gateway import wire
-from gateway.audit.lines import EventLine, Line, texts
+from gateway.audit.lines import EventLine, Line
 from gateway.audit.reading import Filter, Page, read
 from gateway.audit.writing import Limits, NotWritten, RecordFile
 from gateway.config.audit import AuditConfig
@@ -31,8 +31,20 @@ _MAX_VALUE: Final = 64 * 1024
 _GATHER_S: Final = 0.1
 # Until a write that has failed is tried again.
 _RETRY_S: Final = 1.0
+# Lines written at a time, which takes half a millisecond, and the pause after them: calls wait for the interpreter
+# meanwhile, and one in a hundred would wait for all lines of a tenth of a second.
+_SLICE: Final = 256
+_PAUSE_S: Final = 0.000_1
 # How long the end of the process waits for the last lines.
 _CLOSE_S: Final = 2.0
+
+
+class _Appended(NamedTuple):
+    """How many lines were written, how many files were deleted for their size, and why the rest is not written."""
+
+    lines: int
+    deleted: int
+    error: str | None = None
 
 
 class PendingLines:
@@ -130,21 +142,20 @@ class PendingLines:
             lost, self._lost_since = self._lost_since, 0
             if lost:
                 lines.append(self._event({"event": "lost", "lines": lost}))
-            try:
-                # Given up at the end of the process, since a disk that hangs must not keep it.
-                deleted = await anyio.to_thread.run_sync(
-                    _append, self.file, list(lines), abandon_on_cancel=True, limiter=self._threads
-                )
-            except NotWritten as error:
+            # Given up at the end of the process, since a disk that hangs must not keep it.
+            appended = await anyio.to_thread.run_sync(
+                _append, self.file, list(lines), abandon_on_cancel=True, limiter=self._threads
+            )
+            self._appended(appended)
+            if appended.error is not None:
                 if lost:
-                    lines.pop()
+                    lines.pop()  # the last one, and so not written
                     self._lost_since += lost
-                self._watched = len(lines)
-                lines.extend(self._waiting)
-                self._waiting = lines
-                self._failed(str(error))
-            else:
-                self._written(len(lines), deleted)
+                kept = deque(islice(lines, appended.lines, None))
+                self._watched = len(kept)
+                kept.extend(self._waiting)
+                self._waiting = kept
+                self._failed(appended.error)
 
     async def close(self) -> None:
         """Write the last lines, for as long as the end of a process may take."""
@@ -172,15 +183,15 @@ class PendingLines:
             except Exception:  # boundary: the record is more than what is made of it, and goes on
                 log.exception("%d lines of the record are not among the latest calls of administrators", len(lines))
 
-    def _written(self, lines: int, deleted: int) -> None:
-        self.written += lines
-        if self.last_error is not None:
+    def _appended(self, appended: _Appended) -> None:
+        self.written += appended.lines
+        if self.last_error is not None and appended.error is None:
             log.warning("the record of calls is written again")
             self.last_error = None
-        if deleted:
+        if appended.deleted:
             log.warning(
                 "%d files of the record were deleted before their time: it has reached gateway.audit.maxMebibytes",
-                deleted,
+                appended.deleted,
             )
 
     def _failed(self, reason: str) -> None:
@@ -217,5 +228,16 @@ class PendingLines:
         return text
 
 
-def _append(file: RecordFile, lines: Sequence[Line]) -> int:
-    return file.append(texts(lines))
+def _append(file: RecordFile, lines: Sequence[Line]) -> _Appended:
+    """Append as many lines as can be written, and let calls and other processes go on in between."""
+    written, deleted = 0, 0
+    while written < len(lines):
+        if written:
+            time.sleep(_PAUSE_S)
+        part = lines[written : written + _SLICE]
+        try:
+            deleted += file.append([line.text() for line in part])
+        except NotWritten as error:
+            return _Appended(written, deleted, str(error))
+        written += len(part)
+    return _Appended(written, deleted)

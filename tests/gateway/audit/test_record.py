@@ -66,6 +66,33 @@ async def test_a_failed_write_loses_nothing_and_is_told_once(tmp_path: Path, cap
     assert audit.last_error is None
 
 
+async def test_what_of_many_lines_could_not_be_written_follows_once(tmp_path: Path) -> None:
+    resource = pytest.importorskip("resource", reason="the system has no limits on the size of files")
+    audit, shown = Audit(AuditConfig(), tmp_path, most_waiting=1_000), list[Line]()
+    audit.watcher = shown.extend
+    for number in range(1_001):
+        call(audit, str(number))
+    unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
+    # Room for some of the lines, which are written in several parts.
+    resource.setrlimit(resource.RLIMIT_FSIZE, (128 * 1024, unlimited[1]))
+    try:
+        await audit.flush()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
+    assert audit.last_error is not None
+    assert 0 < audit.written == len(lines(tmp_path)) < 1_000
+    call(audit, "later")
+    await audit.flush()
+    assert audit.last_error is None
+    names = [row.get("name") for row in lines(tmp_path) if row["event"] == "call"]
+    assert names == [*map(str, range(1_000)), "later"]
+    assert [row["lines"] for row in lines(tmp_path) if row["event"] == "lost"] == [1]
+    assert audit.written == 1_002
+    assert [line.row().get("name") for line in shown] == names
+    assert audit.file is not None
+    assert verify(audit.file).faults == []
+
+
 async def test_whoever_watches_the_record_and_fails_does_not_end_it(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
