@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import islice
 from pathlib import Path
+from threading import Lock
 from typing import Any, Final, NamedTuple
 
 import anyio
@@ -92,6 +93,8 @@ class PendingLines:
         self._woken = False
         self._writing = anyio.Lock()
         self._threads = anyio.CapacityLimiter(1)
+        # A thread that nobody waits for any more goes on writing, and what comes later has to follow it.
+        self._in_order = Lock()
         self.written = 0
         self.lost = 0
         self.last_error: str | None = None
@@ -144,7 +147,7 @@ class PendingLines:
                 lines.append(self._event({"event": "lost", "lines": lost}))
             # Given up at the end of the process, since a disk that hangs must not keep it.
             appended = await anyio.to_thread.run_sync(
-                _append, self.file, list(lines), abandon_on_cancel=True, limiter=self._threads
+                _append, self._in_order, self.file, list(lines), abandon_on_cancel=True, limiter=self._threads
             )
             self._appended(appended)
             if appended.error is not None:
@@ -228,16 +231,17 @@ class PendingLines:
         return text
 
 
-def _append(file: RecordFile, lines: Sequence[Line]) -> _Appended:
+def _append(in_order: Lock, file: RecordFile, lines: Sequence[Line]) -> _Appended:
     """Append as many lines as can be written, and let calls and other processes go on in between."""
     written, deleted = 0, 0
-    while written < len(lines):
-        if written:
-            time.sleep(_PAUSE_S)
-        part = lines[written : written + _SLICE]
-        try:
-            deleted += file.append([line.text() for line in part])
-        except NotWritten as error:
-            return _Appended(written, deleted, str(error))
-        written += len(part)
+    with in_order:
+        while written < len(lines):
+            if written:
+                time.sleep(_PAUSE_S)
+            part = lines[written : written + _SLICE]
+            try:
+                deleted += file.append([line.text() for line in part])
+            except NotWritten as error:
+                return _Appended(written, deleted, str(error))
+            written += len(part)
     return _Appended(written, deleted)

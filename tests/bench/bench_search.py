@@ -17,7 +17,8 @@ and `relevant`, the right tools as `[server, tool]`.
 were left out of it, among 1,150 tools.
 
 The thesaurus and the first queries have one author, so `plain` flatters it. `drawn` asks for tools drawn at random,
-and was written when the thesaurus was there already: of what strangers ask it says the most.
+and was written when the thesaurus was there already. All these servers are in the training set, whose authors saw none
+of the queries: of servers that are not, `--left-out` alone tells.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Schemas of servers that nobody had in mind who wrote tables for the search: they tell what strangers find."""
+"""Schemas of servers that nobody had in mind who wrote the thesaurus; word vectors are trained with them as well."""
 
 from __future__ import annotations
 

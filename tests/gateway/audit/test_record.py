@@ -16,6 +16,7 @@ from gateway.audit.lines import Line
 from gateway.audit.reading import Filter
 from gateway.audit.record import Audit
 from gateway.audit.verification import verify
+from gateway.audit.writing import locked
 from gateway.calls.context import Caller
 from gateway.calls.profile_views import ProfileViews
 from gateway.config.audit import AuditConfig
@@ -91,6 +92,18 @@ async def test_what_of_many_lines_could_not_be_written_follows_once(tmp_path: Pa
     assert [line.row().get("name") for line in shown] == names
     assert audit.file is not None
     assert verify(audit.file).faults == []
+
+
+async def test_what_comes_later_follows_lines_whose_writing_nobody_waits_for(tmp_path: Path) -> None:
+    audit = Audit(AuditConfig(), tmp_path)
+    for number in range(8_000):
+        call(audit, str(number))
+    assert audit.file is not None
+    with locked(audit.file.head_path, write=True), anyio.move_on_after(0.05):
+        await audit.flush()
+    call(audit, "later")
+    await audit.flush()
+    assert [row["name"] for row in lines(tmp_path)] == [*map(str, range(8_000)), "later"]
 
 
 async def test_whoever_watches_the_record_and_fails_does_not_end_it(
