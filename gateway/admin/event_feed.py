@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 import anyio
@@ -31,6 +32,20 @@ Others = Callable[[Mapping[int, int]], Awaitable[Mapping[int, list[dict[str, Any
 """Given the number of the latest event that is known of each other process, their later ones."""
 
 
+@dataclass(frozen=True, slots=True)
+class ServerState:
+    """What is told of a server when it changes.
+
+    Attributes:
+        shown: As it is sent.
+        entered: Another object each time that a state is entered. A server that keeps failing is back in its state
+            before the next look, and whoever has asked for it in between has been shown the other one.
+    """
+
+    shown: Mapping[str, Any]
+    entered: object = None
+
+
 class TooManyWatchers(Exception):
     """As many watch as can be served."""
 
@@ -42,7 +57,7 @@ class EventFeed:
         others: Fetches the events of other processes; None where there are none.
     """
 
-    def __init__(self, states: Callable[[], Mapping[str, Any]], catalog: Callable[[], object]) -> None:
+    def __init__(self, states: Callable[[], Mapping[str, ServerState]], catalog: Callable[[], object]) -> None:
         """Watch these.
 
         Args:
@@ -113,7 +128,7 @@ class EventFeed:
                         elsewhere[index] = _last(rows, elsewhere.get(index, -1))
                         events += rows
                 now = dict(self._states())
-                changed = {alias: state for alias, state in now.items() if states.get(alias) != state}
+                changed = {alias: state.shown for alias, state in now.items() if states.get(alias) != state}
                 gone = [alias for alias in states if alias not in now]
                 if changed or gone:
                     events.append({"event": "state", "servers": changed, "gone": gone})

@@ -21,7 +21,7 @@ from gateway.access.administrators import Administrators
 from gateway.access.signing import Signer
 from gateway.admin import rows
 from gateway.admin.api import AdminApi
-from gateway.admin.event_feed import EventFeed
+from gateway.admin.event_feed import EventFeed, ServerState
 from gateway.app import Gateway, open_gateway
 from gateway.config.cluster import host_and_port
 from gateway.config.model import Config
@@ -241,13 +241,14 @@ def _admit_all(alias: str, config: ServerConfig) -> None:
     """Stand for a rule about servers where there is one process."""
 
 
-def _states(fleet: Fleet) -> dict[str, Any]:
-    """What is told of each server when it changes."""
-    left_out = {alias: {"state": "faulty" if one.faulty else "disabled"} for alias, one in fleet.left_out.items()}
-    return left_out | {
-        alias: {"state": rows.state_of(fleet, alias), "lastError": link.last_error}
-        for alias, link in fleet.links.items()
+def _states(fleet: Fleet) -> dict[str, ServerState]:
+    states = {
+        alias: ServerState({"state": "faulty" if one.faulty else "disabled"}) for alias, one in fleet.left_out.items()
     }
+    for alias, link in fleet.links.items():
+        shown = {"state": rows.state_of(fleet, alias), "lastError": link.last_error}
+        states[alias] = ServerState(shown, link.state)
+    return states
 
 
 def _member(

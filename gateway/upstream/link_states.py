@@ -17,7 +17,7 @@ from gateway.upstream.credentials import SignInSource
 from gateway.upstream.session import UpstreamSession
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Connecting:
     """An attempt is being made, or begins as soon as the connection before it is left."""
 

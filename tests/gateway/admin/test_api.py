@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -237,3 +238,18 @@ async def test_an_upstream_that_refuses_its_credential_is_named_and_the_credenti
             assert "'up'" in text_of(answer)
             assert "401" in text_of(answer)
             assert token not in str(row) + text_of(answer) + gateway.logged()
+
+
+async def test_a_server_that_fails_again_is_told_of_although_its_state_is_the_same(tmp_path: Path) -> None:
+    # Whoever has asked for it during the attempt has been shown the attempt, and would keep it on the screen.
+    async with running_gateway(tmp_path, {"up": {"url": f"http://127.0.0.1:{unused_port()}/mcp"}}) as gateway:
+        await until_row(gateway, "up", "waiting")
+        headers = {"authorization": f"Bearer {TOKEN}"}
+        async with gateway.client.stream("GET", f"{gateway.origin}/admin/events", headers=headers) as stream:
+            lines = stream.aiter_lines()
+            with anyio.fail_after(10):
+                await anext(lines)
+                assert (await gateway.admin("servers/up/refresh", "POST")).status_code == 202
+                told = await anext(line async for line in lines if '"waiting"' in line)
+            states = [one for one in json.loads(told.removeprefix("data: ")) if one["event"] == "state"]
+            assert "Connection refused" in states[0]["servers"]["up"]["lastError"]
