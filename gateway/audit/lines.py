@@ -18,6 +18,9 @@ STDIO: Final = "stdio"
 _MAX_PARTS: Final = 4_096
 # Ways in which calls end: rules and hooks that decide, and codes of errors.
 _MAX_ENDINGS: Final = 1_024
+# Of the fractions of a line: to look one up takes a tenth of what it takes to write it.
+_THREE_DIGITS: Final = tuple(b"%03d" % number for number in range(1_000))
+_TWO_DIGITS: Final = tuple(b"%02d" % number for number in range(100))
 
 
 class EventLine(Struct, frozen=True, gc=False):
@@ -75,8 +78,10 @@ class CallLine(Struct, frozen=True, gc=False):
         ending = _ending_part(known, self.ending)
         # Of whole numbers: to round a float and write it would take longer than all else.
         ms, hundredths = divmod(int(self.took_s * 100_000 + 0.5), 100)
-        text = b'"time":"%b","event":"call",%b,%b,%b,"ms":%d.%02d' % (
-            as_time(self.time_s).encode(), caller, target, ending, ms, hundredths,
+        second = int(self.time_s)
+        text = b'%b%bZ","event":"call",%b,%b,%b,"ms":%d.%b' % (
+            _second_part(second), _THREE_DIGITS[int((self.time_s - second) * 1_000)],
+            caller, target, ending, ms, _TWO_DIGITS[hundredths],
         )  # fmt: skip
         if self.arguments is not None:
             text += b',"arguments":' + _value_without_secrets(self.arguments)
@@ -91,6 +96,12 @@ class CallLine(Struct, frozen=True, gc=False):
 
 
 Line = EventLine | CallLine
+
+
+@lru_cache(maxsize=8)
+def _second_part(second: int) -> bytes:
+    # Lines come by the hundred in a second.
+    return b'"time":"' + as_time(second).removesuffix("000Z").encode()
 
 
 @lru_cache(maxsize=_MAX_PARTS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from threading import get_ident
 from types import TracebackType
 from typing import Final, Self
 
@@ -15,10 +16,11 @@ _OUTSIDE_TASK: Final = "a deadline is entered inside the task that it bounds"
 class _Alarm:
     """The one timer of a loop, which is set to the first of all deadlines: to set one for each call costs more."""
 
-    __slots__ = ("_timer", "due_s", "loop", "set_to_s")
+    __slots__ = ("_timer", "due_s", "loop", "set_to_s", "thread")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
+        self.thread = get_ident()
         # Whoever is taken out leaves the timer as it is: what it finds when it rings is for it to see.
         self.due_s: dict[Deadline, float] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -65,14 +67,13 @@ class Deadline(Struct, eq=False):
 
     def __enter__(self) -> Self:
         global _alarm
-        loop = asyncio.get_running_loop()
-        # Read once: another thread may have a loop of its own.
+        # Read once: another thread may have a loop of its own. To ask which loop runs is a system call in Python 3.11.
         alarm = _alarm
-        if alarm is None or alarm.loop is not loop:
-            alarm = _alarm = _Alarm(loop)
-        self._alarm = alarm
-        task = self._task = asyncio.current_task(loop)
-        assert task is not None, _OUTSIDE_TASK
+        if alarm is None or alarm.thread != get_ident() or (task := asyncio.current_task(alarm.loop)) is None:
+            alarm = _alarm = _Alarm(asyncio.get_running_loop())
+            task = asyncio.current_task(alarm.loop)
+            assert task is not None, _OUTSIDE_TASK
+        self._alarm, self._task = alarm, task
         # Cancellations of others that are on their way already, to distinguish them from ours on leaving.
         if cancelling := task.cancelling():
             self._cancelling = cancelling

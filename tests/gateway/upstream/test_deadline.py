@@ -4,6 +4,7 @@ import asyncio
 
 import anyio
 import anyio.lowlevel
+import anyio.to_thread
 import pytest
 
 from gateway.upstream.deadline import Deadline
@@ -67,3 +68,18 @@ async def test_the_cancellation_of_somebody_else_goes_on() -> None:
         await wait(0)
     assert scope.cancelled_caught
     assert ended == ["cancelled", "time-out", "cancelled"]
+
+
+async def test_loops_in_several_threads_and_one_after_another_have_their_own() -> None:
+    async def ends_in_time() -> None:
+        with anyio.fail_after(5):
+            for _ in range(20):
+                with pytest.raises(TimeoutError), Deadline(0.01):
+                    await anyio.sleep_forever()
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(ends_in_time)
+        for _ in range(3):
+            group.start_soon(anyio.to_thread.run_sync, anyio.run, ends_in_time)
+    await anyio.to_thread.run_sync(anyio.run, ends_in_time)
+    await ends_in_time()
