@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from gateway import wire
+from gateway.admin.event_feed import ServerState
 from gateway.calls.profile_views import ProfileViews
 from gateway.config.model import LeftOut
 from gateway.config.server import ServerConfig
@@ -104,6 +105,17 @@ def state_of(fleet: Fleet, alias: str) -> str:
     # As every process would say: which of them somebody is connected to says nothing of the server.
     usable = config.exchanges_callers or fleet.sign_ins.user_rows(alias, config)
     return "ready" if usable else SignInNeeded.name
+
+
+def states(fleet: Fleet) -> dict[str, ServerState]:
+    """What is told of each server when it changes."""
+    found = {
+        alias: ServerState({"state": "faulty" if one.faulty else "disabled"}) for alias, one in fleet.left_out.items()
+    }
+    for alias, link in fleet.links.items():
+        shown = {"state": state_of(fleet, alias), "lastError": link.last_error}
+        found[alias] = ServerState(shown, link.state)
+    return found
 
 
 def _of_users(fleet: Fleet, alias: str, config: ServerConfig) -> dict[str, Any]:

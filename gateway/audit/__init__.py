@@ -3,6 +3,7 @@
 record         takes what happened, from the hot path
 refusals       which refused credentials are lines, and which are only counted
 pending        lines that wait; a task hands them on
+batch          those of them that a thread writes together
 call           what a call tells of itself
 lines          what waits to be recorded, and the JSON that it becomes
 chain          each line: its number, and the digest of the line before; the head, which says where the record ends

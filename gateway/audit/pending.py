@@ -5,19 +5,20 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 from threading import Lock
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import anyio
 import anyio.to_thread
 
 from gateway import wire
+from gateway.audit.batch import Batch
 from gateway.audit.lines import EventLine, Line
 from gateway.audit.reading import Filter, Page, read
-from gateway.audit.writing import Limits, NotWritten, RecordFile
+from gateway.audit.writing import Limits, RecordFile
 from gateway.config.audit import AuditConfig
 
 log = logging.getLogger(__name__)
@@ -32,20 +33,8 @@ _MAX_VALUE: Final = 64 * 1024
 _GATHER_S: Final = 0.1
 # Until a write that has failed is tried again.
 _RETRY_S: Final = 1.0
-# Lines written at a time, which takes half a millisecond, and the pause after them: calls wait for the interpreter
-# meanwhile, and one in a hundred would wait for all lines of a tenth of a second.
-_SLICE: Final = 256
-_PAUSE_S: Final = 0.000_1
 # How long the end of the process waits for the last lines.
 _CLOSE_S: Final = 2.0
-
-
-class _Appended(NamedTuple):
-    """How many lines were written, how many files were deleted for their size, and why the rest is not written."""
-
-    lines: int
-    deleted: int
-    error: str | None = None
 
 
 class PendingLines:
@@ -93,8 +82,9 @@ class PendingLines:
         self._woken = False
         self._writing = anyio.Lock()
         self._threads = anyio.CapacityLimiter(1)
-        # A thread that nobody waits for any more goes on writing, and what comes later has to follow it.
         self._in_order = Lock()
+        # Those whose threads go on although nobody waits for them any more, and the present one.
+        self._batches: deque[Batch] = deque()
         self.written = 0
         self.lost = 0
         self.last_error: str | None = None
@@ -135,6 +125,7 @@ class PendingLines:
     async def flush(self) -> None:
         """Write what waits now; a failure is told in the log, and nothing is forgotten for it."""
         async with self._writing:
+            self._settle()
             if not self._waiting or self.file is None:
                 return
             lines, self._waiting = self._waiting, deque()
@@ -145,27 +136,27 @@ class PendingLines:
             lost, self._lost_since = self._lost_since, 0
             if lost:
                 lines.append(self._event({"event": "lost", "lines": lost}))
-            # Given up at the end of the process, since a disk that hangs must not keep it.
-            appended = await anyio.to_thread.run_sync(
-                _append, self._in_order, self.file, list(lines), abandon_on_cancel=True, limiter=self._threads
-            )
-            self._appended(appended)
-            if appended.error is not None:
-                if lost:
-                    lines.pop()  # the last one, and so not written
-                    self._lost_since += lost
-                kept = deque(islice(lines, appended.lines, None))
-                self._watched = len(kept)
-                kept.extend(self._waiting)
-                self._waiting = kept
-                self._failed(appended.error)
+            batch = Batch(lines, lost)
+            self._batches.append(batch)
+            try:
+                # Given up at the end of the process, since a disk that hangs must not keep it.
+                await anyio.to_thread.run_sync(
+                    batch.write, self.file, self._in_order, abandon_on_cancel=True, limiter=self._threads
+                )
+            except BaseException:
+                if batch.withdraw():
+                    self._batches.remove(batch)
+                    self._take_back(batch)
+                raise
+            self._settle()
 
     async def close(self) -> None:
         """Write the last lines, for as long as the end of a process may take."""
         with anyio.move_on_after(_CLOSE_S, shield=True):
             await self.flush()
-        if self._waiting:
-            log.warning("%d lines of the record were not written before the end", len(self._waiting))
+        left = len(self._waiting) + sum(len(batch.lines) for batch in self._batches)
+        if left:
+            log.warning("%d lines of the record were not written before the end", left)
 
     async def page(self, wanted: Filter, *, limit: int) -> Page:
         """Lines of the record, those of this moment included.
@@ -186,16 +177,29 @@ class PendingLines:
             except Exception:  # boundary: the record is more than what is made of it, and goes on
                 log.exception("%d lines of the record are not among the latest calls of administrators", len(lines))
 
-    def _appended(self, appended: _Appended) -> None:
-        self.written += appended.lines
-        if self.last_error is not None and appended.error is None:
-            log.warning("the record of calls is written again")
-            self.last_error = None
-        if appended.deleted:
-            log.warning(
-                "%d files of the record were deleted before their time: it has reached gateway.audit.maxMebibytes",
-                appended.deleted,
-            )
+    def _settle(self) -> None:
+        """Note what has become of batches; of one that nobody has waited for, when the next one is written."""
+        while self._batches and (written := self._batches[0].written) is not None:
+            batch = self._batches.popleft()
+            self.written += written.lines
+            if written.deleted:
+                log.warning(
+                    "%d files of the record were deleted before their time: it has reached gateway.audit.maxMebibytes",
+                    written.deleted,
+                )
+            if written.error is not None:
+                self._take_back(batch)
+                self._failed(written.error)
+            elif self.last_error is not None:
+                log.warning("the record of calls is written again")
+                self.last_error = None
+
+    def _take_back(self, batch: Batch) -> None:
+        """Have the lines that were not written wait again, before all others."""
+        rest = batch.rest()
+        self._lost_since += batch.lost
+        self._watched += len(rest)
+        self._waiting.extendleft(reversed(rest))
 
     def _failed(self, reason: str) -> None:
         # Told once, and not at every attempt.
@@ -229,19 +233,3 @@ class PendingLines:
             return b'"not shown: it has %d bytes"' % len(text)
         self._value_bytes += len(text)
         return text
-
-
-def _append(in_order: Lock, file: RecordFile, lines: Sequence[Line]) -> _Appended:
-    """Append as many lines as can be written, and let calls and other processes go on in between."""
-    written, deleted = 0, 0
-    with in_order:
-        while written < len(lines):
-            if written:
-                time.sleep(_PAUSE_S)
-            part = lines[written : written + _SLICE]
-            try:
-                deleted += file.append([line.text() for line in part])
-            except NotWritten as error:
-                return _Appended(written, deleted, str(error))
-            written += len(part)
-    return _Appended(written, deleted)

@@ -9,6 +9,7 @@
     hooked_request  what a request and its hooks know of each other; `PASS_THROUGH` for a request without any
     invocation      one call on its way through its hooks
     runner          one hook with its time-out, circuit breakers, counters and checks of what it returns
+    fault_text      what is told of an exception that a hook has raised
     timeout         awaits a foreign coroutine, bounded in time
     threads         daemon threads for blocking hooks
     audit_queue     events for audit hooks, delivered later and in order

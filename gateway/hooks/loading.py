@@ -17,8 +17,9 @@ from gateway.config.hooks import HookConfig
 from gateway.config.model import Config
 from gateway.config.section import suggestion
 from gateway.errors import ConfigError
+from gateway.hooks.fault_text import where_raised, words_of
 from gateway.hooks.hook import PHASES, Hook
-from gateway.hooks.runner import HookRunner, where_raised, words_of
+from gateway.hooks.runner import HookRunner
 from gateway.hooks.threads import DaemonThreads
 from gateway.hooks.timeout import TimedOut, TimedRun
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import inspect
 import logging
-import re
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import partial
 from random import random
 from typing import Any, Final, NamedTuple
 
 from gateway.config.hooks import HookConfig
 from gateway.hooks.audit_queue import AuditQueue
+from gateway.hooks.fault_text import where_raised, words_of
 from gateway.hooks.formats import Format, decode, encode
 from gateway.hooks.hook import (
     BLOCK_CODE,
@@ -31,7 +31,6 @@ from gateway.hooks.payloads import BadPayload, plain
 from gateway.hooks.threads import DaemonThreads, ThreadsBusy
 from gateway.hooks.timeout import BaseExceptionRaised, TimedOut, TimedRun
 from gateway.instruments.current import CURRENT, note_event
-from gateway.secrets import SECRETS
 from gateway.upstream.breaker import Breaker
 
 log = logging.getLogger(__name__)
@@ -44,13 +43,6 @@ MAX_BREAKERS: Final = 1_024
 MAX_REASON_CHARS: Final = 2_000
 COUNTED: Final = ("changed", "answered", "blocked", "failed", "late", "ignored", "skipped", "dropped")
 """What is counted of every hook, beside its runs."""
-MAX_ERROR_CHARS: Final = 500
-"""Of an exception's own text: a sentence or two, where some libraries put a whole document."""
-# A call of which more is compared with an exception's text would hold up others.
-_MAX_VALUES_CHARS: Final = 100_000
-# Shorter values are in every text by chance, and tell nothing.
-_MIN_TELLING_CHARS: Final = 3
-_WORD: Final = re.compile(r"[\w.@+-]{3,}")
 PHASES_OF_TOOLS: Final = frozenset({"before_call", "after_call"})
 _LIST_MEMBER: Final = {"tool": "content", "prompt": "messages", "resource": "contents"}
 
@@ -364,55 +356,3 @@ def _checked_result(value: Any, call: Call) -> dict[str, Any]:
     if not isinstance(result.get("isError", False), bool):
         raise BadPayload("handed back a result whose `isError` is neither true nor false")
     return result
-
-
-def words_of(error: BaseException, call: Call | None = None, result: Result | None = None) -> str:
-    """Return what an exception says, as the end of a sentence, without what it repeats of a call.
-
-    Args:
-        error: The exception.
-        call: The call whose argument values are left out.
-        result: A result whose values are left out.
-    """
-    text = str(error).strip()[:MAX_ERROR_CHARS]
-    if not text:
-        return ""
-    values = list(_texts_in([call.args if call is not None else None, result.value if result is not None else None]))
-    if sum(map(len, values)) > _MAX_VALUES_CHARS:
-        return " (what it says is left out: the call is too large to be kept out of it)"
-    for value in sorted(filter(_is_telling, values), key=len, reverse=True):
-        text = text.replace(value, "…")
-    known = "\n".join(values)
-    # And parts of values: a word of an address, the beginning of a text.
-    text = _WORD.sub(lambda word: "…" if word[0] in known else word[0], text)
-    return f": {SECRETS.scrub(' '.join(text.split()))}"
-
-
-def _texts_in(value: Any) -> Iterator[str]:
-    pending = [value]
-    while pending:
-        item = pending.pop()
-        if isinstance(item, dict):
-            pending += item.values()
-        elif isinstance(item, list):
-            pending += item
-        elif isinstance(item, str):
-            yield item
-        elif isinstance(item, int | float) and not isinstance(item, bool):
-            yield str(item)
-
-
-def _is_telling(value: str) -> bool:
-    return len(value) >= _MIN_TELLING_CHARS
-
-
-def where_raised(error: BaseException) -> str:
-    """File and line where it was raised. Its text is `words_of`: it may hold arguments or results."""
-    if isinstance(error, SyntaxError) and error.filename:
-        return f" at {error.filename.rsplit('/', 1)[-1]}:{error.lineno}"  # and not where it was compiled
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    if trace is None:
-        return ""
-    return f" at {trace.tb_frame.f_code.co_filename.rsplit('/', 1)[-1]}:{trace.tb_lineno}"

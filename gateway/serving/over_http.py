@@ -21,7 +21,7 @@ from gateway.access.administrators import Administrators
 from gateway.access.signing import Signer
 from gateway.admin import rows
 from gateway.admin.api import AdminApi
-from gateway.admin.event_feed import EventFeed, ServerState
+from gateway.admin.event_feed import EventFeed
 from gateway.app import Gateway, open_gateway
 from gateway.config.cluster import host_and_port
 from gateway.config.model import Config
@@ -35,7 +35,6 @@ from gateway.downstream.http.host_check import LOOPBACK, HostCheck
 from gateway.downstream.http.protected_resource import ProtectedResource
 from gateway.downstream.http.protocol import HttpProtocol
 from gateway.downstream.http.router import PathRouter
-from gateway.fleet import Fleet
 from gateway.memory import keep_settled, use_one_heap
 from gateway.reload import Reloader
 from gateway.secrets import SECRETS
@@ -182,7 +181,7 @@ async def serve_on(
             lambda: gateway.config.gateway.admin.tokens,
             Signer(state_dir, key=role.signing_key if role is not None else None),
         )
-        feed = EventFeed(partial(_states, gateway.fleet), lambda: gateway.registry.catalog)
+        feed = EventFeed(partial(rows.states, gateway.fleet), lambda: gateway.registry.catalog)
         gateway.audit.watcher = feed.take
         admin = admin_api(
             gateway,
@@ -239,16 +238,6 @@ async def serve_on(
 
 def _admit_all(alias: str, config: ServerConfig) -> None:
     """Stand for a rule about servers where there is one process."""
-
-
-def _states(fleet: Fleet) -> dict[str, ServerState]:
-    states = {
-        alias: ServerState({"state": "faulty" if one.faulty else "disabled"}) for alias, one in fleet.left_out.items()
-    }
-    for alias, link in fleet.links.items():
-        shown = {"state": rows.state_of(fleet, alias), "lastError": link.last_error}
-        states[alias] = ServerState(shown, link.state)
-    return states
 
 
 def _member(

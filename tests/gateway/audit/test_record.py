@@ -99,11 +99,36 @@ async def test_what_comes_later_follows_lines_whose_writing_nobody_waits_for(tmp
     for number in range(8_000):
         call(audit, str(number))
     assert audit.file is not None
-    with locked(audit.file.head_path, write=True), anyio.move_on_after(0.05):
-        await audit.flush()
-    call(audit, "later")
+    with locked(audit.file.head_path, write=True):
+        with anyio.move_on_after(0.05):
+            await audit.flush()
+        call(audit, "later")
+        # Its thread has its turn after the other one, and so it has not begun.
+        with anyio.move_on_after(0.05):
+            await audit.flush()
+    call(audit, "last")
     await audit.flush()
-    assert [row["name"] for row in lines(tmp_path)] == [*map(str, range(8_000)), "later"]
+    assert [row["name"] for row in lines(tmp_path)] == [*map(str, range(8_000)), "later", "last"]
+    assert audit.written == 8_002
+
+
+async def test_lines_are_written_later_where_a_write_fails_that_nobody_waits_for(tmp_path: Path) -> None:
+    audit = Audit(AuditConfig(), tmp_path, most_waiting=2)
+    shown: list[Line] = []
+    audit.watcher = shown.extend
+    for name in ("a", "b", "lost"):
+        call(audit, name)
+    assert audit.file is not None
+    with locked(audit.file.head_path, write=True):
+        with anyio.move_on_after(0.05):
+            await audit.flush()
+        # For so long a write waits for its turn.
+        await anyio.sleep(2.2)
+    call(audit, "c")
+    await audit.flush()
+    assert [row.get("name", row.get("lines")) for row in lines(tmp_path)] == ["a", "b", "c", 1]
+    assert [line.row().get("name") for line in shown] == ["a", "b", "c"]
+    assert (audit.written, audit.lost) == (4, 1)
 
 
 async def test_whoever_watches_the_record_and_fails_does_not_end_it(
