@@ -44,12 +44,12 @@ class Batch:
         self.lines = lines
         self.lost = lost
         self.written: Written | None = None
-        # Taken out by whoever is first, which is atomic: the thread that writes, or who takes the lines back.
-        self._ticket = [None]
+        # Of whoever is first, and never released: the thread that writes, or who takes the lines back.
+        self._taken = Lock()
 
     def withdraw(self) -> bool:
         """Take the lines back, unless a thread has begun to write them; whether it has worked."""
-        return self._take_ticket()
+        return self._taken.acquire(blocking=False)
 
     def write(self, file: RecordFile, in_order: Lock) -> None:
         """Append as many lines as can be written, and let calls and other processes go on in between.
@@ -59,7 +59,7 @@ class Batch:
             in_order: Held meanwhile: a thread that nobody waits for any more goes on, and what comes later follows it.
         """
         with in_order:
-            if self._take_ticket():
+            if self._taken.acquire(blocking=False):
                 try:
                     self.written = self._write(file)
                 finally:
@@ -72,13 +72,6 @@ class Batch:
         if self.lost:
             rest.pop()
         return rest
-
-    def _take_ticket(self) -> bool:
-        try:
-            self._ticket.pop()
-        except IndexError:
-            return False
-        return True
 
     def _write(self, file: RecordFile) -> Written:
         lines, written, deleted = list(self.lines), 0, 0

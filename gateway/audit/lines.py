@@ -100,7 +100,7 @@ Line = EventLine | CallLine
 
 @lru_cache(maxsize=8)
 def _second_part(second: int) -> bytes:
-    # Lines come by the hundred in a second.
+    # Lines come by the hundred in a second, and a batch has those of one or two.
     return b'"time":"' + as_time(second).removesuffix("000Z").encode()
 
 

@@ -112,6 +112,26 @@ async def test_what_comes_later_follows_lines_whose_writing_nobody_waits_for(tmp
     assert audit.written == 8_002
 
 
+async def test_lines_wait_again_where_whoever_writes_them_leaves_before_a_thread_has_begun(tmp_path: Path) -> None:
+    audit = Audit(AuditConfig(), tmp_path)
+    shown: list[Line] = []
+    with anyio.CancelScope() as scope:
+
+        def watch(latest: list[Line]) -> None:
+            shown.extend(latest)
+            scope.cancel()
+
+        audit.watcher = watch
+        call(audit, "a")
+        await audit.flush()
+    assert scope.cancelled_caught
+    call(audit, "b")
+    await audit.flush()
+    assert [row["name"] for row in lines(tmp_path)] == ["a", "b"]
+    assert [line.row()["name"] for line in shown] == ["a", "b"]
+    assert audit.written == 2
+
+
 async def test_lines_are_written_later_where_a_write_fails_that_nobody_waits_for(tmp_path: Path) -> None:
     audit = Audit(AuditConfig(), tmp_path, most_waiting=2)
     shown: list[Line] = []
