@@ -33,6 +33,8 @@ OFFICE = [
 FOREIGN = ("should I bring a jacket outdoors tomorrow", "office__current_weather")
 # Nor has the table of word vectors any of these, which the model knows.
 RARE = ("sleet on the thermometer", "office__current_weather")
+# No tool is for it until one is described anew, and only the model knows what it is.
+LATER = ("chardonnay", "office__count_days", "Recommend a white wine.")
 
 
 async def with_the_extra() -> dict[str, str]:
@@ -101,15 +103,14 @@ async def test_a_changed_tool_is_read_anew_and_a_switch_takes_effect_while_the_g
         rewrite()
         await until_search_is(gateway, "ready")
         assert (await found(visitor, query))[0] == meant
-        described = {"tools": {"count_days": {"description": "Say whether it will rain, and to take an umbrella."}}}
-        document["mcpServers"]["office"] |= described
+        query_of_later, described, description = LATER
+        assert described not in await found(visitor, query_of_later)
+        document["mcpServers"]["office"]["tools"] = {"count_days": {"description": description}}
         rewrite()
         with anyio.fail_after(20):
-            # By words it is found at once: its vector comes after.
-            while len(stored(gateway)) != len(OFFICE) + 1:
+            while described not in await found(visitor, query_of_later):
                 await glance_again()
-            while (await found(visitor, "do I get wet"))[:1] != ["office__count_days"]:
-                await glance_again()
+        assert len(stored(gateway)) == len(OFFICE) + 1
         rewrite(search={})
         await until_search_is(gateway, "off")
         assert meant not in await found(visitor, query)
