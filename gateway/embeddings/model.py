@@ -20,7 +20,7 @@ from gateway.embeddings.adapter import adapted_model
 
 NAME: Final = "all-MiniLM-L6-v2-onnx-int8"
 # Vectors on disk are of one model: a changed adapter needs another name here.
-ADAPTED_NAME: Final = f"{NAME}+tools-3"
+ADAPTED_NAME: Final = f"{NAME}+tools-4"
 # Of the model's output; the size of a stored vector follows from it.
 DIMENSIONS: Final = 384
 EXTRA: Final = "typegate[embeddings]"
