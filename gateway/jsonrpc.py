@@ -30,7 +30,16 @@ class RpcRequest(msgspec.Struct, kw_only=True, eq=False, forbid_unknown_fields=T
     params: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
+class _Result(msgspec.Struct, eq=False, forbid_unknown_fields=True):
+    """An answer that has a result, and no other member that would have to be looked at."""
+
+    id: int
+    result: dict[str, Any]
+    jsonrpc: str = ""
+
+
 _read_request: Final = msgspec.json.Decoder(RpcRequest).decode
+_read_result: Final = msgspec.json.Decoder(_Result).decode
 
 
 class RpcNotification(NamedTuple):
@@ -71,6 +80,20 @@ def read(text: bytes) -> RpcRequest | RpcNotification | RpcResponse:
         except (ValueError, RecursionError):
             pass  # it is something else, or has to be read with more care
     return classify(wire.loads(text))
+
+
+def read_result(text: bytes, request_id: int) -> dict[str, Any] | None:
+    """The result in an answer to a request of ours, as nearly all have it; None for a text that takes a closer look.
+
+    Args:
+        text: The whole message.
+        request_id: Of the request.
+    """
+    try:
+        answer = _read_result(text)
+    except (ValueError, RecursionError):
+        return None
+    return answer.result if answer.id == request_id else None
 
 
 def classify(message: object) -> RpcRequest | RpcNotification | RpcResponse:

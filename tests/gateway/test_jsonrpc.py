@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gateway import wire
-from gateway.jsonrpc import InvalidMessage, RpcRequest, classify, read
+from gateway.jsonrpc import InvalidMessage, RpcRequest, classify, read, read_result
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
@@ -62,3 +62,39 @@ def test_a_message_is_what_its_members_say_however_often_they_stand_there(member
 )  # fmt: skip
 def test_a_text_that_is_no_usual_request_ends_the_same_way(text: bytes) -> None:
     assert outcome(read, text) == outcome(lambda text: classify(wire.loads(text)), text)
+
+
+ANSWERED = st.lists(
+    st.tuples(
+        st.sampled_from(["jsonrpc", "id", "result", "error", "method", "x"]),
+        st.sampled_from([1, 1.0, 2, True, "1", None, "2.0", {}, {"content": []}, []]),
+    ),
+    max_size=5,
+)
+
+
+@settings(max_examples=500, deadline=None)
+@given(ANSWERED)
+@example([("jsonrpc", "2.0"), ("id", 1), ("result", {"content": []})])
+@example([("id", 2), ("id", 1), ("result", []), ("result", {})])
+@example([("id", 1), ("result", {}), ("error", None)])
+def test_a_result_is_read_at_once_only_where_a_closer_look_finds_the_same(members: list[tuple[str, Any]]) -> None:
+    text = "{" + ",".join(f"{json.dumps(name)}:{json.dumps(value)}" for name, value in members) + "}"
+    found = read_result(text.encode(), 1)
+    if found is not None:
+        message = wire.loads(text.encode())
+        assert (message["id"], message["result"]) == (1, found)
+        assert message.keys() <= {"jsonrpc", "id", "result"}
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"{", b"null", b"\xff", b'{"id":1,"result":{"a":1e400}}', b'{"id":1,"result":{},"\xff":1}',
+             b'{"id":1,"result":{"a":"\\ud800"}}', b'{"id":1,"result":{"a":' + b"[" * 3000 + b"]" * 3000 + b"}}"],
+)  # fmt: skip
+def test_what_is_no_plain_result_takes_a_closer_look(text: bytes) -> None:
+    assert read_result(text, 1) is None
+
+
+def test_a_plain_result_is_read_at_once() -> None:
+    assert read_result(b'{"jsonrpc":"2.0","id":1,"result":{"content":[]}}', 1) == {"content": []}
+    assert read_result(b'{"jsonrpc":"2.0","id":2,"result":{"content":[]}}', 1) is None

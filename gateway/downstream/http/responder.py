@@ -30,7 +30,7 @@ _STATUS_LINES: Final = {
     status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode("latin-1") for status in HTTPStatus
 }
 _JSON: Final = b"content-type: application/json\r\n"
-_USUAL_HEAD: Final = b"%b%bcontent-length: %%d\r\n\r\n" % (_STATUS_LINES[200], _JSON)
+_USUAL: Final = b"%b%bcontent-length: %%d\r\n\r\n%%b" % (_STATUS_LINES[200], _JSON)
 _CLOSE: Final = b"connection: close\r\n"
 
 
@@ -130,16 +130,21 @@ class Responder(Struct, eq=False):
 
     def respond(self, status: int, pieces: wire.Pieces = (), fields: Fields | None = None) -> None:
         """Send a response: JSON, or nothing but its head where there are no pieces."""
-        size_bytes = len(pieces[0]) if len(pieces) == 1 else sum(map(len, pieces))
-        gone = self.disconnected or self.ended
-        usual = status == 200 and not fields and self.keep_alive and not (gone or self._head_only)
-        if usual and 0 < size_bytes <= _ONE_WRITE_BYTES:
+        if (
             # Nearly all of them.
+            status == 200
+            and len(pieces) == 1
+            and not fields
+            and self.keep_alive
+            and not (self._head_only or self.disconnected or self.ended)
+            and 0 < len(body := pieces[0]) <= _ONE_WRITE_BYTES
+        ):
             self._started = self.ended = True
-            self._connection.transport.write(b"".join((_USUAL_HEAD % size_bytes, *pieces)))
+            self._connection.transport.write(_USUAL % (len(body), body))
             self._task = self.on_stream = self.on_disconnect = None
             self._connection.response_ended()
             return
+        size_bytes = sum(map(len, pieces))
         kind = _JSON if pieces else b""
         more = _lines(fields) if fields else b""
         close = b"" if self.keep_alive else _CLOSE

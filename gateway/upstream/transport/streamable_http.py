@@ -17,6 +17,7 @@ from anyio.abc import TaskGroup
 
 from gateway import wire
 from gateway.errors import ConnectionLost, GatewayError, HttpStatusError, SessionForgotten, UnusableAnswer
+from gateway.jsonrpc import read_result
 from gateway.upstream.credentials import Credentials
 from gateway.upstream.transport.answer_stream import ENDED_EARLY, AnswerStream, read_message
 from gateway.upstream.transport.bounds import MAX_MESSAGE_BYTES
@@ -123,14 +124,15 @@ class StreamableHttpTransport:
                     presented.accepted(version)
             # Without a context manager: a generator's frame would cost every call something.
             try:
-                message = _usual(response, request_id)
-                if message is not None and method != "initialize":
-                    finished = True
-                    return message["result"]
-                if message is None:
-                    message = await self._answer(
-                        response, request_id, method, on_progress, on_message or self._on_message, on_pause, results
-                    )
+                body = response.connection.plain
+                if body is not None and len(body) <= _ASIDE_BYTES and method != "initialize":
+                    result = read_result(body, request_id)
+                    if result is not None:
+                        finished = True
+                        return result
+                message = await self._answer(
+                    response, request_id, method, on_progress, on_message or self._on_message, on_pause, results
+                )
                 finished = True
                 if method == "initialize":
                     head.use_session(response.headers.get("mcp-session-id"))
@@ -341,17 +343,3 @@ async def open_streamable_http(
                 except (GatewayError, ValueError):
                     log.debug("the session could not be ended", extra={"server": server})
             group.cancel_scope.cancel()
-
-
-def _usual(response: Response, request_id: int) -> dict[str, Any] | None:
-    """The message of a result that has come at once, small and sound, as nearly all do; None for a closer look."""
-    body = response.connection.plain
-    if body is None or len(body) > _ASIDE_BYTES:
-        return None
-    try:
-        message = wire.loads(body)
-    except wire.MalformedJson:
-        return None
-    if type(message) is not dict or message.get("id") != request_id or "result" not in message or "error" in message:
-        return None
-    return message
