@@ -124,9 +124,9 @@ class StreamableHttpTransport:
                     presented.accepted(version)
             # Without a context manager: a generator's frame would cost every call something.
             try:
-                body = response.connection.plain
-                if body is not None and len(body) <= _ASIDE_BYTES and method != "initialize":
-                    result = read_result(body, request_id)
+                plain = response.connection.plain
+                if plain is not None and len(plain) <= _ASIDE_BYTES and method != "initialize":
+                    result = read_result(plain, request_id)
                     if result is not None:
                         finished = True
                         return result
