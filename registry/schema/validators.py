@@ -125,7 +125,9 @@ class Validator:
             return False  # deep, or with numbers and texts that take a closer look
         cost = self._cost
         if len(text) <= cost.free_bytes:
-            return text.count(b"{") + text.count(b"[") <= cost.free_depth and self._engine.is_valid(instance)
+            # Each level has two brackets, so that of most nothing has to be counted.
+            shallow = len(text) <= 2 * cost.free_depth or text.count(b"{") + text.count(b"[") <= cost.free_depth
+            return shallow and self._engine.is_valid(instance)
         if shows_too_many(text):
             # Whoever waits for a thorough check keeps the error, and with it this frame.
             del text

@@ -39,20 +39,13 @@ class KnownHead(Struct, frozen=True, eq=False):
 
     def body_in(self, data: bytes) -> bytes | None:
         """The body of a request; None where it has another head, or is not there as a whole and alone."""
-        before, after = self._before, self._after
-        if not data.startswith(before):
-            return None
-        begin = len(before)
-        end = data.find(b"\r", begin, begin + _MAX_DIGITS + 1)
-        if end < 0:
-            return None
-        body = data[end + len(after) :]
+        lines, end, body = data.partition(HEAD_END)
         # The length as everybody writes it; what writes `007` is read with care.
-        return body if data.startswith(b"%d%b" % (len(body), after), begin) else None
+        return body if end and lines == b"%b%d%b" % (self._before, len(body), self._after) else None
 
     def is_all_of(self, data: bytes) -> bool:
         """Whether a request has arrived as far as this head, and its body is still to come."""
-        before, after = self._before, self._after
+        before, after = self._before, self._after + HEAD_END
         if not (data.startswith(before) and data.endswith(after)):
             return False
         length = data[len(before) : len(data) - len(after)]
@@ -117,5 +110,4 @@ class KnownHeads:
         if len(self._heads) >= _MOST:
             self._heads.clear()
         begin = len(before) + len(name)
-        rest = lines[begin + len(length) :] + HEAD_END
-        self._heads[before, after] = KnownHead(head, data[:begin], rest)
+        self._heads[before, after] = KnownHead(head, data[:begin], lines[begin + len(length) :])

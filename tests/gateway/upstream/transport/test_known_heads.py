@@ -75,7 +75,7 @@ def test_the_same_head_with_another_body_and_date_is_known_and_any_other_is_not(
         assert whole_in(known, other) is None
 
 
-def test_a_pattern_is_made_only_for_a_head_that_comes_again() -> None:
+def test_a_pattern_is_made_only_for_a_head_that_comes_again_at_another_time() -> None:
     known = KnownHeads()
     for number in range(20):
         data = HEAD.replace(b"content-type", b"x-request-id: %d\r\ncontent-type" % number) % (DATE, 2, b"{}")
@@ -84,6 +84,9 @@ def test_a_pattern_is_made_only_for_a_head_that_comes_again() -> None:
         known.learn(data, found[0], is_kept=True)
     assert [head._pattern for head in known._heads.values()] == [None] * 20
     assert whole_in(known, data) is not None
+    assert not any(head._pattern for head in known._heads.values())
+    for date in (LATER, DATE, LATER, LATER):
+        assert whole_in(known, data.replace(DATE, date)) is not None
     assert sum(head._pattern is not None for head in known._heads.values()) == 1
 
 
