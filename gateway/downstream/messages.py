@@ -58,6 +58,10 @@ class McpRequest(Struct, frozen=True, kw_only=True, eq=False):
     profile: str = DEFAULT_PROFILE
     view: View | None = None
 
+    def log(self, params: dict[str, Any]) -> None:
+        """Send the caller a log message."""
+        self.emit({"jsonrpc": "2.0", "method": "notifications/message", "params": params})
+
     def ask(self, method: str, params: dict[str, Any]) -> Awaitable[Any]:
         """Put a question to the caller in the middle of a request of its session; see `Session.ask`."""
         assert self.session is not None

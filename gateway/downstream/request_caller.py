@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from gateway.calls.context import Caller
 from gateway.downstream.messages import McpRequest
 from gateway.downstream.sessions import Emit
@@ -47,7 +45,7 @@ def caller_of(request: McpRequest, view: View, *, in_pieces: bool = False) -> Ca
             log_level=None if level is None or level not in LOG_LEVELS else level,
             on_progress=on_progress,
             results=results,
-            on_log=None if level is None else _log(request.emit),
+            on_log=None if level is None else request.log,
             trace=request.trace,
             peer=request.peer,
             client_info=meta.get(CLIENT_INFO_KEY),
@@ -65,7 +63,7 @@ def caller_of(request: McpRequest, view: View, *, in_pieces: bool = False) -> Ca
         log_level=session.log_level,
         on_progress=on_progress,
         results=results,
-        on_log=None if session.log_level is None else _log(request.emit),
+        on_log=None if session.log_level is None else request.log,
         on_pause=request.pause,
         ask=request.ask,
         found=request.list_found,
@@ -79,12 +77,5 @@ def _progress(emit: Emit, token: object) -> OnParams | None:
     # JSON has no booleans among its numbers; Python does.
     if not isinstance(token, str | int) or isinstance(token, bool):
         return None
-    return lambda params: emit(_notification("progress", {**params, "progressToken": token}))
-
-
-def _log(emit: Emit) -> OnParams:
-    return lambda params: emit(_notification("message", params))
-
-
-def _notification(name: str, params: dict[str, Any]) -> dict[str, Any]:
-    return {"jsonrpc": "2.0", "method": f"notifications/{name}", "params": params}
+    method = "notifications/progress"
+    return lambda params: emit({"jsonrpc": "2.0", "method": method, "params": {**params, "progressToken": token}})
