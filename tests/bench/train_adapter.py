@@ -199,7 +199,7 @@ class Trainer:
         self._upper = jax.jit(self._vectors)
 
     def go_on(self, weights: Weights) -> None:
-        """Begin with the adapter there is, and take the requests in another order."""
+        """Begin with the adapter there is, and take the requests in another order than the first time."""
         self._seed = 1
         with numpy.load(_ADAPTER, allow_pickle=False) as stored:
             for number, added in enumerate(self.added, _KEPT_LAYERS):

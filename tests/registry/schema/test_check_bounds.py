@@ -15,6 +15,7 @@ import pytest
 from registry.errors import NotChecked
 from registry.schema import schemas
 from registry.schema.effort import INLINE, THOROUGH, effort_of
+from registry.schema.instance_size import MAX_INSTANCE_DEPTH
 from registry.schema.patterns import runnable_pattern
 
 # More than an estimate may be wrong by: processors differ, and so does what runs beside a test.
@@ -216,6 +217,18 @@ def test_no_match_takes_much_longer_than_its_estimate(pattern: str) -> None:
             started = time.process_time()
             compiled.is_valid(text)
             assert time.process_time() - started < SLACK * max(runnable.cost_ns(length), 5_000_000) / 1e9
+
+
+@pytest.mark.parametrize(("schema", "most"), [({}, MAX_INSTANCE_DEPTH), ({"anyOf": [{"items": {"$ref": "#"}}]}, 2)])
+def test_a_glance_lets_no_value_pass_that_has_more_levels_than_are_free(schema: Any, most: int) -> None:
+    compiled = schemas.compile_schema(schema)
+    for levels in (1, most, most + 1, 2 * most):
+        nested: list[Any] = []
+        for _ in range(levels - 1):
+            nested = [nested]
+        # Of a short text no brackets are counted.
+        for value in (nested, [*nested, "x" * 1_000]):
+            assert compiled.passes(value) is (levels <= most)
 
 
 class Rows(list[Any]):

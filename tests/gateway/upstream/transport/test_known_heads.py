@@ -73,6 +73,18 @@ def test_the_same_head_with_another_body_and_date_is_known_and_any_other_is_not(
     assert (found[0].headers, found[0].is_json, found[1]) == ({"content-type": "application/json"}, True, b'{"a":1}')
     for other in (data[:-1], data + b"x", data.replace(b"200 OK", b"404 No"), data.replace(b"/json", b"/text"), b""):
         assert whole_in(known, other) is None
+    assert found[0].split(data[:-1]) == (7, b'{"a":1')
+    assert found[0].split(data + b"x") is None
+
+
+def test_a_head_that_is_not_there_to_its_end_is_no_answer_without_a_body() -> None:
+    head = learnt(HEAD % (DATE, 2, b"{}")).find(HEAD % (DATE, 0, b""))
+    assert head is not None
+    for date in (DATE, LATER):
+        data = HEAD % (date, 0, b"")
+        assert head.split(data) == (0, b"")
+        for cut in range(1, len(data)):
+            assert head.split(data[:-cut]) is None
 
 
 def test_a_pattern_is_made_only_for_a_head_that_comes_again_at_another_time() -> None:
@@ -87,7 +99,8 @@ def test_a_pattern_is_made_only_for_a_head_that_comes_again_at_another_time() ->
     assert not any(head._pattern for head in known._heads.values())
     for date in (LATER, DATE, LATER, LATER):
         assert whole_in(known, data.replace(DATE, date)) is not None
-    assert sum(head._pattern is not None for head in known._heads.values()) == 1
+    [head] = [head for head in known._heads.values() if head._pattern is not None]
+    assert LATER in head._before + head._after  # which the next answers are compared with
 
 
 def test_a_head_over_the_bound_is_not_learnt() -> None:
