@@ -30,7 +30,7 @@ The rooms, from the outside to the inside; imports run in this direction only:
 
 `errors`, `wire` (JSON as bytes), `jsonrpc` (what a message is), `protocol` (versions, envelope, headers), `lines`,
 `files`, `memory`, `signals`, `secrets` (what no text may repeat), `worker_thread` (work that would hold up the event
-loop) and the models of `config` are leaves, open to all.
+loop), `owned_tasks` (work that does not end with its caller) and the models of `config` are leaves, open to all.
 What tools *are* is known to the package `registry`, which does no I/O and imports nothing from here. `demo` is two
 small servers that know nothing of us.
 

@@ -51,6 +51,7 @@ from gateway.instruments.tracing import Tracing
 from gateway.lock.listing_lock import ListingLock
 from gateway.lock.lock_file import lock_path, read_lockfile
 from gateway.operator_notes import OperatorNotes
+from gateway.owned_tasks import OwnedTasks
 from gateway.secrets import SECRETS, secrets_in
 from gateway.upstream.link import UpstreamLink
 from gateway.upstream.oauth.addresses import addresses_at, public_url_of
@@ -136,7 +137,8 @@ class Gateway:
             store = FileStore(kept_in, encryption_from()) if kept_in is not None else MemoryStore()
         addresses = addresses_at(lambda: public_url_of(self.config.gateway), lambda: self.origin)
         checks = checks_by(self.authenticator, lambda: self.config.gateway.auth.oauth)
-        self.sign_ins = SignIns(store, addresses, self._record_sign_in, checks)
+        tasks = OwnedTasks(group)
+        self.sign_ins = SignIns(tasks, store, addresses, self._record_sign_in, checks)
         self.private = PrivateLinks(group, self._client, self.sign_ins)
         self.lock = ListingLock(config, lockfile, announces=writes)
         # One table for all who look links up; only the fleet writes it.
@@ -189,7 +191,7 @@ class Gateway:
         forwarder = Forwarder(
             links, self.users, self.private, signer, durations=self.call_stats.durations, tracing=self._tracing
         )
-        self.thorough_checks = ThoroughChecks()
+        self.thorough_checks = ThoroughChecks(tasks)
         self.permission = Permission(self.registry)
         self.pipeline = CallPipeline(
             registry=self.registry,
@@ -211,7 +213,7 @@ class Gateway:
             permission=self.permission,
             audit=self.audit,
             approvals=Approvals(
-                self.approvals if role is None or role.book is None else role.book(self.approvals), signer
+                self.approvals if role is None or role.book is None else role.book(self.approvals), signer, tasks
             ),
         )
         self.server = McpServer(

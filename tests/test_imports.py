@@ -42,6 +42,7 @@ LEAVES = {
     "gateway.protocol",
     "gateway.secrets",
     "gateway.signals",
+    "gateway.owned_tasks",
     "gateway.worker_thread",
     "gateway.config.admin",
     "gateway.config.approvals",

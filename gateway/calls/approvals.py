@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+from collections.abc import Awaitable
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, TypeVar
 
 import anyio
 
@@ -15,6 +17,7 @@ from gateway.calls.approval_book import LASTS, Book, Decision, Lasts, Question, 
 from gateway.calls.call_stats import name_of
 from gateway.calls.context import Caller
 from gateway.errors import RpcError, error_result
+from gateway.owned_tasks import OwnedTasks
 from gateway.protocol import can_be_asked
 from gateway.secrets import SECRETS
 from registry.catalog.catalog import ToolWrapper
@@ -23,13 +26,15 @@ from registry.schema.schemas import canonical_json
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 # Of the arguments, as a person sees them: a screenful. What is cut is said to be, so that nobody allows it unseen.
 _SHOWN_CHARS: Final = 4_000
 _RULE_CHARS: Final = 100
 # Hosts give up a call after a minute without a sign of life, some after half of it.
 _PROGRESS_S: Final = 10.0
 # How long the process that has the book may take to hear that a caller has gone.
-_WITHDRAW_S: Final = 2.0
+_TELL_S: Final = 2.0
 # Progress has to increase, and what the upstream tells afterwards begins at about one.
 _PROGRESS_STEP: Final = 0.0001
 _KEY: Final = "approval"
@@ -65,11 +70,13 @@ class Approvals:
     Args:
         book: Knows what waits and what is allowed.
         signer: Signs what a caller of the modern era brings back with its answer.
+        tasks: Runs the questions, so that one whose caller has left is withdrawn wherever the book is.
     """
 
-    def __init__(self, book: Book, signer: Signer) -> None:
+    def __init__(self, book: Book, signer: Signer, tasks: OwnedTasks) -> None:
         self._book = book
         self._signer = signer
+        self._tasks = tasks
 
     async def ask(
         self, caller: Caller, wrapper: ToolWrapper, arguments: object, *, rule: str, params: dict[str, Any]
@@ -84,12 +91,15 @@ class Approvals:
             params: Those of the request, as they came.
         """
         question = _question(caller, wrapper, arguments, rule)
+        return await self._tasks.run(partial(self._ask, caller, wrapper, question, params))
+
+    async def _ask(self, caller: Caller, wrapper: ToolWrapper, question: Question, params: dict[str, Any]) -> Verdict:
         if caller.modern and isinstance(state := params.get("requestState"), str):
             answered = await self._answered(question, state, params)
             if answered is not None:
                 return answered
         try:
-            if await self._book.begin(question):
+            if await self._withdrawn_if_cancelled(question, self._book.begin(question)):
                 return Verdict(answer=None, params=params, question=question)
         except TooManyWaiting as error:
             return Verdict(
@@ -105,7 +115,7 @@ class Approvals:
 
     async def goes_on(self, verdict: Verdict) -> None:
         """The upstream has asked for input: the same call comes again, and is not asked about twice."""
-        await self._book.allow_again(verdict.question)
+        await self._tasks.run(partial(self._book.allow_again, verdict.question), shield=True)
 
     async def _answered(self, question: Question, state: str, params: dict[str, Any]) -> Verdict | None:
         """What comes of an answer that the caller's host has brought; None if it answers nothing of ours."""
@@ -135,10 +145,16 @@ class Approvals:
         return decision
 
     async def _wait(self, question: Question) -> Decision:
+        return await self._withdrawn_if_cancelled(question, self._book.wait(question))
+
+    async def _withdrawn_if_cancelled(self, question: Question, answer: Awaitable[T]) -> T:
+        """Await an answer of the book; a question whose caller leaves meanwhile is withdrawn."""
         try:
-            return await self._book.wait(question)
+            return await answer
+        except TooManyWaiting:
+            raise  # the book has not taken the question
         except BaseException:
-            with anyio.move_on_after(_WITHDRAW_S, shield=True):
+            with anyio.move_on_after(_TELL_S, shield=True):
                 await self._book.withdraw(question)
             raise
 

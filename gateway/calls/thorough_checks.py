@@ -8,6 +8,7 @@ import pickle
 import sys
 from collections import Counter
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +18,7 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 
 import gateway
 from gateway.calls.check_process import LENGTH, LENGTHS, CheckJob
+from gateway.owned_tasks import OwnedTasks
 from gateway.wire import MalformedJson
 from registry.arguments.prepare import Prepared, fill_defaults, refused
 from registry.arguments.problems import unchecked_problem
@@ -50,9 +52,13 @@ class ThoroughChecks:
     """Prepares the arguments of calls where that may take longer than the event loop can wait.
 
     One call of a caller is prepared at a time, so that nobody's calls keep all processes busy.
+
+    Args:
+        tasks: Runs the checks, so that a process that was started is ended or used again when its caller leaves.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, tasks: OwnedTasks) -> None:
+        self._tasks = tasks
         self._idle: list[_CheckProcess] = []
         self._places = anyio.CapacityLimiter(_MAX_PROCESSES)
         self._turns: dict[str, anyio.Lock] = {}
@@ -77,6 +83,9 @@ class ThoroughChecks:
             who: On whose behalf.
             doubt: Why it was not done on the loop.
         """
+        return await self._tasks.run(partial(self._prepare_in_turn, job, who, doubt))
+
+    async def _prepare_in_turn(self, job: CheckJob, who: str, doubt: NotChecked) -> Prepared:
         if self._waiting[who] >= _MAX_WAITING:
             return _unchecked(job, NotChecked(doubt.path, f"{_MAX_WAITING} other large calls are being checked"))
         self._waiting[who] += 1

@@ -63,7 +63,15 @@ class HeadersCommand:
         await anyio.sleep_forever()
 
     async def _run(self) -> None:
+        """Run the command; a caller that leaves meanwhile ends it, and the next caller runs it again."""
+        try:
+            await self._read_printed()
+        except ConnectionLost:
+            self._ran_at_s = time.monotonic()
+            raise
         self._ran_at_s = time.monotonic()
+
+    async def _read_printed(self) -> None:
         printed: bytes | None = None
         try:
             with anyio.move_on_after(_RUN_S):

@@ -19,12 +19,14 @@ class Lying:
         paths: Answers by path.
         requests: Method and target of every request.
         forms: Bodies of what was posted.
+        latest: The header block, in lower case, and the body of the latest request.
     """
 
     origin: str = ""
     paths: dict[str, Any] = field(default_factory=dict)
     requests: list[str] = field(default_factory=list)
     forms: list[str] = field(default_factory=list)
+    latest: tuple[str, bytes] = ("", b"")
 
     @property
     def url(self) -> str:
@@ -63,6 +65,7 @@ async def lying_server() -> AsyncIterator[Lying]:
             method, target, _ = head.split("\r\n", 1)[0].split(" ")
             length = next((line[15:] for line in head.lower().split("\r\n") if line.startswith("content-length:")), "0")
             body = await reader.readexactly(int(length))
+            server.latest = head.lower(), body
             server.requests.append(f"{method} {target}")
             if body and target != "/mcp":
                 server.forms.append(body.decode())

@@ -6,7 +6,7 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import anyio
@@ -57,6 +57,19 @@ class _Known:
     key: Key | None
 
 
+@dataclass(slots=True)
+class _Look:
+    """A token that is being looked up.
+
+    Attributes:
+        ended: Set when that is over.
+        refusal: Why the token is not good; None where it is, or where the caller that asked has left.
+    """
+
+    ended: anyio.Event = field(default_factory=anyio.Event)
+    refusal: Refusal | None = None
+
+
 class Tokens:
     """The access tokens of callers.
 
@@ -91,7 +104,7 @@ class Tokens:
         self._good: OrderedDict[bytes, _Known] = OrderedDict()
         self._bad: OrderedDict[bytes, tuple[Refusal, float]] = OrderedDict()
         self._revoked: OrderedDict[bytes, None] = OrderedDict()
-        self._asking: dict[bytes, anyio.Event] = {}
+        self._asking: dict[bytes, _Look] = {}
         self._in_use: set[bytes] = set()
         self._on_change: list[Callable[[], None]] = []
         self._resource: str | None = None
@@ -242,13 +255,15 @@ class Tokens:
 
     async def verify(self, token: str, digest: bytes, key_set: KeySet | None) -> Principal | Refusal:
         """Complete the look at a token by asking; equal tokens are asked about once."""
-        if (asked := self._asking.get(digest)) is not None:
-            await asked.wait()
+        while (asked := self._asking.get(digest)) is not None:
+            await asked.ended.wait()
             known = self._good.get(digest)
             if known is not None and known.until_s > self._clock():
                 return known.principal
-            return self._bad[digest][0] if digest in self._bad else _unavailable("it could not be looked up").refusal
-        done = self._asking[digest] = anyio.Event()
+            if asked.refusal is not None:
+                return asked.refusal
+            # The caller that asked has left before there was an answer: another one asks.
+        asking = self._asking[digest] = _Look()
         try:
             if key_set is None:
                 return await self._introspect(token, digest)
@@ -261,10 +276,11 @@ class Tokens:
                 return found
             raise _unavailable(f"the keys of {key_set.issuer.issuer} cannot be fetched")
         except Rejected as error:
-            return self._refuse(digest, error)
+            asking.refusal = self._refuse(digest, error)
+            return asking.refusal
         finally:
             del self._asking[digest]
-            done.set()
+            asking.ended.set()
 
     async def _introspect(self, token: str, digest: bytes) -> Principal:
         """Ask the issuer about an opaque token.

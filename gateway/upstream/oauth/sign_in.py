@@ -7,12 +7,14 @@ import math
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 import anyio
 
 from gateway.config.upstream_types.sign_in import SignInConfig
 from gateway.errors import ConnectionLost, GatewayError, HttpStatusError
+from gateway.owned_tasks import OwnedTasks
 from gateway.secrets import SECRETS
 from gateway.upstream.credentials import NotSignedIn, SignInFailed, SignInLink, SignInSource
 from gateway.upstream.oauth.addresses import Addresses
@@ -41,7 +43,8 @@ _MAX_STEP_UPS: Final = 3
 _STEP_UPS_S: Final = 3_600.0
 # After a failed refresh: often enough in the fifth of a life that is left, and no burden for a server that is down.
 _RETRY_S: Final = 15.0
-_SHIELD_S: Final = 25.0
+# The issuer has this long to revoke; below the 30 s that another process waits for the lock.
+_REVOKE_S: Final = 25.0
 
 
 class SignIn(StoredSignIn):
@@ -54,6 +57,7 @@ class SignIn(StoredSignIn):
         config: SignInConfig,
         store: Store,
         *,
+        tasks: OwnedTasks,
         principal: str = "",
         addresses: Addresses,
         counts: SignInCounts,
@@ -67,6 +71,7 @@ class SignIn(StoredSignIn):
         Args:
             server, url, config: The upstream, and how it is signed in to.
             store: Where the sign-in is kept.
+            tasks: Runs whatever changes the sign-in, so that no caller's end interrupts it.
             principal: Whose it is; empty where all callers share it.
             addresses: Where this gateway is.
             counts: Counts what becomes of it.
@@ -79,6 +84,7 @@ class SignIn(StoredSignIn):
         # Why there was no link the last time that somebody wanted one.
         self._failure: str | None = None
         self.obtaining = Obtaining(server, url, config, addresses, owner=self._owner)
+        self._tasks = tasks
         self._counts = counts
         self._on_needed = on_needed
         self._connect = connect
@@ -106,9 +112,9 @@ class SignIn(StoredSignIn):
         if tokens is None:
             # Who signs in is asked for what the upstream's refusal names: it is sent a request without anything.
             if not self.config.interactive and self._kept.server is not None:
-                await self._renew(self.version)
+                await self._renew()
         elif tokens.is_expired(time.time()):
-            await self._renew(self.version)
+            await self._renew()
 
     async def refused(self, status: int, challenge: str, version: int, nonce: str = "") -> bool:
         """See `Credentials.refused`."""
@@ -119,29 +125,13 @@ class SignIn(StoredSignIn):
             # RFC 9449, section 9: the token is good, and the request is to be proved once more.
             return self._prover.take_nonce(nonce)
         if status == 403:
-            return found is not None and found.insufficient_scope and await self._step_up(found, version)
-        await self.look()
-        async with self._renewing:
-            if version != self.version:
-                return True
-            # Many requests are refused at a time, for one reason.
-            if time.monotonic() - self._asked_at_s >= _ASK_AGAIN_S:
-                self._challenge = found or self._challenge
-                if not await self._ask_issuer():
-                    return False
-                self._asked_at_s = time.monotonic()
-            if self._kept.tokens is None and self.config.interactive:
-                raise self._not_signed_in("signed out" if self._kept.signed_out else "nobody has signed in yet")
-            if version == self._forced_version and version != self._accepted_version:
-                # Fetched because the one before was refused, and never taken: another one would not be, either.
-                if self.config.interactive:
-                    raise self._not_signed_in("the server refuses the token that was given for it")
+            if found is None or not found.insufficient_scope:
                 return False
-            forced = self._kept.tokens is not None
-            await self._renew_held(version)
-            if forced:
-                self._forced_version = self.version
-        return True
+            work = partial(self._step_up, found, version)
+        else:
+            work = partial(self._replace_refused, found, version)
+        # Many requests are refused at a time, for one reason.
+        return await self._tasks.run(work, key=(self, status, challenge, version))
 
     def accepted(self, version: int) -> None:
         """See `Credentials.accepted`."""
@@ -162,7 +152,7 @@ class SignIn(StoredSignIn):
                 if self.config.exchanges_callers and self.obtaining.subject() is None:
                     continue  # its caller comes back with another token, or not at all
                 try:
-                    await self._renew(self.version)
+                    await self._renew()
                 except NotSignedIn:
                     return
                 except GatewayError as error:
@@ -185,6 +175,9 @@ class SignIn(StoredSignIn):
             raise SignInFailed(f"server '{self.server}' is of auth.type {self.config.type}: nobody signs in to it")
         if self._listening is not None:
             await self._listening()
+        return await self._tasks.run(partial(self._link, browser), key=(self, "link", browser))
+
+    async def _link(self, browser: str | None) -> SignInLink:
         await self.look()
         async with self._beginning:
             try:
@@ -221,6 +214,9 @@ class SignIn(StoredSignIn):
         Raises:
             SignInFailed: Another process does not let go of them, or what is kept of them stays.
         """
+        return await self._tasks.run(self._end, key=(self, "sign out"))
+
+    async def _end(self) -> bool:
         async with self._renewing, self._locked():
             await self._reload()
             kept = self._kept
@@ -228,10 +224,11 @@ class SignIn(StoredSignIn):
             if tokens is None:
                 return False
             if server is not None and client is not None:
-                with anyio.move_on_after(_SHIELD_S):
+                with anyio.move_on_after(_REVOKE_S):
                     taken = await self.obtaining.endpoint(kept).revoke(tokens)
                     log.info("revoked at the issuer" if taken else "not revoked at the issuer: only forgotten here")
-            failure = await self._save(kept.without_tokens(signed_out=True))
+            with anyio.CancelScope(shield=True):
+                failure = await self._save(kept.without_tokens(signed_out=True))
         if failure is not None:
             raise SignInFailed(f"signed out, but not for good: {failure}")
         self._counts.sign_ins[self.server, "signed_out"] += 1
@@ -305,6 +302,31 @@ class SignIn(StoredSignIn):
             self._kept = found
         return True
 
+    async def _replace_refused(self, found: Challenge | None, version: int) -> bool:
+        """Replace credentials that were answered with 401; see `Credentials.refused`."""
+        await self.look()
+        async with self._renewing:
+            if version != self.version:
+                return True
+            # Many requests are refused at a time, for one reason.
+            if time.monotonic() - self._asked_at_s >= _ASK_AGAIN_S:
+                self._challenge = found or self._challenge
+                if not await self._ask_issuer():
+                    return False
+                self._asked_at_s = time.monotonic()
+            if self._kept.tokens is None and self.config.interactive:
+                raise self._not_signed_in("signed out" if self._kept.signed_out else "nobody has signed in yet")
+            if version == self._forced_version and version != self._accepted_version:
+                # Fetched because the one before was refused, and never taken: another one would not be, either.
+                if self.config.interactive:
+                    raise self._not_signed_in("the server refuses the token that was given for it")
+                return False
+            forced = self._kept.tokens is not None
+            await self._renew_held(version)
+            if forced:
+                self._forced_version = self.version
+        return True
+
     async def _step_up(self, challenge: Challenge, version: int) -> bool:
         wanted, now_s = challenge.scopes or (), time.time()
         async with self._renewing:
@@ -323,17 +345,20 @@ class SignIn(StoredSignIn):
         if self.config.interactive:
             reason = f"more has to be granted than was ({' '.join(wanted)})"
             raise self._not_signed_in(reason, step_up=True)
-        await self._renew(version)
+        await self._renew_once(version)
         return True
 
-    async def _renew(self, version: int) -> None:
-        """Have another token than that of this version, whoever fetches it.
+    async def _renew(self) -> None:
+        """Replace the present token, in a task that no caller's end interrupts; all who ask share one attempt.
 
         Raises:
             NotSignedIn: Somebody has to sign in.
             ConnectionLost: The token endpoint does not answer; what there is stays.
             HttpStatusError: It refuses, and nobody can sign in.
         """
+        await self._tasks.run(partial(self._renew_once, self.version), key=(self, "renew", self.version))
+
+    async def _renew_once(self, version: int) -> None:
         async with self._renewing:
             if version == self.version:
                 await self._renew_held(version)
@@ -348,7 +373,7 @@ class SignIn(StoredSignIn):
                 if self._kept.issuer is None:
                     # What was learnt and not yet kept.
                     self._kept = learnt
-                # To its end whoever waits for it: a refresh token is spent the moment it is sent.
+                # A refresh token is spent the moment it is sent: no caller's end and no shutdown interrupts this.
                 with anyio.CancelScope(shield=self.config.interactive):
                     await self._fetch()
         except StoreFailed as error:

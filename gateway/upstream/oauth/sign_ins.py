@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import anyio
@@ -13,10 +14,11 @@ import anyio
 from gateway.access.principal import LOCAL
 from gateway.config.server import ServerConfig
 from gateway.config.upstream_types.http_config import UrlConfig
+from gateway.owned_tasks import OwnedTasks
 from gateway.secrets import SECRETS
 from gateway.upstream.credentials import SignInFailed
 from gateway.upstream.oauth.addresses import Addresses
-from gateway.upstream.oauth.authorization import AnswerRefused, check_issuer, code_of, read_return
+from gateway.upstream.oauth.authorization import AnswerRefused, Returned, check_issuer, code_of, read_return
 from gateway.upstream.oauth.clients import client_document
 from gateway.upstream.oauth.connecting import CallerChecks, Connecting, WrongCaller, check_browser, digest_of
 from gateway.upstream.oauth.counts import SignInCounts
@@ -69,6 +71,7 @@ class SignIns:
 
     def __init__(
         self,
+        tasks: OwnedTasks,
         store: Store | None = None,
         addresses: Addresses | None = None,
         record: Record | None = None,
@@ -77,11 +80,13 @@ class SignIns:
         """Begin without any.
 
         Args:
+            tasks: Runs what no caller's end may interrupt.
             store: Where they are kept; in memory by default.
             addresses: Where this gateway is.
             record: Takes what became of each: the server, for whom, what it was, and why it failed.
             checks: What tells who callers are, where each signs in for itself.
         """
+        self._tasks = tasks
         self._record = record if record is not None else _no_record
         self._store = store if store is not None else MemoryStore()
         self.users = SignedInUsers(self._store)
@@ -120,6 +125,7 @@ class SignIns:
             wanted,
             # What a caller's token was exchanged for lasts no longer than the caller's connection.
             MemoryStore() if wanted.exchanges_callers else self._store,
+            tasks=self._tasks,
             principal=principal,
             addresses=self.addresses,
             counts=self.counts,
@@ -216,6 +222,10 @@ class SignIns:
             returned = read_return(query)
         except AnswerRefused as error:
             raise SignInFailed(f"this address ends no sign-in: {error}") from None
+        # The code can be used once: a browser that closes its page must not lose what it was exchanged for.
+        return await self._tasks.run(partial(self._exchange_code, returned, mark), shield=True)
+
+    async def _exchange_code(self, returned: Returned, mark: str | None) -> Finished:
         # Whatever becomes of it, it is used by this.
         try:
             pending = await self._store.take(f"pending:{returned.state}")

@@ -107,8 +107,9 @@ class StoredSignIn:
             raise SignInFailed(str(error)) from None
 
     async def _reload(self) -> None:
-        self._stamp = await self._store.stamp(self._key)
-        kept = await self._store.load(self._key)
+        # Set only once both are known: an interrupted look must not pass for one that has read the document.
+        stamp, kept = await self._store.stamp(self._key), await self._store.load(self._key)
+        self._stamp = stamp
         found = KeptSignIn()
         if kept is not None:
             try:

@@ -91,7 +91,7 @@ class Setup:
         )
         self.views = ProfileViews(self.registry, {})
         links = cast("Any", {"up": self.link})
-        users = UserLinks(cast("Any", None), cast("Any", None), SignIns(), links)
+        users = UserLinks(cast("Any", None), cast("Any", None), SignIns(cast("Any", None)), links)
         self.pipeline = CallPipeline(
             registry=self.registry,
             links=links,
@@ -108,10 +108,10 @@ class Setup:
             call_stats=self.stats,
             search_tools=cast("Any", None),
             hooks=self.hooks,
-            thorough_checks=ThoroughChecks(),
+            thorough_checks=ThoroughChecks(cast("Any", None)),
             permission=Permission(self.registry),
             audit=(audit := Audit(AuditConfig(), None)),
-            approvals=Approvals(ApprovalBook(ApprovalsConfig(), audit), Signer()),
+            approvals=Approvals(ApprovalBook(ApprovalsConfig(), audit), Signer(), cast("Any", None)),
         )
 
     def caller(self) -> Caller:

@@ -14,6 +14,7 @@ import pytest
 from gateway.calls import thorough_checks
 from gateway.calls.check_process import CheckJob
 from gateway.calls.thorough_checks import ThoroughChecks
+from gateway.owned_tasks import OwnedTasks
 from registry.arguments.prepare import Prepared, passes, prepare
 from registry.catalog.catalog import ToolWrapper
 from registry.catalog.names import ServerName, ToolName, WrapperName
@@ -56,8 +57,8 @@ def wrapper_of(schema: Any) -> ToolWrapper:
 
 @asynccontextmanager
 async def running() -> AsyncIterator[ThoroughChecks]:
-    checks = ThoroughChecks()
     async with anyio.create_task_group() as group:
+        checks = ThoroughChecks(OwnedTasks(group))
         group.start_soon(checks.run)
         yield checks
         group.cancel_scope.cancel()

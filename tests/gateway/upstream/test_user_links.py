@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import anyio.lowlevel
@@ -13,6 +13,7 @@ import pytest
 from gateway.access.principal import Principal
 from gateway.config.upstream_types.http_config import HttpConfig
 from gateway.errors import UpstreamUnavailable
+from gateway.owned_tasks import OwnedTasks
 from gateway.upstream import user_links
 from gateway.upstream.link import UpstreamLink
 from gateway.upstream.oauth import sign_ins as all_sign_ins
@@ -31,8 +32,9 @@ async def links_of_users(
     """Links to a server that nobody reaches."""
     config = HttpConfig.model_validate({"url": "http://127.0.0.1:9/mcp", "auth": {"perUser": True, **(auth or {})}})
     shared = UpstreamLink("s", config, NobodysConnector("s"), per_user=True, ports=user_links.LinkPorts())
-    client, sign_ins = HttpClient(), SignIns()
+    client = HttpClient()
     async with anyio.create_task_group() as group:
+        sign_ins = SignIns(OwnedTasks(group))
         yield UserLinks(group, client, sign_ins, {"s": shared}, **options), shared
         group.cancel_scope.cancel()
     sign_ins.close()
@@ -98,7 +100,7 @@ def test_a_key_that_is_named_as_whoever_is_on_this_machine_is_somebody_else() ->
 
 def test_sign_ins_of_callers_who_are_gone_are_kept_in_the_store_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(all_sign_ins, "_MOST_MADE", 3)
-    sign_ins = SignIns()
+    sign_ins = SignIns(cast("Any", None))
     shared = HttpConfig.model_validate({"url": "http://127.0.0.1:9/mcp"})
     own = HttpConfig.model_validate({"url": "http://127.0.0.1:9/mcp", "auth": {"perUser": True}})
     kept = sign_ins.of("all", shared)

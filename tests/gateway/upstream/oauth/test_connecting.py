@@ -10,6 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 import anyio
 import pytest
 from support.lying import Lying, lying_server
+from support.tasks import owned_tasks
 
 from gateway.config.issuers import Issuer
 from gateway.config.upstream_types.http_config import HttpConfig
@@ -26,10 +27,11 @@ KEYS = {"the key of ann": "ann", "the key of bob": "bob"}
 
 @asynccontextmanager
 async def sign_in_of_ann() -> AsyncIterator[tuple[Lying, SignIns, SignIn, list[tuple[str | None, str | None]]]]:
-    async with lying_server() as server:
+    async with lying_server() as server, owned_tasks() as tasks:
         server.tell_the_truth()
         recorded: list[tuple[str | None, str | None]] = []
         sign_ins = SignIns(
+            tasks,
             MemoryStore(),
             addresses_at(lambda: None, lambda: "http://127.0.0.1:8765"),
             lambda name, principal, action, error: recorded.append((principal, error)),

@@ -12,9 +12,11 @@ from urllib.parse import parse_qs, urlsplit
 import anyio
 import pytest
 from support.lying import Lying, lying_server
+from support.tasks import owned_tasks
 
 from gateway.config.upstream_types.http_config import HttpConfig
 from gateway.errors import HttpStatusError
+from gateway.owned_tasks import OwnedTasks
 from gateway.upstream.credentials import NotSignedIn, SignInFailed
 from gateway.upstream.oauth import guarded_requests
 from gateway.upstream.oauth.addresses import Addresses
@@ -27,15 +29,15 @@ CALLBACK = "http://127.0.0.1:8765/oauth/callback"
 METADATA = "http://169.254.169.254/latest/meta-data"
 
 
-def sign_ins_of(store: Store | None = None) -> SignIns:
-    return SignIns(store or MemoryStore(), Addresses(redirect_uri=lambda: CALLBACK))
+def sign_ins_of(tasks: OwnedTasks, store: Store | None = None) -> SignIns:
+    return SignIns(tasks, store or MemoryStore(), Addresses(redirect_uri=lambda: CALLBACK))
 
 
 @asynccontextmanager
 async def lying(**auth: Any) -> AsyncIterator[tuple[Lying, SignIns, SignIn]]:
-    async with lying_server() as server:
+    async with lying_server() as server, owned_tasks() as tasks:
         server.tell_the_truth()
-        sign_ins = sign_ins_of()
+        sign_ins = sign_ins_of(tasks)
         config = HttpConfig.model_validate({"url": server.url, **({"auth": auth} if auth else {})})
         sign_in = sign_ins.of("s", config)
         assert sign_in is not None
@@ -49,9 +51,9 @@ async def lying(**auth: Any) -> AsyncIterator[tuple[Lying, SignIns, SignIn]]:
 @asynccontextmanager
 async def two_processes(stores: tuple[Store, Store]) -> AsyncIterator[tuple[Lying, list[SignIns], list[SignIn]]]:
     """Two that share what is kept, the first of which was refused by the server."""
-    async with lying_server() as server:
+    async with lying_server() as server, owned_tasks() as tasks:
         server.tell_the_truth()
-        gateways = [sign_ins_of(store) for store in stores]
+        gateways = [sign_ins_of(tasks, store) for store in stores]
         config = HttpConfig.model_validate({"url": server.url})
         found = [sign_in for gateway in gateways if (sign_in := gateway.of("s", config)) is not None]
         for one in found:
@@ -292,9 +294,9 @@ async def test_a_link_that_leads_nowhere_any_more_is_not_given_out_again(tmp_pat
 
 
 async def test_a_sign_out_that_lasts_no_longer_than_the_process_is_not_called_one(tmp_path: Path) -> None:
-    async with lying_server() as server:
+    async with lying_server() as server, owned_tasks() as tasks:
         server.tell_the_truth(revocation_endpoint=f"{server.origin}/revoke")
-        sign_ins = sign_ins_of(FileStore(tmp_path, Encryption(None)))
+        sign_ins = sign_ins_of(tasks, FileStore(tmp_path, Encryption(None)))
         sign_in = sign_ins.of("s", HttpConfig.model_validate({"url": server.url}))
         assert sign_in is not None
         await sign_in.prepare()
@@ -385,9 +387,9 @@ async def test_a_workload_presents_what_its_platform_has_signed() -> None:
 
 async def test_what_was_obtained_otherwise_is_not_used_after_a_change_of_the_entry() -> None:
     store = MemoryStore()
-    async with lying_server() as server:
+    async with lying_server() as server, owned_tasks() as tasks:
         server.tell_the_truth()
-        sign_ins = sign_ins_of(store)
+        sign_ins = sign_ins_of(tasks, store)
 
         async def of(auth: dict[str, Any]) -> SignIn:
             found = sign_ins.of("s", HttpConfig.model_validate({"url": server.url, "auth": auth}))
