@@ -31,17 +31,33 @@ _LIMITS_OF_NOBODY: Final = QuotaLimits(held_mebibytes=32)
 # Whoever lists, pings or negotiates is answered from memory; these cost an upstream something.
 _COUNTED: Final = frozenset({"tools/call", "prompts/get", "resources/read", "completion/complete"})
 _LISTEN: Final = "subscriptions/listen"
-_MINUTE_S: Final = 60.0
+MINUTE_S: Final = 60.0
+# The calls of a burst are added up as floating-point numbers: the last one must not fail for their rounding.
+_ROUNDING_S: Final = 1e-4
 
 
 class Ledger(Protocol):
-    """Counts the calls of accounts together with other processes."""
+    """Counts the calls of accounts together with other processes.
 
-    def look(self, account: Account, per_minute: int) -> bool:
-        """Tell the account what others have counted; whether this process may give out one more call now."""
+    Attributes:
+        slack_s: How much later than it was made a call may be counted, in seconds.
+    """
 
-    def spent(self, account: Account) -> None:
-        """Count one call."""
+    @property
+    def slack_s(self) -> float: ...
+
+    def may_pass(self, account: Account, per_minute: int) -> bool:
+        """Return whether a call may be made without asking other processes."""
+
+    def count(self, account: Account, per_minute: int) -> None:
+        """Count one call that was made without asking."""
+
+    async def ask(self, account: Account, per_minute: int) -> float | None:
+        """Ask whether one more call may be made, and count it if so.
+
+        Returns:
+            0 if the call may be made; otherwise in how many seconds it may. None if there is no answer.
+        """
 
 
 class Account:
@@ -91,23 +107,46 @@ class Account:
         # Every request asks for these, and to read a field of a configuration model takes as long as ten attributes.
         self._most_in_flight, self._per_minute = limits.in_flight, limits.calls_per_minute
 
-    def begin(self, method: str) -> None:
+    def begin(self, method: str) -> bool:
         """Count a request that is about to run; `end` has to follow.
+
+        Returns:
+            False if the request was not counted, since other processes have to be asked: `begin_asked` does that.
 
         Raises:
             QuotaExceeded: The principal has too much of this kind already.
         """
         if method == _LISTEN:
             self.open_stream()
-            return
+            return True
         if self._most_in_flight is not None and self.in_flight >= self._most_in_flight:
             raise QuotaExceeded(
                 f"Not run: {self.name} has {self.in_flight} requests in flight, which is its quota. "
                 "Try again when some have ended."
             )
-        if self._per_minute is not None and method in _COUNTED:
-            self._count_call(self._per_minute)
+        if self._per_minute is not None and method in _COUNTED and not self._count_call(self._per_minute):
+            return False
         self.in_flight += 1
+        return True
+
+    async def begin_asked(self) -> None:
+        """Count a request for which `begin` has returned False; `end` has to follow.
+
+        Raises:
+            QuotaExceeded: The principal has made too many calls.
+        """
+        ledger, per_minute = self._quotas.ledger, self._per_minute
+        self.in_flight += 1
+        try:
+            if ledger is not None and per_minute is not None:
+                wait_s = await ledger.ask(self, per_minute)
+                if wait_s is None:
+                    self._count_alone(per_minute)
+                elif wait_s > 0:
+                    raise self._too_many(per_minute, wait_s)
+        except BaseException:
+            self.in_flight -= 1
+            raise
 
     def end(self, method: str) -> None:
         """Count a request as ended."""
@@ -161,31 +200,44 @@ class Account:
         self.held_bytes -= size_bytes
         self._quotas.held_bytes -= size_bytes
 
-    def _count_call(self, per_minute: int) -> None:
+    def _count_call(self, per_minute: int) -> bool:
+        """Count one call, unless other processes have to be asked.
+
+        Raises:
+            QuotaExceeded: There were too many.
+        """
+        full_s = self._full_with_one_more(per_minute)
         ledger = self._quotas.ledger
-        given_out = ledger is not None and not ledger.look(self, per_minute)
+        if ledger is not None:
+            if not ledger.may_pass(self, per_minute):
+                return False
+            ledger.count(self, per_minute)
+        self._full_s = full_s
+        return True
+
+    def _count_alone(self, per_minute: int) -> None:
+        self._full_s = self._full_with_one_more(per_minute)
+
+    def _full_with_one_more(self, per_minute: int) -> float:
         # A bucket that holds a minute's calls and is filled steadily, as one number: the time at which it is full.
         now_s = self._quotas.clock()
-        full_s = max(self._full_s, now_s) + _MINUTE_S / per_minute
-        if full_s - now_s > _MINUTE_S:
-            wait_s = max(1, math.ceil(full_s - now_s - _MINUTE_S))
-            raise QuotaExceeded(
-                f"Not run: {self.name} has made {per_minute} calls within a minute, which is its quota. "
-                f"Try again in {wait_s} s.",
-                retry_after_s=wait_s,
-            )
-        if given_out:
-            raise QuotaExceeded(
-                f"Not run: {self.name} has used what this gateway may give out at once of {per_minute} calls a minute, "
-                "which is its quota. Try again in 1 s."
-            )
-        self._full_s = full_s
-        if ledger is not None:
-            ledger.spent(self)
+        full_s = max(self._full_s, now_s) + MINUTE_S / per_minute
+        ledger = self._quotas.ledger
+        if full_s - now_s > MINUTE_S + (_ROUNDING_S if ledger is None else ledger.slack_s):
+            raise self._too_many(per_minute, full_s - now_s - MINUTE_S)
+        return full_s
 
-    def refills_in(self, seconds: float) -> None:
-        """Take it that the quota of calls will be whole again after this time."""
-        self._full_s = self._quotas.clock() + seconds
+    def _too_many(self, per_minute: int, wait_s: float) -> QuotaExceeded:
+        whole_s = max(1, math.ceil(wait_s))
+        return QuotaExceeded(
+            f"Not run: {self.name} has made {per_minute} calls within a minute, which is its quota. "
+            f"Try again in {whole_s} s.",
+            retry_after_s=whole_s,
+        )
+
+    def set_full_at(self, full_s: float) -> None:
+        """Apply what other processes have counted: when the quota of calls will be full again, by our clock."""
+        self._full_s = full_s
 
 
 def account_of_its_own() -> Account:

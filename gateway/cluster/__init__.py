@@ -28,8 +28,9 @@ Gateways of a cluster (`gateway.cluster`; a `pod`), each with state of its own:
   carried there (`pods`, `carrying`), over TLS whose certificates come from the secret that all gateways have
   (`peer_credentials`). An owner that is gone is a session that is gone: 404.
 - Changes by administrators, approvals and revoked keys are fields that every gateway has in memory (`shared_changes`,
-  `shared_parts`, `shared_book`); calls a minute are leased (`shared_limits`). They meet in a store (`store`,
-  `redis_store`), in which everything is encrypted (`sealing`) and on which no call waits; `status` tells how it does.
+  `shared_parts`, `shared_book`); calls per minute are counted together (`shared_limits`). They meet in a store
+  (`store`, `redis_store`), in which everything is encrypted (`sealing`) and for which only calls of a caller that is
+  close to its quota wait; `status` tells how it does.
 - Sign-ins to upstreams are refreshed by one gateway and known to all (`shared_sign_ins`).
 - `cluster_routes` tell administrators and Prometheus of all this.
 - Ids of tasks and states of requests are signed with a key from the same secret: any gateway takes them.

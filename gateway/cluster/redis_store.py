@@ -12,7 +12,7 @@ from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from gateway.cluster.store import HALF_USED_US, Counted, Spent, Stamped, StoreTrouble
+from gateway.cluster.store import BURST_US, HALF_USED_US, Counted, Spent, Stamped, StoreTrouble
 from gateway.config.cluster import StoreConfig
 
 # A call a minute each, and what administrators do: a few are in use at a time.
@@ -50,19 +50,15 @@ redis.call('ZADD', KEYS[1], now, ARGV[1])
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now - ARGV[2] * 1000000)
 redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', now)
 local answer = {redis.call('ZCARD', KEYS[1])}
-for i = 5, #ARGV, 4 do
-  local over, interval = tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2])
-  local full = math.max(now, tonumber(redis.call('ZSCORE', KEYS[2], ARGV[i]) or 0)) + over * interval
-  full = math.max(now, math.min(full, now + ARGV[3]))
-  local left = math.max(0, math.floor((60000000 - (full - now)) / interval + 0.001))
-  local lease = ARGV[i + 3] == '1' and math.ceil(left / answer[1]) or 0
-  full = full + lease * interval
-  if full > now then
-    redis.call('ZADD', KEYS[2], string.format('%.0f', full), ARGV[i])
-  else
-    redis.call('ZREM', KEYS[2], ARGV[i])
-  end
-  answer[#answer + 1] = lease
+for i = 6, #ARGV, 4 do
+  local calls, wanted, interval = tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2]), tonumber(ARGV[i + 3])
+  local full = math.max(now, tonumber(redis.call('ZSCORE', KEYS[2], ARGV[i]) or 0)) + calls * interval
+  full = math.min(full, now + ARGV[3])
+  local left = math.max(0, math.floor((ARGV[5] - (full - now)) / interval + 0.001))
+  local given = math.min(wanted, left)
+  full = full + given * interval
+  redis.call('ZADD', KEYS[2], string.format('%.0f', full), ARGV[i])
+  answer[#answer + 1] = given
   answer[#answer + 1] = math.floor(full - now)
 end
 local used = redis.call('ZRANGEBYSCORE', KEYS[2], now + ARGV[4], '+inf', 'WITHSCORES')
@@ -75,7 +71,13 @@ return answer
 
 
 class RedisStore:
-    """See `SharedStore`."""
+    """A `SharedStore` in Valkey or Redis.
+
+    Attributes:
+        count_script: The script that `count` runs; the clock that it reads is that of the store.
+    """
+
+    count_script: str = _COUNT
 
     def __init__(self, config: StoreConfig) -> None:
         password = config.password.get_secret_value() if config.password is not None else None
@@ -143,20 +145,18 @@ class RedisStore:
     async def count(self, name: str, spent: Mapping[str, Spent]) -> Counted:
         """See `SharedStore.count`."""
         flat = [
-            str(part)
-            for account, one in spent.items()
-            for part in (account, one.calls - one.leased, one.interval_us, int(one.wants))
+            str(part) for account, one in spent.items() for part in (account, one.calls, one.wanted, one.interval_us)
         ]
-        bounds = [_ALIVE_S, _MOST_OWED_US, HALF_USED_US]
+        bounds = [_ALIVE_S, _MOST_OWED_US, HALF_USED_US, BURST_US]
         with trouble():
             answer = await self.client.eval(
-                _COUNT, 2, self.key("alive"), self.key("calls"), name, *map(str, bounds), *flat
+                self.count_script, 2, self.key("alive"), self.key("calls"), name, *map(str, bounds), *flat
             )
         alive, *rest = answer
         own, used = rest[: 2 * len(spent)], rest[2 * len(spent) :]
         return Counted(
             int(alive),
-            leases=dict(zip(spent, map(int, own[::2]), strict=True)),
+            given=dict(zip(spent, map(int, own[::2]), strict=True)),
             full_us={
                 **dict(zip(used[::2], map(int, used[1::2]), strict=True)),
                 **dict(zip(spent, map(int, own[1::2]), strict=True)),

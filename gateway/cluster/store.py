@@ -8,6 +8,9 @@ from typing import Final, Literal, Protocol
 
 HALF_USED_US: Final = 30_000_000
 """Accounts that need longer than this to be full again have used half of a minute's calls: every gateway is told."""
+BURST_US: Final = 60_600_000
+"""Accounts hold the calls of so much time. More than a minute, because calls that are made without asking are counted
+up to half a second late, which must not cost a caller at its limit anything."""
 Trouble = Literal["down", "slow", "full"]
 
 
@@ -38,34 +41,32 @@ class Stamped:
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """Calls that were made on one account.
+    """Calls on one account.
 
     Attributes:
-        calls: How many, since the last report; what it had leased is given back.
-        leased: How many it had leased then.
-        wants: Whether it wants a lease again.
-        interval_us: How long the account takes to be given one more, in microseconds.
+        calls: How many were made since the last report.
+        wanted: How many wait for permission.
+        interval_us: Microseconds after which the account is given one more call.
     """
 
     calls: int
-    leased: int
-    wants: bool
+    wanted: int
     interval_us: int
 
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """What the store says of all accounts.
+    """What the store knows of all accounts.
 
     Attributes:
-        alive: How many gateways there are.
-        leases: By account, how many calls this gateway may give out until its next report.
-        full_us: By account, in how many microseconds it will be full again, leases of everybody subtracted: of those
-            that were asked about, and all of which half is used.
+        alive: How many replicas there are.
+        given: By account, how many of the wanted calls may be made.
+        full_us: By account, in how many microseconds it will be full again: of those that were reported, and of all
+            others of which half is used.
     """
 
     alive: int
-    leases: dict[str, int]
+    given: dict[str, int]
     full_us: dict[str, int]
 
 
@@ -88,10 +89,10 @@ class SharedStore(Protocol):
         """One item when the events begin, and one for each change by anybody."""
 
     async def count(self, name: str, spent: Mapping[str, Spent]) -> Counted:
-        """Subtract calls from accounts, and lease the share of this gateway of what is left.
+        """Subtract calls from accounts; of those that are wanted, as many as are left.
 
         Args:
-            name: Of this gateway, which is alive.
+            name: The name of this replica, which is noted as alive.
             spent: By account.
         """
 

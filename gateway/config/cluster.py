@@ -148,7 +148,7 @@ class StoreConfig(Section):
     """What the names of its keys and of its channel begin with."""
     # A store in the same cluster answers within a millisecond: one that takes longer is as good as none.
     timeout: Annotated[float, BeforeValidator(not_boolean), Field(gt=0, le=10)] = 0.5
-    """Seconds for each of its answers. No call waits for them."""
+    """Seconds for each of its answers. Only calls of a caller that is close to its quota wait for them."""
 
     @field_validator("url")
     @classmethod

@@ -160,7 +160,8 @@ class McpServer:
         began_s = time.perf_counter() if method in _MEASURED else None
         error_type = ""
         try:
-            account.begin(method)
+            if not account.begin(method):
+                await account.begin_asked()
         except QuotaExceeded as error:
             return error_response(request.id, error)
         entered = CURRENT.set(unrecorded) if unrecorded is not None else None

@@ -180,6 +180,21 @@ async def test_calls_a_minute_are_counted_together(tmp_path: Path, parallel: boo
         assert sum(made) <= 1
 
 
+async def test_an_agent_that_thinks_between_its_calls_is_not_refused(tmp_path: Path) -> None:
+    limits = {"quotas": {"default": {"callsPerMinute": 12}}}
+    async with clustered(tmp_path, gateway=limits) as (cluster, _, _):
+        for one in cluster.gateways:
+            await one.until_listed("up__echo")
+        for number in range(5):
+            # Longer than a replica remembers a caller that has stopped.
+            await anyio.sleep(1)
+            assert (await cluster.gateways[0].call("up__echo", {"n": number}))["structuredContent"] == {"n": number}
+        # What is left can be used at once, and anywhere.
+        for number in range(7):
+            answer = answer_of(await cluster.gateways[number % 3].post(call_of("up__echo", {"n": number})))
+            assert "result" in answer, answer
+
+
 async def test_what_a_person_decides_at_one_gateway_lets_the_call_go_on_at_another(tmp_path: Path) -> None:
     rules = {"policy": {"rules": [{"name": "ask", "wrappers": ["up__echo"], "ask": True}]}}
     async with clustered(tmp_path, gateway=rules) as (cluster, _, up):

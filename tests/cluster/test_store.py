@@ -1,4 +1,4 @@
-"""What gateways say to a real store, two of them at a time: which change counts, who gets a lease, a lock, a claim."""
+"""What gateways say to a real store, two of them at a time: which change counts, who gets a lock, a claim."""
 
 from __future__ import annotations
 
@@ -11,18 +11,13 @@ import anyio
 import pytest
 from support.clusters import Store, running_store
 
-from gateway.access.principal import Principal
-from gateway.access.quotas import Quotas
 from gateway.cluster.redis_store import RedisStore
 from gateway.cluster.sealing import NotSealed, Seal
 from gateway.cluster.shared_changes import SharedChanges
-from gateway.cluster.shared_limits import SharedLimits
 from gateway.cluster.shared_sign_ins import SharedSignIns
 from gateway.cluster.status import StoreStatus
 from gateway.cluster.store import StoreTrouble
 from gateway.config.cluster import StoreConfig
-from gateway.config.quotas import QuotaLimits, QuotasConfig
-from gateway.errors import QuotaExceeded
 from gateway.upstream.oauth.store import Conflict, LockTimeout, StoreFailed
 
 KEY = b"k" * 32
@@ -120,56 +115,6 @@ async def test_what_somebody_else_wrote_into_the_store_is_not_believed(tmp_path:
             assert held.values == {"a": 1}
         with pytest.raises(NotSealed):
             Seal(b"o" * 32).open(sealed, "held:a\n5")
-
-
-def limits_of(store: RedisStore, name: str, per_minute: int) -> tuple[SharedLimits, Quotas]:
-    quotas = Quotas(QuotasConfig(default=QuotaLimits(calls_per_minute=per_minute)))
-    limits = SharedLimits(name, quotas, store, StoreStatus())
-    quotas.ledger = limits
-    return limits, quotas
-
-
-def made(quotas: Quotas, most: int) -> int:
-    """How many calls of so many are let through."""
-    account = quotas.account(Principal(name="ada"))
-    for number in range(most):
-        try:
-            account.begin("tools/call")
-        except QuotaExceeded:
-            return number
-        account.end("tools/call")
-    return most
-
-
-async def test_leases_of_two_gateways_are_the_quota_of_one(tmp_path: Path) -> None:
-    async with stores(tmp_path) as (_, one, two):
-        (first, ours), (second, theirs) = limits_of(one, "first", 60), limits_of(two, "second", 60)
-        await first.report()
-        await second.report()
-        await first.report()
-        assert (first.replicas, second.replicas) == (2, 2)
-        total = 0
-        for _ in range(12):
-            total += made(ours, 60) + made(theirs, 60)
-            await first.report()
-            await second.report()
-        # Filled by one a second meanwhile.
-        assert 60 <= total <= 62
-        # What was leased and not used comes back; a gateway that has seen nothing of it is told.
-        third, others = limits_of(one, "third", 60)
-        await third.report()
-        assert made(others, 10) <= 1
-
-
-async def test_each_gateway_counts_alone_while_the_store_is_away(tmp_path: Path) -> None:
-    async with stores(tmp_path) as (server, one, _):
-        limits, quotas = limits_of(one, "first", 5)
-        await limits.report()
-        assert limits.shared
-        await server.stop()
-        await limits.report()
-        assert not limits.shared
-        assert made(quotas, 50) == 5
 
 
 async def test_a_sign_in_is_saved_once_taken_once_and_locked_by_one(tmp_path: Path) -> None:

@@ -1,0 +1,230 @@
+"""Calls per minute over a real store: a caller below its quota is never refused, whatever its rhythm is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import anyio.from_thread
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from support.clusters import Store, running_store
+
+from gateway.access.principal import Principal
+from gateway.access.quotas import Account, Quotas
+from gateway.cluster.redis_store import RedisStore, trouble
+from gateway.cluster.shared_limits import SharedLimits
+from gateway.cluster.status import StoreStatus
+from gateway.cluster.store import Counted, Spent
+from gateway.config.cluster import StoreConfig
+from gateway.config.quotas import QuotaLimits, QuotasConfig
+from gateway.errors import QuotaExceeded
+
+ADA = Principal(name="ada")
+REPORT_S = 0.5
+# Longer pauses differ from these in nothing that is counted.
+PAUSES_S = (0.0, 0.01, 0.2, 0.49, 0.5, 0.74, 0.76, 1.0, 1.2, 2.0, 5.0, 11.0, 29.0, 31.0, 59.0, 61.0, 130.0)
+
+
+class TimedStore(RedisStore):
+    """The real store, with a clock that stands still between the moves of a test."""
+
+    now_s = 1_000_000.0
+    count_script = RedisStore.count_script.replace(
+        "local now = time[1] * 1000000 + time[2]", "local now = tonumber(redis.call('GET', 'now'))"
+    )
+
+    async def count(self, name: str, spent: Mapping[str, Spent]) -> Counted:
+        with trouble():
+            await self.client.set("now", round(TimedStore.now_s * 1e6))
+        return await super().count(name, spent)
+
+
+class Replica:
+    """What counts the calls of one replica."""
+
+    def __init__(self, store: RedisStore, name: str, per_minute: int) -> None:
+        config = QuotasConfig(default=QuotaLimits(calls_per_minute=per_minute, in_flight=None))
+        self.quotas = Quotas(config, clock=lambda: TimedStore.now_s)
+        self.limits = SharedLimits(name, self.quotas, store, StoreStatus())
+        self.quotas.ledger = self.limits
+
+    @property
+    def account(self) -> Account:
+        return self.quotas.account(ADA)
+
+    async def call(self) -> None:
+        """Make one call."""
+        account = self.account
+        if not account.begin("tools/call"):
+            await account.begin_asked()
+        account.end("tools/call")
+
+    async def passes(self) -> bool:
+        """Whether one call is let through."""
+        try:
+            await self.call()
+        except QuotaExceeded:
+            return False
+        return True
+
+
+class Bucket:
+    """What a caller has left by the definition: a bucket of a minute's calls that is filled steadily."""
+
+    def __init__(self, per_minute: int) -> None:
+        self.per_minute = per_minute
+        self.left = float(per_minute)
+        self.at_s = TimedStore.now_s
+
+    def fill(self) -> None:
+        passed_s, self.at_s = TimedStore.now_s - self.at_s, TimedStore.now_s
+        self.left = min(float(self.per_minute), self.left + passed_s * self.per_minute / 60)
+
+    def take(self, passed: bool) -> None:
+        assert passed or self.left < 1 - 1e-6, f"refused with {self.left:.3f} of {self.per_minute} calls left"
+        self.left -= passed
+
+
+@asynccontextmanager
+async def replicas(server: Store, count: int, per_minute: int) -> AsyncIterator[list[Replica]]:
+    await server.ask("FLUSHALL")
+    config = StoreConfig.model_validate({"url": server.url})
+    stores = [TimedStore(config) for _ in range(count)]
+    found = [Replica(store, f"r{index}", per_minute) for index, store in enumerate(stores)]
+    async with anyio.create_task_group() as group:
+        for _ in range(2):  # all know how many they are
+            for one in found:
+                await one.limits.report()
+        for one in found:
+            group.start_soon(one.limits.run)
+        yield found
+        group.cancel_scope.cancel()
+    for store in stores:
+        await store.close()
+
+
+async def pause(found: list[Replica], pause_s: float) -> None:
+    """Let time pass; every replica reports each half second, as it does by itself."""
+    left_s = pause_s
+    while left_s > 0:
+        # Once everything is reported, more reports change nothing.
+        step_s = min(REPORT_S, left_s) if pause_s - left_s < 2 else left_s
+        TimedStore.now_s += step_s
+        left_s -= step_s
+        if step_s >= REPORT_S:
+            for one in found:
+                await one.limits.report()
+
+
+async def play(server: Store, count: int, per_minute: int, moves: list[tuple[float, int, int, bool]]) -> None:
+    async with replicas(server, count, per_minute) as found:
+        bucket = Bucket(per_minute)
+        since_report_s = 0.0
+        for pause_s, first, calls, spread in moves:
+            since_report_s += pause_s
+            await pause(found, pause_s)
+            if since_report_s >= REPORT_S:
+                since_report_s = 0.0
+                for one in found:
+                    await one.limits.report()
+            bucket.fill()
+            for number in range(calls):
+                one = found[(first + number * spread) % count]
+                bucket.take(await one.passes())
+                assert bucket.left > -per_minute / 8 - 2, "many more calls than the quota"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    """One store for all examples, each of which begins with an empty one."""
+    with (
+        anyio.from_thread.start_blocking_portal() as portal,
+        portal.wrap_async_context_manager(running_store(tmp_path_factory.mktemp("limits"))) as store,
+    ):
+        yield store
+
+
+def burst(per_minute: int) -> st.SearchStrategy[int]:
+    return st.sampled_from([1, 1, 1, 2, 3, math.ceil(per_minute / 2), per_minute, per_minute + 5])
+
+
+@st.composite
+def patterns(draw: st.DrawFn) -> tuple[int, int, list[tuple[float, int, int, bool]]]:
+    count = draw(st.sampled_from([1, 3]))
+    per_minute = draw(st.sampled_from([1, 2, 3, 7, 12, 60, 100, 600]))
+    move = st.tuples(st.sampled_from(PAUSES_S), st.integers(0, count - 1), burst(per_minute), st.booleans())
+    return count, per_minute, draw(st.lists(move, min_size=1, max_size=12))
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(patterns())
+# An agent that thinks for a second between its calls, and is far below its quota.
+@example((1, 12, [(1.0, 0, 1, False)] * 12))
+@example((3, 12, [(1.0, place, 1, False) for place in range(3)] * 4))
+@example((3, 60, [(0.0, 0, 60, False), (1.0, 1, 1, False), (30.0, 2, 30, True)]))
+# What one replica has seen does not hold back what another one needs.
+@example((3, 3, [(0.0, 0, 1, False), (0.2, 1, 1, False), (0.2, 2, 1, False), (61.0, 2, 3, False)]))
+@example((3, 600, [(0.0, 0, 300, True), (0.76, 1, 300, False), (5.0, 2, 50, False)]))
+def test_a_caller_below_its_quota_is_never_refused_at_any_rhythm(
+    server: Store, pattern: tuple[int, int, list[tuple[float, int, int, bool]]]
+) -> None:
+    anyio.run(play, server, *pattern)
+
+
+async def test_calls_that_arrive_at_all_replicas_at_once_are_as_many_as_the_quota(server: Store) -> None:
+    async with replicas(server, 3, 60) as found:
+        passed: list[bool] = []
+
+        async def call(one: Replica) -> None:
+            passed.append(await one.passes())
+
+        async with anyio.create_task_group() as group:
+            for number in range(200):
+                group.start_soon(call, found[number % 3])
+        assert len(passed) == 200
+        # Each replica lets an eighth of its share pass without asking.
+        assert 60 <= sum(passed) <= 68
+        await pause(found, 1.0)
+        before = sum(passed)
+        for number in range(12):
+            await call(found[number % 3])
+        assert sum(passed) - before <= 1
+
+
+async def test_a_refused_caller_may_call_again_when_it_was_told_so(server: Store) -> None:
+    async with replicas(server, 3, 7) as found:
+        assert [await found[number % 3].passes() for number in range(8)] == [True] * 7 + [False]
+        for number in range(10):
+            with pytest.raises(QuotaExceeded) as refused:
+                await found[number % 3].call()
+            await pause(found, refused.value.retry_after_s)
+            assert await found[(number + 1) % 3].passes()
+
+
+async def test_a_call_that_is_cancelled_while_the_store_is_asked_leaves_nothing_behind(server: Store) -> None:
+    async with replicas(server, 1, 3) as found:
+        [one] = found
+        assert await server.ask("CLIENT", "PAUSE", "300", "ALL") == "+OK"
+        account = one.account
+        assert account.begin("tools/call") is False
+        with anyio.move_on_after(0.05):
+            await account.begin_asked()
+        assert account.in_flight == 0
+        # The store was asked already: the call counts, as any other that its caller gave up.
+        assert [await one.passes() for _ in range(4)] in ([True, True, False, False], [True, True, True, False])
+
+
+async def test_calls_do_not_wait_for_a_store_that_does_not_answer(tmp_path: Path) -> None:
+    async with running_store(tmp_path) as server, replicas(server, 3, 5) as found:
+        await server.stop()
+        with anyio.fail_after(2.5):
+            assert [await found[0].passes() for _ in range(6)] == [True] * 5 + [False]
+        assert not found[0].limits.shared
+        await server.start()
+        await found[0].limits.report()
+        assert found[0].limits.shared
