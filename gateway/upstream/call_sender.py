@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Any, Final, NoReturn, Protocol
 
 import anyio.to_thread
 
@@ -131,13 +131,16 @@ class CallSender:
             self._of_principal[call.principal] = own + 1
         # How the first attempt ended, if it may have reached the upstream.
         lost: ConnectionLost | None = None
+        was_lost, forgotten, is_first = False, False, True
         try:
-            for last in (False, True):
+            # At most three attempts: one follows a lost connection, and one a forgotten session.
+            while True:
                 state = link.state
-                if isinstance(state, Ready) and not last:
+                if isinstance(state, Ready) and is_first:
                     connection = state
                 else:
                     connection = await self._next_connection(call, lost)
+                is_first = False
                 # Each attempt has the whole time; progress and questions move the deadline through the callbacks.
                 limit_s = self._limit_s
                 deadline = call.callbacks.deadline = Deadline(limit_s)
@@ -145,10 +148,13 @@ class CallSender:
                     with deadline:
                         result = await connection.session.send(call)
                 except ConnectionLost as error:
-                    lost = self._after_loss(error, call, connection, began_s=now_s, before=lost, last=last)
-                    now_s = time.monotonic()
-                except (TimeoutError, SessionForgotten, Congested, HttpStatusError) as error:
-                    self._after_refusal(error, call, connection, limit_s=limit_s, last=last)
+                    lost = self._after_loss(error, call, connection, began_s=now_s, before=lost, last=was_lost)
+                    was_lost, now_s = True, time.monotonic()
+                except SessionForgotten as error:
+                    self._after_forgetting(error, connection, lost=lost, last=forgotten)
+                    forgotten = True
+                except (TimeoutError, Congested, HttpStatusError) as error:
+                    self._after_refusal(error, call, connection, limit_s=limit_s)
                 except RpcError as error:
                     # Any answer, an error too, shows that the connection works.
                     self._breaker = self._breaker.succeeded()
@@ -164,7 +170,6 @@ class CallSender:
                     if type(result) is dict and result.get("isError"):
                         return await self._without_secrets(result)
                     return result
-            raise AssertionError("unreachable")
         except RpcError as error:
             if await self._holds_secret([error.message, error.data]):
                 await anyio.to_thread.run_sync(SECRETS.scrub_error, error)
@@ -217,16 +222,36 @@ class CallSender:
         note_event("retry", reason=str(error))
         return error if error.sent else None
 
+    def _after_forgetting(
+        self, error: SessionForgotten, connection: Ready, *, lost: ConnectionLost | None, last: bool
+    ) -> None:
+        """Have a new session opened, for the call to be sent again: it was refused before it was run.
+
+        Raises:
+            GatewayError: A new session was refused in the same way.
+        """
+        self._link.drop(connection, str(error))
+        if not last:
+            note_event("retry", reason="session forgotten")
+            return
+        if lost is not None:
+            raise self._lost(lost) from None
+        server = self._link.server
+        raise UpstreamUnavailable(
+            server,
+            f"Not called: {error}, and it refused the call again in a new session. Its operator has to look at server "
+            f"'{server}'.",
+        ) from None
+
     def _after_refusal(
         self,
-        error: TimeoutError | SessionForgotten | Congested | HttpStatusError,
+        error: TimeoutError | Congested | HttpStatusError,
         call: UpstreamCall,
         connection: Ready,
         *,
         limit_s: float,
-        last: bool,
-    ) -> None:
-        """Raise what is told of a call that has no answer, unless it may be sent again."""
+    ) -> NoReturn:
+        """Raise the error that is reported for a call without an answer."""
         link = self._link
         if isinstance(error, TimeoutError):
             raise UpstreamTimeout(
@@ -236,15 +261,6 @@ class CallSender:
             ) from None
         if isinstance(error, Congested):
             raise self._unavailable(f"server '{link.server}' is overloaded ({error}). Nothing was sent.") from None
-        if isinstance(error, SessionForgotten):
-            # Refused before it was run, so that it may be sent again whatever it does.
-            note_event("retry", reason="session forgotten")
-            link.drop(connection, str(error))
-            if last:
-                raise UpstreamUnavailable(
-                    link.server, f"Server '{link.server}' keeps forgetting its session."
-                ) from None
-            return
         # Whatever it says, it came over a connection that works.
         self._breaker = self._breaker.succeeded()
         if isinstance(error, NotSignedIn):

@@ -74,6 +74,7 @@ class UpstreamLink:
         state: See `link_states`.
         epoch: The number of the last connection; 0 before the first one.
         last_error: Why there is no connection, or no true listing; None where all is well.
+        lost_reason: Why the last connection that worked has ended; None before the first one has.
         tried: Set once the first attempt has ended, well or not.
         handshake_refused: The upstream itself refused the first attempt, as one that speaks only a newer version does.
         per_user: It stands for the links of single callers (`user_links`), and never connects.
@@ -112,6 +113,7 @@ class UpstreamLink:
         self.state: LinkState = Connecting()
         self.epoch = epoch
         self._last_error: str | None = None
+        self.lost_reason: str | None = None
         self.tried = anyio.Event()
         self.handshake_refused = False
         self._connector = connector
@@ -167,6 +169,7 @@ class UpstreamLink:
             while True:
                 began_s = time.monotonic()
                 at_once = refused = leads_back = False
+                epoch = self.epoch
                 wanted: SignInSource | None = None
                 try:
                     at_once = await self._hold_connection()
@@ -184,12 +187,14 @@ class UpstreamLink:
                         log.exception("the link failed unexpectedly", extra={"server": self.server})
                 finally:
                     self._leave_ready()
+                if self.epoch != epoch:
+                    self.lost_reason = self.last_error
                 self._ports.on_lost(self)
                 if wanted is None:
                     self.tried.set()
                     if self._refused:
                         self._ports.on_refused(self)
-                self._warn(f"not connected: {self.last_error}")
+                self._warn(f"{'connecting again' if at_once else 'not connected'}: {self.last_error}")
                 if wanted is not None:
                     self._failures = 0
                     await self._wait_for_sign_in(wanted)

@@ -97,8 +97,8 @@ class Watcher:
             except (RpcError, HttpStatusError):
                 self._poll_instead()
                 return
-            except SessionForgotten:
-                self._transport.fail("the upstream has forgotten the session")
+            except SessionForgotten as error:
+                self._transport.fail(str(error))
                 return
             except ConnectionLost as error:
                 failures, lost = failures + 1, True

@@ -99,6 +99,7 @@ class Response(Struct, eq=False):
     status: int
     headers: dict[str, str]
     connection: HttpConnection
+    body: bytes | None = None
 
     @property
     def content_type(self) -> str:
@@ -112,11 +113,13 @@ class Response(Struct, eq=False):
         return self.headers.get("content-length") if plain is None else str(len(plain))
 
     async def read(self, limit_bytes: int = MAX_MESSAGE_BYTES) -> bytes:
-        """The whole body.
+        """Return the whole body; it stays in `body` and can be read again.
 
         Raises:
             ConnectionLost: The connection ended first, or the body is over the limit.
         """
+        if self.body is not None:
+            return self.body
         connection = self.connection
         parts: list[bytes] = []
         size_bytes = 0
@@ -125,7 +128,8 @@ class Response(Struct, eq=False):
             if size_bytes > limit_bytes:
                 raise UnusableAnswer(f"the answer is larger than {limit_bytes} bytes")
             if connection.complete:
-                return parts[0] if len(parts) == 1 else b"".join(parts)
+                self.body = parts[0] if len(parts) == 1 else b"".join(parts)
+                return self.body
             if connection.lost is not None:
                 raise ConnectionLost(connection.lost, sent=True)
             await connection.changed()

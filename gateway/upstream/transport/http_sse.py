@@ -7,16 +7,24 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import Any, Final
 from urllib.parse import urljoin
 
 import anyio
 
 from gateway import wire
-from gateway.errors import INTERNAL_ERROR, Congested, ConnectionLost, GatewayError, HttpStatusError
+from gateway.errors import (
+    INTERNAL_ERROR,
+    Congested,
+    ConnectionLost,
+    GatewayError,
+    HttpStatusError,
+    SessionForgotten,
+)
 from gateway.upstream.credentials import Credentials, NotSignedIn
 from gateway.upstream.transport.event_stream import EventParser
 from gateway.upstream.transport.http_client import HttpClient, Response, split_url
+from gateway.upstream.transport.http_refusals import forgotten_text, mentions_session, subject_of
 from gateway.upstream.transport.jsonrpc import OnMessage
 from gateway.upstream.transport.stream_transport import StreamTransport
 
@@ -25,6 +33,8 @@ from gateway.upstream.transport.stream_transport import StreamTransport
 _MAX_UNSENT: Final = 256
 # Once with each of two tokens.
 _MAX_SENT: Final = 2
+# Requests have numbers.
+_PING_ID: Final = "is-the-session-known"
 
 
 @asynccontextmanager
@@ -150,12 +160,18 @@ class _SseConnection:
             raise Congested("it takes no more messages") from None
 
     async def _post(self, line: bytes) -> None:
+        message = wire.loads(line)
         try:
-            status = await self._posted(line)
+            status, body = await self._posted(line)
+            if 400 <= status < 500 and await self._is_forgotten(status, body, message):
+                raise SessionForgotten(forgotten_text(status, body, None))
             if status >= 400:
                 raise HttpStatusError(status, "the message was refused")
+        except SessionForgotten as error:
+            # The stream may stay open where a proxy holds it.
+            self.transport.refuse(message.get("id"), error)
+            self.transport.close(str(error))
         except (GatewayError, ValueError) as error:
-            message = wire.loads(line)
             # A request of ours gets an answer, or it would wait for its deadline.
             if isinstance(message.get("id"), int):
                 failure = {"code": INTERNAL_ERROR, "message": f"could not be sent: {error}"}
@@ -164,24 +180,40 @@ class _SseConnection:
                 # The stream would go on, and no message could be sent.
                 self.transport.close(str(error))
 
-    async def _posted(self, line: bytes) -> int:
-        """Post a message, once more where the credentials were refused and there are others; returns the status."""
-        credentials, status = self._credentials, 0
+    async def _is_forgotten(self, status: int, body: bytes, message: dict[str, Any]) -> bool:
+        """Return whether a refusal means that the server does not know the session, which the endpoint names."""
+        subject = subject_of(status, body, None, None)
+        if mentions_session(body) or subject == "request" or not isinstance(message.get("id"), int):
+            return mentions_session(body)
+        # A ping does no harm. What answers it on the stream has an id that nobody waits for.
+        try:
+            status, body = await self._posted(wire.dumps({"jsonrpc": "2.0", "id": _PING_ID, "method": "ping"}))
+        except GatewayError:
+            return False
+        return 400 <= status < 500 and subject_of(status, body, None, None) != "request"
+
+    async def _posted(self, line: bytes) -> tuple[int, bytes]:
+        """Post a message, once more where the credentials were refused and there are others.
+
+        Returns:
+            The status of the answer, and its body.
+        """
+        credentials, status, body = self._credentials, 0, b""
         for _ in range(_MAX_SENT):
             if credentials is not None and not credentials.ready:
                 await credentials.prepare()
             version = credentials.version if credentials is not None else 0
             head = self._head("POST", self._endpoint, **{"content-type": "application/json"})
             async with self._client.send("POST", self._endpoint, head, line) as response:
-                await response.read()
+                body = await response.read()
                 status = response.status
             if credentials is None:
-                return status
+                return status, body
             if status not in (401, 403):
                 credentials.accepted(version)
-                return status
+                return status, body
             found = response.headers
             challenge, nonce = found.get("www-authenticate", ""), found.get("dpop-nonce", "")
             if not await credentials.refused(status, challenge, version, nonce):
-                return status
-        return status
+                return status, body
+        return status, body

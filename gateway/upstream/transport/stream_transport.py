@@ -11,7 +11,7 @@ from typing import Any, Final
 import anyio
 
 from gateway import wire
-from gateway.errors import INTERNAL_ERROR, Congested, ConnectionLost
+from gateway.errors import INTERNAL_ERROR, Congested, ConnectionLost, GatewayError
 from gateway.upstream.transport.bounds import MAX_MESSAGE_BYTES
 from gateway.upstream.transport.invalid_json import answered_id, repaired_response
 from gateway.upstream.transport.jsonrpc import (
@@ -161,6 +161,12 @@ class StreamTransport:
             f"The answer has more than {MAX_MESSAGE_BYTES} bytes: the request has no result, but may have taken effect."
         )
         self._resolve(answered_id(ends, ends=True), {"error": {"code": INTERNAL_ERROR, "message": text}})
+
+    def refuse(self, request_id: object, error: GatewayError) -> None:
+        """Fail one request, where what was to carry it was refused."""
+        entry = self._entry(request_id)
+        if entry is not None and not entry[0].done():
+            entry[0].set_exception(error)
 
     def close(self, reason: str) -> None:
         """Fail everything that is waiting. Of several reasons the first one counts."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
@@ -16,13 +17,26 @@ import anyio
 from anyio.abc import TaskGroup
 
 from gateway import wire
-from gateway.errors import ConnectionLost, GatewayError, HttpStatusError, SessionForgotten, UnusableAnswer
+from gateway.errors import (
+    ConnectionLost,
+    GatewayError,
+    HttpStatusError,
+    RpcError,
+    SessionForgotten,
+    UnusableAnswer,
+)
 from gateway.jsonrpc import read_result
 from gateway.upstream.credentials import Credentials
 from gateway.upstream.transport.answer_stream import ENDED_EARLY, AnswerStream, read_message
 from gateway.upstream.transport.bounds import MAX_MESSAGE_BYTES
 from gateway.upstream.transport.http_client import HttpClient, Response
-from gateway.upstream.transport.http_refusals import reason_phrase, says_forgotten
+from gateway.upstream.transport.http_refusals import (
+    forgotten_text,
+    mentions_session,
+    reason_phrase,
+    says_forgotten,
+    subject_of,
+)
 from gateway.upstream.transport.invalid_json import repaired_response
 from gateway.upstream.transport.jsonrpc import (
     OnMessage,
@@ -44,6 +58,8 @@ log = logging.getLogger(__name__)
 _MAX_BACKGROUND: Final = 64
 # A notification is answered with an empty 202: a server that takes longer is stuck.
 _NOTIFY_S: Final = 10.0
+# Whether the session is known is asked after a refusal that does not say; meanwhile the refused call waits.
+_PING_S: Final = 5.0
 # DELETE is a courtesy; the end of the gateway does not wait longer for it.
 _END_S: Final = 1.0
 # An expired token, then one more scope than the new one has.
@@ -82,6 +98,11 @@ class StreamableHttpTransport:
         self._credentials = credentials
         self._head = RequestHead(url, headers, credentials)
         self._stream = AnswerStream(server, client, url, self._head)
+        # Several refusals may come at once: one ping answers for all that came before it was sent.
+        self._asking = anyio.Lock()
+        self._known_s = -math.inf
+        self._forgotten = False
+        self._was_listening = False
 
     def use_version(self, version: str) -> None:
         """See `Transport.use_version`."""
@@ -124,6 +145,9 @@ class StreamableHttpTransport:
                     presented.accepted(version)
             # Without a context manager: a generator's frame would cost every call something.
             try:
+                if response.status >= 400:
+                    finished = True
+                    return result_in(await self._refusal(response, request_id, method))
                 plain = response.connection.plain
                 if plain is not None and len(plain) <= _ASIDE_BYTES and method != "initialize":
                     result = read_result(plain, request_id)
@@ -138,8 +162,10 @@ class StreamableHttpTransport:
                     head.use_session(response.headers.get("mcp-session-id"))
             finally:
                 self._client.keep(response.connection)
-            if head.session_id is not None and says_forgotten(message):
-                raise SessionForgotten("the upstream has forgotten the session")
+            # Or the tool has sessions of its own.
+            says_so = head.session_id is not None and says_forgotten(message)
+            if says_so and (method == "ping" or await self._has_forgotten()):
+                raise SessionForgotten(forgotten_text(response.status, b"", message))
             return result_in(message)
         finally:
             if not finished and head.session_id is not None:
@@ -148,7 +174,11 @@ class StreamableHttpTransport:
 
     async def notify(self, method: str, params: dict[str, Any] | None = None) -> None:
         """See `Transport.notify`."""
-        await self._post(notification(method, params))
+        try:
+            await self._post(notification(method, params))
+        except SessionForgotten as error:
+            self.fail(str(error))
+            raise
 
     async def wait_closed(self) -> str:
         """See `Transport.wait_closed`."""
@@ -167,7 +197,11 @@ class StreamableHttpTransport:
         """See `Transport.listen`: the stream that a handshake-era server gives to a GET; some offer none."""
         async with self._client.send("GET", self._url, self._head.stream_fields()) as response:
             if response.status != 200 or response.content_type != "text/event-stream":
+                # A server that has never offered a stream answers as it likes.
+                if response.status >= 400 and self._was_listening and self._head.session_id is not None:
+                    await self._refusal(response, None, "")
                 raise HttpStatusError(response.status, "no stream of notifications")
+            self._was_listening = True
             on_open()
             async for message in self._stream.messages(response):
                 if isinstance(message.get("method"), str):
@@ -201,9 +235,12 @@ class StreamableHttpTransport:
         """The answer to a refused request with other credentials; the refusal itself where there are none."""
         for _ in range(_MAX_REFUSALS):
             try:
-                # Read, so that the connection can be kept; what it says is nobody's business.
-                await response.read()
+                # Read, so that the connection can be kept.
+                said = await response.read()
                 challenge = response.headers.get("www-authenticate", "")
+                is_session = self._head.session_id is not None and mentions_session(said)
+                if is_session and (not challenge or credentials.anonymous):
+                    return response  # other credentials would be refused with the same words
                 nonce = response.headers.get("dpop-nonce", "")
                 again = await credentials.refused(response.status, challenge, version, nonce)
             except BaseException:
@@ -230,11 +267,6 @@ class StreamableHttpTransport:
         on_pause: OnPause | None,
         results: ResultStream | None,
     ) -> dict[str, Any]:
-        if response.status == 404 and self._head.session_id is not None:
-            raise SessionForgotten("the upstream has forgotten the session")
-        if response.status in (401, 403):
-            # Whatever its body holds: servers repeat there what they were sent, credentials included.
-            raise HttpStatusError(response.status, reason_phrase(response))
         if response.content_type == "text/event-stream" and response.status == 200:
             large = partial(LargeAnswer, request_id, results) if results is not None else None
             async for message in self._stream.resumed(response, method, on_pause, large):
@@ -253,19 +285,64 @@ class StreamableHttpTransport:
         parsed = await self._parsed(response, request_id, method, results)
         message = parsed if isinstance(parsed, dict) else {}
         if "error" in message or "result" in message:
-            if response.status < 400:
-                if message.get("id") != request_id and ("error" not in message or type(message.get("id")) is int):
-                    # An error may have no id, or one in words: the server could not read the request. Any other
-                    # id makes it a late answer, after which the connection would be one answer behind for ever.
-                    response.connection.fail("the answer carries another request's id")
-                    raise UnusableAnswer("the answer carries another request's id")
-                return message
-            # Under an error status only a JSON-RPC error counts: frameworks have an `error` of their own.
-            if isinstance(message.get("error"), dict) and "code" in message["error"]:
-                return message
+            if message.get("id") != request_id and ("error" not in message or type(message.get("id")) is int):
+                # An error may have no id, or one in words: the server could not read the request. Any other
+                # id makes it a late answer, after which the connection would be one answer behind for ever.
+                response.connection.fail("the answer carries another request's id")
+                raise UnusableAnswer("the answer carries another request's id")
+            return message
         if response.status >= 300:
             raise HttpStatusError(response.status, reason_phrase(response))
         raise UnusableAnswer("the answer is neither JSON nor an event stream")
+
+    async def _refusal(self, response: Response, request_id: int | None, method: str) -> dict[str, Any]:
+        """Return the JSON-RPC error in an answer with an error status.
+
+        Args:
+            response: The answer.
+            request_id, method: Of the request; None and nothing for a stream.
+
+        Raises:
+            SessionForgotten: The server does not know the session, so that the request was not run.
+            HttpStatusError: There is no JSON-RPC error in it.
+        """
+        status = response.status
+        try:
+            body = await response.read()
+        except ConnectionLost:
+            body = b""  # the status is known, and says that there is no result
+        parse = partial(_error_in, body)
+        message = await run_in_thread(parse) if len(body) > _ASIDE_BYTES else parse()
+        if self._head.session_id is not None and method != "initialize":
+            subject = subject_of(status, body, message, request_id)
+            # A ping that is refused says that anything would be.
+            if subject == "session" or (subject == "unclear" and (method == "ping" or await self._has_forgotten())):
+                self._forgotten = True
+                raise SessionForgotten(forgotten_text(status, body, message))
+        # 401 and 403: servers repeat in the body what they were sent, credentials included.
+        if message is None or status in (401, 403):
+            raise HttpStatusError(status, reason_phrase(response))
+        return message
+
+    async def _has_forgotten(self) -> bool:
+        """Ask the server whether it knows the session, where a refusal does not say; a `ping` does no harm."""
+        refused_s = anyio.current_time()
+        async with self._asking:
+            if self._forgotten or self._known_s > refused_s:
+                return self._forgotten
+            asked_s = anyio.current_time()
+            try:
+                with anyio.fail_after(_PING_S):
+                    await self.request("ping", {})
+            except SessionForgotten:
+                self._forgotten = True
+                return True
+            except (ConnectionLost, HttpStatusError, TimeoutError):
+                return False  # that says nothing about the session
+            except RpcError:
+                pass  # it knows the session, and no ping
+            self._known_s = asked_s
+            return False
 
     async def _parsed(self, response: Response, request_id: int, method: str, results: ResultStream | None) -> Any:
         """The body of a plain answer as JSON; None where it is not meant to be."""
@@ -291,8 +368,6 @@ class StreamableHttpTransport:
                 return await run_in_thread(partial(read_message, body, method), limiter=self._client.parsing)
             return read_message(body, method)
         except wire.MalformedJson as error:
-            if response.status >= 400:
-                return None
             repaired = await repaired_response(body, method)
             if repaired is None:
                 raise UnusableAnswer(f"the answer is not JSON ({error})") from None
@@ -301,7 +376,10 @@ class StreamableHttpTransport:
     async def _post(self, message: dict[str, Any]) -> None:
         with anyio.fail_after(_NOTIFY_S):
             async with self._client.send("POST", self._url, self._head.fields("POST"), wire.dumps(message)) as response:
-                await response.read()
+                body = await response.read()
+        # Only where it says so: some servers refuse every notification, and work.
+        if 400 <= response.status < 500 and self._head.session_id is not None and mentions_session(body):
+            raise SessionForgotten(forgotten_text(response.status, body, _error_in(body)))
 
     def _post_later(self, message: dict[str, Any]) -> None:
         # Dropped beyond the bound: nobody waits for these messages.
@@ -312,12 +390,26 @@ class StreamableHttpTransport:
         async def post() -> None:
             try:
                 await self._post(message)
+            except SessionForgotten as error:
+                self.fail(str(error))
             except (GatewayError, TimeoutError, ValueError):
                 log.debug("a message could not be sent", extra={"server": self._server})
             finally:
                 self._background -= 1
 
         self._group.start_soon(post)
+
+
+def _error_in(body: bytes) -> dict[str, Any] | None:
+    """Return the JSON-RPC error that a body holds; frameworks have an `error` of their own."""
+    if b'"error"' not in body:
+        return None
+    try:
+        message = wire.loads(body)
+    except wire.MalformedJson:
+        return None
+    error = message.get("error") if isinstance(message, dict) and message.get("jsonrpc") == "2.0" else None
+    return message if isinstance(error, dict) and "code" in error else None
 
 
 @asynccontextmanager

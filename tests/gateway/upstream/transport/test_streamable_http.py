@@ -134,7 +134,7 @@ class McpServer:
             message = message_of(request)
             if message.get("method") == "initialize":
                 peer.answer(answer_to(request, result={}), JSON + self.session)
-            elif message.get("method") == "tools/call":
+            elif message.get("method") in ("tools/call", "ping"):
                 self.calls.pop(0)(peer, request)
             elif request.startswith(b"GET"):
                 peer.say(EVENTS + b'data: {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}\n\n')
@@ -228,7 +228,7 @@ FORGOTTEN = [
 @pytest.mark.parametrize("answer", FORGOTTEN)
 async def test_a_forgotten_session_is_heard_only_by_who_had_one(answer: Callable[[Peer, bytes], None]) -> None:
     for session in (True, False):
-        server = McpServer(answer, session=session)
+        server = McpServer(answer, answer, session=session)
         async with serving(server.serve) as site, transports(site.url, 1) as [transport]:
             await transport.request("initialize", {})
             with pytest.raises(GatewayError) as refused:
@@ -255,7 +255,12 @@ UNUSABLE: dict[str, tuple[Callable[[Peer, bytes], None], type[Exception], str]] 
     "an error of its framework": (status(500, b'{"error": "boom"}'), HttpStatusError, "HTTP 500"),
     "a fault": (status(500, b'{"error": {"message": "boom"}}'), HttpStatusError, "HTTP 500"),
     "a result under an error": (status(500, b'{"result": {}}'), HttpStatusError, "HTTP 500"),
-    "an error of the protocol": (status(500, b'{"error": {"code": -5, "message": "boom"}}'), RpcError, "boom"),
+    "an error of the protocol": (
+        status(500, b'{"jsonrpc": "2.0", "error": {"code": -5, "message": "boom"}}'),
+        RpcError,
+        "boom",
+    ),
+    "an error of an API": (status(500, b'{"error": {"code": -5, "message": "boom"}}'), HttpStatusError, "HTTP 500"),
     "half an error": (status(500, b'{"error": '), HttpStatusError, "HTTP 500"),
     "not strict": (
         lambda peer, request: peer.answer(answer_to(request, result={}).replace(b"{}", b'{"a": NaN}'), JSON),
