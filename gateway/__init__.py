@@ -29,8 +29,9 @@ The rooms, from the outside to the inside; imports run in this direction only:
     embeddings          search by meaning, where that extra is installed
 
 `errors`, `wire` (JSON as bytes), `jsonrpc` (what a message is), `protocol` (versions, envelope, headers), `lines`,
-`files`, `memory`, `signals`, `secrets` (what no text may repeat), `worker_thread` (work that would hold up the event
-loop), `owned_tasks` (work that does not end with its caller) and the models of `config` are leaves, open to all.
+`files`, `extras` (optional parts of this package), `memory`, `signals`, `secrets` (what no text may repeat),
+`worker_thread` (work that would hold up the event loop), `owned_tasks` (work that does not end with its caller) and
+the models of `config` are leaves, open to all.
 What tools *are* is known to the package `registry`, which does no I/O and imports nothing from here. `demo` is two
 small servers that know nothing of us.
 

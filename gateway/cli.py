@@ -70,7 +70,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Upstreams choose their texts. A character that the terminal cannot show is escaped, and is no error.
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        args = parser().parse_args(argv)
+        given = sys.argv[1:] if argv is None else argv
+        if not given:
+            parser().print_help()
+            return 0
+        args = parser().parse_args(given)
+        if getattr(args, "config", None) is None and getattr(args, "uses_default_config", False):
+            from gateway.commands.locations import default_config
+
+            args.config = default_config(args)
         module, _, function = args.handler.partition(":")
         handler: Callable[[argparse.Namespace], int]
         handler = getattr(import_module(f"gateway.commands.{module}"), function)

@@ -34,6 +34,7 @@ ROOMS = (
 LEAVES = {
     "gateway",
     "gateway.errors",
+    "gateway.extras",
     "gateway.wire",
     "gateway.lines",
     "gateway.files",

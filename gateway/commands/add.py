@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import logging
 import os
 import shlex
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gateway.commands import output
-from gateway.commands.hosts import Vault, agreed
+from gateway.commands.hosts import Vault, agreed, answer_to
 from gateway.commands.locations import UsageError, added_over, state_dir
 from gateway.config.edit import literal
 from gateway.config.entries import sound_alias
@@ -135,7 +134,7 @@ def _answered(proposal: Proposal, alias: str, given: Mapping[str, str], vault: V
             continue
         if value is None and asks and (one.required or one.secret):
             question = f"{one.name}{f' ({one.about})' if one.about else ''}: "
-            value = (getpass.getpass(question) if one.secret else input(question)) or None
+            value = answer_to(question, secret=one.secret) or None
         if value is not None:
             stands_for[one.name] = vault.reference(alias, one.name, value) if one.secret else literal(value)
         elif one.default is not None:

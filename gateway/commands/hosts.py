@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import os
 import re
 import sys
@@ -19,7 +20,7 @@ from gateway.config.leads_back import leads_back
 from gateway.config.load import parse
 from gateway.config.source import read
 from gateway.config.upstream_types.registration import read_server
-from gateway.errors import ConfigError
+from gateway.errors import ConfigError, GatewayError
 from gateway.files import write_whole
 from gateway.host_files import installing
 from gateway.host_files.changes import FileChange, Installations, change_of, keep_backup
@@ -30,6 +31,10 @@ from gateway.host_files.text import values_of, with_entries
 from gateway.secrets import SECRETS
 
 _SECRETS = "secrets"
+
+
+class NotConfirmed(GatewayError):
+    """Nobody has agreed to a change of a file. Exit code 1."""
 
 
 class _Anything(dict[str, str]):
@@ -215,13 +220,41 @@ def _is_gateway(entry: Mapping[str, Any], config: Path) -> bool:
 
 
 def agreed(change: FileChange, args: Namespace) -> bool:
-    """Show the difference, and ask where somebody is there to answer."""
+    """Show the difference and ask whether to write it.
+
+    Returns:
+        Whether to write; never with `--dry-run`, always with `--yes`.
+
+    Raises:
+        NotConfirmed: Nobody can be asked, because standard input or output is not a terminal.
+    """
     print(change.difference())
     if args.dry_run:
         return False
-    if args.yes or not (sys.stdin.isatty() and sys.stdout.isatty()):
+    if args.yes:
         return True
-    return input(f"Write {change.path}? [y/N] ").strip().lower() in ("y", "yes")
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise NotConfirmed(
+            f"{change.path} was not written, because standard input or output is not a terminal where you could be "
+            "asked; add --yes to write it"
+        )
+    if answer_to(f"Write {change.path}? [y/N] ").strip().lower() in ("y", "yes"):
+        return True
+    output.say("nothing was written")
+    return False
+
+
+def answer_to(question: str, *, secret: bool = False) -> str:
+    """Ask a question on the terminal; a secret is not echoed.
+
+    Raises:
+        NotConfirmed: The input has ended, as with Ctrl-D.
+    """
+    try:
+        return getpass.getpass(question) if secret else input(question)
+    except EOFError:
+        print()
+        raise NotConfirmed("the question was not answered, so nothing was written") from None
 
 
 def _tell_faults(path: Path, taken: Mapping[str, Any]) -> None:

@@ -103,6 +103,8 @@ def check(args: Namespace) -> int:
         if inspection.changes["changes"]:
             output.table("changed since they were approved", _CHANGE_COLUMNS, _change_rows(inspection))
         output.warn(inspection.warnings)
+        if not inspection.servers:
+            output.say(f"{args.config}: there are no servers in it; `typegate add WHAT` adds one")
     # Repaired tools work: they are shown, and are no fault.
     faults = [row for row in inspection.quarantine if row["status"] in _FAULTS or row["code"] in _FAULTS]
     for row in faults:

@@ -8,7 +8,7 @@ import shutil
 import sys
 from argparse import Namespace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from gateway.access.admin_token import FILE_NAME, UntrustedFile, kept_token
 from gateway.errors import GatewayError
@@ -17,12 +17,31 @@ if TYPE_CHECKING:
     from gateway.config.unmatched_rules import AddedNames
 
 
+DEFAULT_CONFIGS: Final = ("mcp.yaml", "mcp.json", ".mcp.json")
+"""Files in the working directory that are the configuration where none is named; the first one counts."""
+
+
 class UsageError(GatewayError):
     """The command line cannot be used as given. Exit code 2."""
 
 
 class NotReached(GatewayError):
     """A running gateway did not answer, or refused. Exit code 1."""
+
+
+def default_config(args: Namespace) -> Path | None:
+    """Return the configuration in the working directory for a command that was given none, if it uses one.
+
+    Raises:
+        UsageError: There is none, and the command cannot do without.
+    """
+    if not getattr(args, "uses_default_config", False) or getattr(args, "url", None) or getattr(args, "schema", False):
+        return None
+    found = next((path for name in DEFAULT_CONFIGS if (path := Path(name)).is_file()), None)
+    if found is None:
+        names = f"{', '.join(DEFAULT_CONFIGS[:-1])} and {DEFAULT_CONFIGS[-1]}"
+        raise UsageError(f"no configuration: there is none of {names} in {Path.cwd()}; expected --config FILE")
+    return found
 
 
 def default_state_dir() -> Path:

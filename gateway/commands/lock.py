@@ -62,6 +62,8 @@ def diff(args: Namespace) -> int:
     else:
         if found["file"] is None:
             output.say("there is no lock file; `typegate lock` writes one")
+        elif not rows and not found.get("notReached"):
+            output.say(f"nothing has changed since {found['file']} was written")
         show(rows)
     for text in found.get("warnings", ()):
         output.say(f"warning: {text}")

@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, Field, SecretStr, WithJsonSchema, field_va
 
 from gateway.config.section import Count, Section, fault, not_boolean
 
-EXTRA: Final = "typegate[cluster]"
+EXTRA: Final = "cluster"
 MIN_SECRET_CHARS: Final = 32
 """Of a secret that stands for the key of everything that gateways tell each other: 128 bits as hexadecimal digits."""
 _LABEL: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
@@ -134,7 +134,7 @@ class PeersConfig(Section):
 
 
 class StoreConfig(Section):
-    """A Valkey or Redis server with what all gateways know; needs typegate[cluster]. What is in it is encrypted."""
+    """A Valkey or Redis server with what all gateways know; needs the extra cluster. What is in it is encrypted."""
 
     url: str
     """Its address: redis://HOST:PORT/DATABASE, rediss:// with TLS, or unix:///path/of/a/socket."""

@@ -24,6 +24,7 @@ from gateway.config.variables import expand
 from gateway.config.wording import refusal
 from gateway.embeddings.model import EXTRA, missing_packages
 from gateway.errors import ConfigError, together
+from gateway.extras import install_command
 
 _CIRCULAR: Final = LeftOut(
     reason="skipped: it starts typegate with this very configuration, which would go on without end", faulty=False
@@ -67,14 +68,14 @@ def loaded(
     config = parse(text, path=path, environ=environ, strict=strict, added=added)
     if config.gateway.search.embeddings and (missing := missing_packages()):
         raise ConfigError(
-            f"needs packages that are not installed ({', '.join(missing)}); expected pip install '{EXTRA}'",
+            f"needs packages that are not installed ({', '.join(missing)}); expected {install_command(EXTRA)}",
             file=str(path or "configuration"),
             key="gateway.search.embeddings",
         )
     cluster = config.gateway.cluster
     if cluster is not None and (package := cluster.missing_package()):
         raise ConfigError(
-            f"needs a package that is not installed ({package}); expected pip install '{CLUSTER_EXTRA}'",
+            f"needs a package that is not installed ({package}); expected {install_command(CLUSTER_EXTRA)}",
             file=str(path or "configuration"),
             key="gateway.cluster.store",
         )

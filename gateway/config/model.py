@@ -120,7 +120,7 @@ class SearchConfig(Section):
     synonyms: dict[str, list[str]] = Field(default_factory=dict)
     """Words to search for in addition, by word."""
     embeddings: bool = False
-    """Whether find_tools also compares meanings; needs the extra typegate[embeddings]."""
+    """Whether find_tools also compares meanings; needs the extra embeddings."""
 
 
 class GatewayConfig(Section):

@@ -8,11 +8,11 @@ from pydantic import BeforeValidator, Field, SecretStr, field_validator
 
 from gateway.config.section import Section, fault, is_http_url, not_boolean
 
-EXTRA: Final = "typegate[otel]"
+EXTRA: Final = "otel"
 
 
 class TelemetryConfig(Section):
-    """Spans of every request, and how long requests took, sent over OTLP/HTTP; needs typegate[otel]."""
+    """Spans of every request, and how long requests took, sent over OTLP/HTTP; needs the extra otel."""
 
     endpoint: str | None = None
     """The collector, as http://collector:4318. Absent means OTEL_EXPORTER_OTLP_ENDPOINT, or port 4318 of this

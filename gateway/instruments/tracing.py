@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from gateway.config.telemetry import EXTRA, TelemetryConfig
 from gateway.errors import ConfigError
+from gateway.extras import install_command
 from gateway.instruments import conventions
 from gateway.instruments.current import CURRENT
 from gateway.instruments.current import Span as CurrentSpan
@@ -178,7 +179,7 @@ class Tracing:
             self._export = DurationExport(durations, settings, resource) if settings.metrics else None
         except ImportError as error:
             raise ConfigError(
-                f"needs packages that are not installed ({error.name}); expected pip install '{EXTRA}'",
+                f"needs packages that are not installed ({error.name}); expected {install_command(EXTRA)}",
                 file="configuration",
                 key="gateway.telemetry",
             ) from None

@@ -117,7 +117,7 @@ def test_a_file_that_a_host_has_made_is_imported_installed_into_and_restored(nam
     assert SECRET.encode() in before, "the host has written it itself"
 
     typegate = [sys.executable, "-m", "gateway"]
-    run([*typegate, "import", name, "--config", str(config)], home, node)
+    run([*typegate, "import", name, "--config", str(config), "--yes"], home, node)
     assert path.read_bytes() == before
     assert SECRET not in config.read_text(encoding="utf-8")
     loaded: Any = load(config, strict=True).servers
@@ -128,7 +128,7 @@ def test_a_file_that_a_host_has_made_is_imported_installed_into_and_restored(nam
     if name != "codex":  # whose command takes no headers
         assert loaded["docs"].headers == {"X-Region": "eu"}
 
-    said = run([*typegate, "install", name, "--config", str(config)], home, node)
+    said = run([*typegate, "install", name, "--config", str(config), "--yes"], home, node)
     assert SECRET not in said
     changed = path.read_bytes()
     assert SECRET.encode() not in changed

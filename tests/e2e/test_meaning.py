@@ -18,6 +18,8 @@ from support.gateways import RunningGateway, glance_again, running_gateway
 from support.upstreams.running import rescript, tool
 from support.visitors import Visitor, in_both_eras
 
+from gateway.extras import install_command
+
 # The model and its runtime are installed, and each gateway loads them anew.
 pytestmark = pytest.mark.heavy
 
@@ -157,7 +159,7 @@ def test_without_the_extra_the_start_ends_with_one_line_that_tells_how_to_get_it
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     assert done.returncode == 2
     assert "gateway.search.embeddings: needs packages that are not installed" in done.stderr
-    assert "pip install 'typegate[embeddings]'" in done.stderr
+    assert install_command("embeddings") in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -169,7 +171,7 @@ async def test_a_reload_that_wants_what_is_not_installed_changes_nothing(tmp_pat
         document = json.loads(gateway.config.read_text())
         gateway.config.write_text(json.dumps({**document, "gateway": SEARCH}))
         with anyio.fail_after(10):
-            while "typegate[embeddings]" not in str((await gateway.admin("config")).json()["error"]):
+            while "[embeddings]" not in str((await gateway.admin("config")).json()["error"]):
                 await glance_again()
         assert (await gateway.admin("config")).json()["search"] == {"embeddings": "off", "error": None}
         assert await found(Visitor(gateway=gateway, era="2026-07-28"), "send mail")

@@ -15,6 +15,8 @@ from support.gateways import COMMANDS, glance_again, running_gateway, text_of
 from support.upstreams.graphql_running import GET_EMPLOYEE, HR_SDL, PLAIN, graphql_gateway, graphql_server
 from support.upstreams.running import builtin_tools, scripted_stdio_server
 
+from gateway.extras import install_command
+
 pytestmark = pytest.mark.heavy
 
 NAME = "hr__fire"
@@ -188,7 +190,7 @@ async def test_without_the_extra_one_message_says_how_to_get_it_and_the_others_l
             row = await until_server(gateway, "hr", lambda row: row["lastError"])
             assert row["lastError"] == (
                 "server 'hr': type: graphql needs graphql-core, which is not installed; "
-                "expected: pip install 'typegate[graphql]'"
+                f"expected: {install_command('graphql')}"
             )
             assert "Traceback" not in gateway.logged()
             assert "isError" not in await gateway.call("calm__echo")

@@ -3,6 +3,7 @@
 import io
 import json
 import re
+import shlex
 import socket
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from gateway.cli import main
+from gateway.cli import main, parser
 from gateway.commands import output
 from gateway.config.model import json_schema
 from gateway.protocol import header_value
@@ -79,7 +80,6 @@ def rpc(**answer: object) -> tuple[int, str, str]:
 @pytest.mark.parametrize(
     "line",
     [
-        [],
         ["nope"],
         ["serve"],
         ["serve", "--config", "gone.json"],
@@ -402,3 +402,40 @@ def test_a_value_that_is_given_twice_is_not_lost_silently(
 ) -> None:
     assert main(["call", "a__b", *arguments, "--url", "http://127.0.0.1:9/mcp"]) == 2
     assert capsys.readouterr().err.startswith(f"typegate: {said}")
+
+
+def test_the_bare_program_shows_its_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    assert capsys.readouterr().out.startswith("usage: typegate ")
+
+
+def test_a_configuration_in_the_working_directory_is_the_default(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["check"]) == 2
+    assert "there is none of mcp.yaml, mcp.json and .mcp.json in" in capsys.readouterr().err
+    for name in (".mcp.json", "mcp.json", "mcp.yaml"):  # each comes before the one that was written before it
+        (tmp_path / name).write_text("{mcpServers: {}}" if name.endswith("yaml") else '{"mcpServers": {}}')
+        assert main(["check"]) == 0
+        assert capsys.readouterr().err.startswith(f"typegate: {name}: there are no servers in it")
+
+
+@pytest.mark.parametrize("command", ["add", "import", "install", "check"])
+def test_examples_in_the_help_of_a_command_are_understood(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([command, "--help"]) == 0
+    shown = [line.strip() for line in capsys.readouterr().out.splitlines() if line.startswith("  typegate ")]
+    assert shown
+    for line in shown:
+        example = re.split(r" {2,}| \| | > ", line)[0]
+        assert parser().parse_args(shlex.split(example)[1:]).handler
+
+
+def test_what_stands_after_two_dashes_goes_to_the_program_of_the_server() -> None:
+    for line in (
+        "add pypi:clock --config a.json --name clock -- --local-timezone UTC",
+        "add --name clock --config a.json pypi:clock -- --local-timezone UTC",
+    ):
+        parsed = parser().parse_args(line.split())
+        assert (parsed.what, parsed.name, parsed.arguments) == ("pypi:clock", "clock", ["--local-timezone", "UTC"])
+    assert parser().parse_args(["add", "pypi:clock"]).arguments == []

@@ -14,7 +14,13 @@ _MAX_NEAR: Final = 2
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are one line, with what was probably meant."""
+    """An argument parser whose errors are one line, with what was probably meant.
+
+    Attributes:
+        rest: The name of the value that takes everything after `--`, wherever options and arguments stand before it.
+    """
+
+    rest: str | None = None
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message} (`{self.prog} --help` shows how)\n")
@@ -24,11 +30,17 @@ class Parser(argparse.ArgumentParser):
     ) -> tuple[argparse.Namespace, list[str]]:
         """Parse; a command refuses what it does not know itself, since the program does not know its options."""
         given = sys.argv[1:] if args is None else [*args]
+        rest: list[str] = []
+        if self.rest is not None and "--" in given:
+            at = given.index("--")
+            given, rest = given[:at], given[at + 1 :]
         if self._subparsers is None:
             # Before what is missing, for which a misspelt option may have been meant.
             until = given.index("--") if "--" in given else len(given)
             self._refuse_unknown_options([one for one in given[:until] if one.startswith("--") and " " not in one])
         parsed, unknown = super().parse_known_args(given, namespace)
+        if self.rest is not None:
+            setattr(parsed, self.rest, rest)
         extra = [one for one in unknown if one != "--"]
         if extra:
             self._refuse_unknown_options(extra)
@@ -71,7 +83,7 @@ class Commands:
     def __init__(self, root: Parser) -> None:
         self._commands = root.add_subparsers(title="commands", metavar="COMMAND", parser_class=Parser, required=True)
 
-    def add(self, name: str, about: str, handler: str) -> argparse.ArgumentParser:
+    def add(self, name: str, about: str, handler: str) -> Parser:
         """Declare a command.
 
         Args:

@@ -62,9 +62,8 @@ def add_host_commands(commands: Commands) -> None:
     """Declare the commands."""
     added = commands.add("add", _ADD, "add:add")
     added.add_argument("what", metavar="WHAT", help="a name, npm:…, pypi:…, a .mcpb file, or a URL")
-    added.add_argument(
-        "arguments", nargs="*", default=[], metavar="ARGUMENT", help="more arguments of its program, after --"
-    )
+    added.rest = "arguments"
+    added.epilog = "Everything after -- is given to the server's program as further arguments."
     added.add_argument("--name", metavar="ALIAS", help="its name here (default: made from its own)")
     added.add_argument(
         "--set", action="append", default=[], metavar="NAME=VALUE", help="a value that it asks for; may be repeated"
@@ -85,7 +84,7 @@ def add_host_commands(commands: Commands) -> None:
     install.add_argument("--keep", action="store_true", help="leave the servers that are there beside the gateway")
     uninstall.add_argument("--force", action="store_true", help="also if the file has changed since")
     for each in (added, imported, install):
-        options.config(each)
+        options.config(each, uses_default=True)
         each.add_argument("--dry-run", action="store_true", help="only show what would change")
         each.add_argument("-y", "--yes", action="store_true", help="do not ask")
     options.state(added)

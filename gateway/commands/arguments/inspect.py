@@ -77,7 +77,7 @@ _CALL_TIMEOUT_S: Final = 300.0
 def add_inspecting_commands(commands: Commands) -> None:
     """Declare the commands."""
     check = commands.add("check", _CHECK, "inspect:check")
-    options.config(check)
+    options.config(check, uses_default=True)
     options.strict(check)
     check.add_argument("--json", action="store_true", help="print JSON")
     frozen = "compare with the lock file; exit code 3 if anything has changed that the policy does not accept"
@@ -122,5 +122,5 @@ def add_inspecting_commands(commands: Commands) -> None:
     call.add_argument("--json", action="store_true", help="print the whole result as JSON")
 
     scorecard = commands.add("scorecard", _SCORECARD, "scorecard:scorecard")
-    options.config(scorecard, required=True)
+    options.config(scorecard, uses_default=True)
     scorecard.add_argument("--json", action="store_true", help="print JSON")

@@ -211,7 +211,7 @@ def _approval_actions(actions: CommandActions) -> None:
 def _tool_action(actions: CommandActions, name: str) -> None:
     about = "write documentation and overrides" if name == "set" else "take documentation and overrides out"
     made = actions.add(name, about, f"tool:{name}_tool")
-    options.config(made, required=True)
+    options.config(made, uses_default=True)
     made.add_argument("--server", required=True, metavar="S", help="the server's alias")
     made.add_argument("--tool", required=True, metavar="T", help="the tool, as its server names it")
     if name == "unset":

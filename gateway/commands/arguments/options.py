@@ -14,9 +14,19 @@ _MAX_TIMEOUT_S: Final = 86_400
 _MAX_LINES: Final = 1_000_000
 
 
-def config(group: argparse._ActionsContainer, *, required: bool = False) -> None:
-    """A configuration file."""
-    group.add_argument("--config", type=Path, required=required, metavar="FILE", help="JSON or YAML file")
+def config(group: argparse._ActionsContainer, *, uses_default: bool = False) -> None:
+    """Add `--config`.
+
+    Args:
+        group: The command, or a group of its options.
+        uses_default: Whether the command works on the configuration in the working directory if none is named. Commands
+            that ask a running gateway instead do not.
+    """
+    about = "JSON or YAML file"
+    if uses_default:
+        about += " (default: mcp.yaml, mcp.json or .mcp.json in the working directory)"
+        group.set_defaults(uses_default_config=True)
+    group.add_argument("--config", type=Path, metavar="FILE", help=about)
 
 
 def state(command: argparse.ArgumentParser) -> None:

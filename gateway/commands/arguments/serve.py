@@ -42,7 +42,7 @@ examples:
 def add_serving_commands(commands: Commands) -> None:
     """Declare the commands."""
     serve = commands.add("serve", _SERVE, "serve:serve")
-    options.config(serve, required=True)
+    options.config(serve, uses_default=True)
     serve.add_argument("--host", help="address to listen on (default: the configuration's, 127.0.0.1)")
     serve.add_argument("--port", type=options.port, help="port to listen on, 0 for any (default: 8765)")
     about = f"processes that share the port, one for each core to use; 1 to {options.MAX_WORKERS} (default: 1)"
@@ -53,8 +53,9 @@ def add_serving_commands(commands: Commands) -> None:
     serve.add_argument("--insecure", action="store_true", help="allow other machines to call without an API key")
 
     stdio = commands.add("stdio", _STDIO, "serve:stdio")
-    source = stdio.add_mutually_exclusive_group(required=True)
-    options.config(source)
+    source = stdio.add_mutually_exclusive_group()
+    options.config(source, uses_default=True)
+    stdio.set_defaults(uses_default_config=True)
     source.add_argument("--url", help="the /mcp address of a running gateway")
     stdio.add_argument("--header", action="append", default=[], metavar="'K: V'", help="sent to --url; may be repeated")
     options.verbose(stdio)

@@ -4,7 +4,7 @@ The patterns of secrets are those of `detect-secrets`, with which many scan thei
 a secret is alive are not used, so nothing leaves the process. Telephone numbers are found and checked by
 `phonenumbers`; cards, IBANs and social security numbers have their check digits verified by `python-stdnum`, so
 that numbers which only look like them stay. All three are plain Python with their data inside: no model, no
-download, no telemetry. They are the extra `typegate[redact]`.
+download, no telemetry. They are the extra `redact`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from gateway import wire
+from gateway.extras import install_command
 from gateway.hooks import settings
 from gateway.hooks.hook import After, Before, Call, Hook, Result
 from gateway.hooks.payloads import MAX_PAYLOAD_BYTES, BadPayload
@@ -85,7 +86,9 @@ class Redact(Hook):
         try:
             self._finders: list[Find] = [*_finders(kinds, regions), *_own(config.get("patterns", {}))]
         except ImportError as error:
-            raise ImportError(f"what redact finds things with is missing ({error}); install typegate[redact]") from None
+            raise ImportError(
+                f"what redact finds things with is missing ({error}); {install_command('redact')}"
+            ) from None
 
     def offers(self, phase: str) -> bool:
         """Results by default; arguments only if configured."""

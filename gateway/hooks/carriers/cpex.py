@@ -1,6 +1,6 @@
 """Runs unmodified plugins of the ContextForge framework, with their own configuration file.
 
-The framework (package `cpex`, the extra `typegate[cpex]`) loads the file, orders the plugins and runs them; this
+The framework (package `cpex`, the extra `cpex`) loads the file, orders the plugins and runs them; this
 hook builds their payloads and reads their results. Each hook has its own instance of the framework, so that plugins
 of two files are separate.
 
@@ -23,6 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from gateway.extras import install_command
 from gateway.hooks.carriers.framework_names import answer_to_former_name
 from gateway.hooks.formats import described
 from gateway.hooks.hook import BLOCK_CODE, After, Before, Block, Call, Hook, Result
@@ -63,7 +64,8 @@ class CpexPlugins(Hook):
             self._cpex: Any = importlib.import_module("cpex.framework")
             manager: Any = importlib.import_module("cpex.framework.manager")
         except ImportError as error:
-            raise ImportError(f"the plugin framework is missing ({error}); install typegate[cpex]") from None
+            how = install_command("cpex")
+            raise ImportError(f"the plugin framework is missing ({error}); expected: {how}") from None
         answer_to_former_name()
         try:
             self._manager: Any = manager.TenantPluginManager(str(file), default_hook_policy="allow")

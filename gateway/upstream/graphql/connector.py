@@ -14,6 +14,7 @@ import anyio.to_thread
 
 from gateway.config.upstream_types.graphql_config import GraphqlConfig
 from gateway.errors import ConnectionLost, GatewayError
+from gateway.extras import install_command
 from gateway.upstream.credentials import Credentials
 from gateway.upstream.graphql.endpoint import Endpoint
 from gateway.upstream.graphql.folder import FileStamp, FilesUnusable, stamp_of, watch_paths
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from gateway.upstream.graphql.tool_set import ToolSetBuilder
 
 NEEDED: Final = (3, 3)
-_HOW: Final = "pip install 'typegate[graphql]'"
 # Unusable files are looked at again after this time without a report of a change: not every file system gives one.
 _UNUSABLE_S: Final = 30.0
 
@@ -127,7 +127,7 @@ def _import_extra(server: str) -> None:
     except ImportError as error:
         if error.name != "graphql":
             raise
-        raise ExtraMissing(f"{what}, which is not installed; expected: {_HOW}") from None
+        raise ExtraMissing(f"{what}, which is not installed; expected: {install_command('graphql')}") from None
     if version_info[:2] < NEEDED:
-        raise ExtraMissing(f"{what} 3.3 or newer; expected: {_HOW}")
+        raise ExtraMissing(f"{what} 3.3 or newer; expected: {install_command('graphql')}")
     import_module("gateway.upstream.graphql.session")

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from gateway.errors import ConfigError
+from gateway.extras import install_command
 from gateway.files import NotOurs, read_private
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ def _of_keyring() -> str:
     try:
         keyring = import_module("keyring")
     except ImportError:
-        expected = "expected pip install 'typegate[keyring]'"
+        expected = f"expected {install_command('keyring')}"
         raise ConfigError(f"needs a package; {expected}", file="environment", key=VARIABLE) from None
     try:
         kept = keyring.get_password(_SERVICE, _ENTRY)

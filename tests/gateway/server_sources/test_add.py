@@ -278,12 +278,12 @@ def test_a_server_is_started_once_before_it_is_written_and_locked_where_there_is
     bundle(path, manifest(**started))
     file.write_text('{"mcpServers": {}}')
     lock.write_text('{"lockVersion": 1, "servers": {}}')
-    assert main(["add", str(path), "--config", str(file)]) == 0
+    assert main(["add", str(path), "--config", str(file), "--yes"]) == 0
     assert list(json.loads(lock.read_text())["servers"]["weather"]["tools"]) == ["echo"]
     assert main(["check", "--config", str(file), "--frozen"]) == 0
     before = file.read_bytes()
     bundle(path, {**manifest(command="python3", args=["-c", "import sys; sys.exit(3)"]), "name": "broken"})
-    assert main(["add", str(path), "--config", str(file)]) == 1
+    assert main(["add", str(path), "--config", str(file), "--yes"]) == 1
     assert file.read_bytes() == before
 
 
