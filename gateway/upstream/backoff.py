@@ -6,8 +6,9 @@ from typing import Final
 
 # A restart of a server takes about as long.
 FIRST_S: Final = 0.5
-# Long enough that an upstream which is gone for days costs nothing, short enough that one which is back is soon used.
-LONGEST_S: Final = 30.0
+# An upstream that is gone for days costs nothing, and one that is back is used within the time of a short break. A
+# manual retry does not wait.
+LONGEST_S: Final = 120.0
 # By then the longest wait is reached whatever the figures above; beyond it the power would only grow.
 _MAX_DOUBLINGS: Final = 10
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import random
 import time
 from collections.abc import Callable, Collection, Coroutine
@@ -56,9 +57,11 @@ _BURST_S: Final = 0.05
 _DRAIN_POLL_S: Final = 0.05
 # An error of an upstream may hold pages; this much of it says why, in ADM and in texts for models.
 _MAX_REASON_CHARS: Final = 1_000
-# How often a port that refused is tried while the link waits: a server that comes back is noticed at once by
-# people's measure, and costs two attempts a second.
+# How often a port that refused is tried while the link waits: a server that was restarted is noticed at once by
+# people's measure, and one that has been gone for minutes twice a minute.
 _PROBE_PORT_S: Final = 0.4
+_LONGEST_PROBE_S: Final = 30.0
+_PROBES_PER_OUTAGE: Final = 10
 # An upstream that has come to want no sign-in any more is noticed all the same.
 _SIGN_IN_LOOK_S: Final = 300.0
 
@@ -129,6 +132,10 @@ class UpstreamLink:
         self._stale = anyio.Event()
         self._failures = 0
         self._refused = False
+        # Failures since somebody last wanted it tried at once: they decide how long the next pause is.
+        self._paused = 0
+        self._ready_s = math.inf
+        self._lost_s = time.monotonic()
 
     def use(self, config: ServerConfig) -> None:
         """Put another entry of the same reach in the place of the present one; calls in flight keep theirs."""
@@ -136,6 +143,8 @@ class UpstreamLink:
         # Every call asks for these, and to read a field of a configuration model takes as long as ten attributes.
         self.elicitation = config.elicitation
         self._sender.use(config)
+        if isinstance(self.state, Waiting):
+            self.refresh()  # whoever has changed the entry wants to see whether it works now
 
     @property
     def session(self) -> UpstreamSession | None:
@@ -167,7 +176,7 @@ class UpstreamLink:
         """Own the upstream until it is closed. Nothing that the upstream does ends this."""
         with self._scope:
             while True:
-                began_s = time.monotonic()
+                self._ready_s = math.inf
                 at_once = refused = leads_back = False
                 epoch = self.epoch
                 wanted: SignInSource | None = None
@@ -175,7 +184,7 @@ class UpstreamLink:
                     at_once = await self._hold_connection()
                 except Exception as error:  # boundary: no upstream may end its owner task
                     cause = innermost(error)
-                    refused = isinstance(cause, ConnectionLost)
+                    refused = isinstance(cause, ConnectionLost) and not cause.sent
                     self._refused = isinstance(cause, HttpStatusError) and cause.status in _REFUSALS
                     leads_back = isinstance(cause, LeadsBack)
                     wanted = cause.source if isinstance(cause, NotSignedIn) else None
@@ -196,16 +205,20 @@ class UpstreamLink:
                         self._ports.on_refused(self)
                 self._warn(f"{'connecting again' if at_once else 'not connected'}: {self.last_error}")
                 if wanted is not None:
-                    self._failures = 0
+                    self._failures = self._paused = 0
                     await self._wait_for_sign_in(wanted)
                     continue
                 if at_once:
-                    self._failures = 0
+                    self._failures = self._paused = 0
                     continue
-                self._failures = 0 if time.monotonic() - began_s >= SOUND_S else self._failures + 1
+                # A handshake that hangs for long is a failure as any other.
+                if time.monotonic() - self._ready_s >= SOUND_S:
+                    self._failures = self._paused = 0
+                else:
+                    self._failures, self._paused = self._failures + 1, self._paused + 1
                 if leads_back:  # and will until somebody changes the configuration
                     self._failures = max(self._failures, _FAILING_AFTER)
-                wait_s = _LEADS_BACK_S if leads_back else delay_s(max(0, self._failures - 1), self._chance())
+                wait_s = _LEADS_BACK_S if leads_back else delay_s(max(0, self._paused - 1), self._chance())
                 await self._pause(wait_s, probe_port=refused)
 
     def _warn(self, text: str) -> None:
@@ -227,8 +240,9 @@ class UpstreamLink:
         self._scope.cancel()
 
     def refresh(self) -> None:
-        """List again soon; connect at once where the link waits."""
+        """List again soon. Where the link waits, connect at once, and begin with short pauses again."""
         self._mark_stale(ALL_KINDS)
+        self._paused = 0
         if isinstance(self.state, Waiting | SignInNeeded):
             self.state.scope.cancel()
 
@@ -335,6 +349,7 @@ class UpstreamLink:
 
     def _enter_ready(self, connection: Ready) -> None:
         self.state = connection
+        self._ready_s = time.monotonic()
         self.last_error = None
         self._refused = False
         self._sender.reconnected()
@@ -343,6 +358,8 @@ class UpstreamLink:
         log.info("connected", extra={"server": self.server, "epoch": self.epoch})
 
     def _leave_ready(self) -> None:
+        if isinstance(self.state, Ready):
+            self._lost_s = time.monotonic()
         self.state = Connecting()
         # A new event only where the old one was used up: calls may be waiting for it already.
         if self._ready.is_set():
@@ -397,13 +414,16 @@ class UpstreamLink:
         self.state = Connecting()
 
     async def _pause(self, seconds: float, *, probe_port: bool) -> None:
-        """Wait before the next attempt; a port that accepts connections again ends the wait."""
+        """Wait before the next attempt; a port that refused connections and accepts them again ends the wait."""
         address = self.config.address if probe_port else None
         with anyio.CancelScope() as scope:
             self.state = Waiting(scope)
             until_s = time.monotonic() + seconds
-            while (left_s := until_s - time.monotonic()) > 0:
-                await anyio.sleep(min(_PROBE_PORT_S, left_s))
+            if address is not None and await accepts_connections(address):
+                address = None  # something else is wrong, such as its certificate
+            while (left_s := until_s - (now_s := time.monotonic())) > 0:
+                probe_s = min(max(_PROBE_PORT_S, (now_s - self._lost_s) / _PROBES_PER_OUTAGE), _LONGEST_PROBE_S)
+                await anyio.sleep(min(probe_s, left_s) if address is not None else left_s)
                 if address is not None and await accepts_connections(address):
                     break
         self.state = Connecting()
