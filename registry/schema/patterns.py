@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any, Final, Literal
 
 from registry.schema.ecma_patterns import to_engine_syntax
-from registry.schema.json_values import edited, map_items
+from registry.schema.json_values import containers, edited, map_items
 from registry.schema.references import DATA_KEYWORDS, SUBSCHEMA_MAPS
 
 # The longest pattern in `tests/corpus` has 166 characters. There is room for an enumeration of 500 words written as
@@ -19,20 +19,28 @@ MAX_PATTERN_LENGTH: Final = 4_096
 PATTERN_BYTES: Final = 1 << 20
 # Steps back over one text before the engine gives up, which takes it less than a millisecond.
 BACKTRACK_LIMIT: Final = 10_000
-# Bound on the cost of compiling all patterns of one schema, see `compile_cost`: some 20 ms for the most expensive kind,
-# counted repetitions of Unicode classes.
-MAX_COMPILE_COST: Final = 60_000
+# Bound on the cost of compiling the distinct patterns of one schema, see `compile_cost`: 20 ms, which is room for some
+# 500 different patterns of UUIDs.
+MAX_COMPILE_COST: Final = 80_000
+# The engines stop at PATTERN_BYTES, which takes them at most 4 ms.
+_MAX_COST_OF_PATTERN: Final = 16_000
 
-# Weights of `compile_cost`, in characters of an ordinary pattern: every pattern has a fixed cost, a Unicode class is a
-# table of hundreds of ranges, and look-around needs the second engine.
+# Weights of `compile_cost`, in characters of an ordinary pattern, which take 0.25 us each: every pattern has a fixed
+# cost, a dot or a negated class is a small automaton over UTF-8, a Unicode class is a table of hundreds of ranges, and
+# look-around needs the second engine.
 _COST_OF_PATTERN: Final = 20
+_COST_OF_NEGATION: Final = 12
 _COST_OF_UNICODE_CLASS: Final = 500
 _COST_OF_BACKTRACKING: Final = 300
 
 _UNICODE_CLASS = re.compile(r"\\[pP]")
 _LOOK_AROUND = re.compile(r"\(\?(?:<?[=!]|>)")
 _BACKTRACKING = re.compile(r"\(\?[=!<>]|\\[1-9kK]")
-_COUNTED = re.compile(r"\{(\d{1,9})(?:,(\d{0,9}))?\}")
+# What `compile_cost` adds up: escapes, classes, counts, and any other character.
+_PIECE = re.compile(
+    r"\\[pP]\{[^}]*\}|\\.|\[\^?(?:\\.|[^\]\\])*\]|\{(?P<low>\d{1,9})(?:,(?P<high>\d{0,9}))?\}|.", re.DOTALL
+)
+_NEGATIONS: Final = (".", "[^", "\\D", "\\S", "\\W")
 # One atom that stands for one character, whichever; and a pattern that is nothing but such an atom and a count.
 _ATOM = (
     r"(?:\\[pP]\{[^}]*\}|\\[ux]\{[^}]*\}|\\u[0-9a-fA-F]{4}|\\x[0-9a-fA-F]{2}|\[\^?(?:\\.|[^\]\[\\])+\]|\\[dDsSwW]|\.)"
@@ -104,7 +112,7 @@ def read_patterns(schema: Any, *, without_quadratic: bool = False) -> PatternUse
         schema: The schema.
         without_quadratic: Also leave out those that may not come to an end within `BACKTRACK_LIMIT` steps.
     """
-    found = _PatternFilter(without_quadratic)
+    found = _PatternFilter(without_quadratic, _affordable(schema))
     filtered = found.filtered(schema, True)
     return PatternUse(schema=filtered, runnable=found.runnable, left_out=tuple(found.left_out))
 
@@ -112,9 +120,9 @@ def read_patterns(schema: Any, *, without_quadratic: bool = False) -> PatternUse
 @dataclass(slots=True)
 class _PatternFilter:
     without_quadratic: bool
+    affordable: frozenset[str]
     left_out: list[str] = field(default_factory=list)
     runnable: dict[str, RunnablePattern] = field(default_factory=dict)
-    cost: int = 0
 
     def filtered(self, node: Any, is_schema: bool) -> Any:
         if isinstance(node, list):
@@ -162,13 +170,30 @@ class _PatternFilter:
         return members if list(kept) == list(members) else kept
 
     def _runnable(self, pattern: str) -> RunnablePattern | None:
-        self.cost += compile_cost(pattern)
-        found = None if self.cost > MAX_COMPILE_COST else runnable_pattern(pattern)
+        found = runnable_pattern(pattern) if pattern in self.affordable else None
         if found is None or (self.without_quadratic and found.quadratic):
             self.left_out.append(pattern)
             return None
         self.runnable[pattern] = found
         return found
+
+
+def _affordable(schema: Any) -> frozenset[str]:
+    """Return the patterns of a schema that are compiled within `MAX_COMPILE_COST`, the cheapest first."""
+    patterns: set[str] = set()
+    for node in containers(schema):
+        if isinstance(node, dict):
+            if isinstance(pattern := node.get("pattern"), str):
+                patterns.add(pattern)
+            if isinstance(members := node.get("patternProperties"), dict):
+                patterns.update(members)
+    cost, kept = 0, []
+    for own, pattern in sorted((compile_cost(pattern), pattern) for pattern in patterns):
+        cost += own
+        if cost > MAX_COMPILE_COST:
+            break
+        kept.append(pattern)
+    return frozenset(kept)
 
 
 def _with_lengths(node: dict[str, Any], found: RunnablePattern) -> dict[str, Any]:
@@ -189,16 +214,34 @@ _REVERSING: Final = {"not": ("not",), "if": ("if", "then", "else"), "oneOf": ("o
 
 
 def compile_cost(pattern: str) -> int:
-    """Estimate what a pattern costs to compile: its length times its counted repetitions."""
-    cost = len(pattern) + _COST_OF_PATTERN + _COST_OF_UNICODE_CLASS * len(_UNICODE_CLASS.findall(pattern))
-    if _BACKTRACKING.search(pattern):
-        cost += _COST_OF_BACKTRACKING
+    """Estimate what a pattern costs to compile, in characters of an ordinary pattern.
+
+    The costs of parts in sequence add up. A count multiplies the cost of the part before it, so nested counts multiply.
+    """
+    cost = _COST_OF_PATTERN + (_COST_OF_BACKTRACKING if _BACKTRACKING.search(pattern) else 0)
     if _COUNTED_ATOM.fullmatch(pattern):
-        return cost  # it is run without its count
-    for low, high in _COUNTED.findall(pattern):
-        # Capped, since nested counts multiply to numbers of any size.
-        cost = min(cost * max(int(high or low), 1), MAX_COMPILE_COST * 2)
-    return cost
+        return cost + len(pattern)  # compiled without its count
+    groups: list[int] = []
+    total = last = 0  # of the group that is open, and of its latest part
+    for piece in _PIECE.finditer(pattern):
+        text = piece[0]
+        if text == "(":
+            groups.append(total + last)
+            total = last = 0
+        elif text == ")" and groups:
+            total, last = groups.pop(), total + last
+        elif piece["low"]:
+            # Capped, since nested counts multiply to numbers of any size.
+            last = min(last * max(int(piece["high"] or piece["low"]), 1), _MAX_COST_OF_PATTERN)
+        else:
+            total, last = total + last, _cost_of_atom(text)
+    return min(cost + sum(groups) + total + last, _MAX_COST_OF_PATTERN)
+
+
+def _cost_of_atom(text: str) -> int:
+    if tables := len(_UNICODE_CLASS.findall(text)):
+        return _COST_OF_UNICODE_CLASS * tables
+    return _COST_OF_NEGATION if text.startswith(_NEGATIONS) else 1
 
 
 # The same few patterns (dates, identifiers) occur in thousands of schemas; texts are bounded by MAX_PATTERN_LENGTH.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from registry.schema import schemas
-from registry.schema.patterns import runnable_pattern
+from registry.schema.patterns import compile_cost, runnable_pattern
 
 
 @pytest.mark.parametrize(
@@ -66,3 +66,76 @@ def test_look_around_that_may_be_tried_everywhere_is_known(pattern: str) -> None
 def test_what_no_engine_takes_is_left_out(pattern: str) -> None:
     assert runnable_pattern(pattern) is None
     assert schemas.compile_schema({"pattern": pattern}).unchecked_patterns == (pattern,)
+
+
+_HEX = "[0-9a-fA-F]"
+_UUID = f"^{_HEX}{{8}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{12}}$"
+_LABEL = "[a-zA-Z0-9](?:[a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?"
+_NUMBER = "(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9][0-9]|[0-9])"
+_GROUP = "[0-9a-fA-F]{1,4}"
+_IPV6 = (
+    f"(({_GROUP}:){{7}}{_GROUP}|({_GROUP}:){{1,7}}:|({_GROUP}:){{1,6}}:{_GROUP}|({_GROUP}:){{1,5}}(:{_GROUP}){{1,2}}"
+    f"|({_GROUP}:){{1,4}}(:{_GROUP}){{1,3}}|({_GROUP}:){{1,3}}(:{_GROUP}){{1,4}}|({_GROUP}:){{1,2}}(:{_GROUP}){{1,5}}"
+    f"|{_GROUP}:((:{_GROUP}){{1,6}})|:((:{_GROUP}){{1,7}}|:)|fe80:(:[0-9a-fA-F]{{0,4}}){{0,4}}%[0-9a-zA-Z]{{1,}})"
+)
+
+
+# What zod 4 writes for its formats, and identifiers of common APIs.
+@pytest.mark.parametrize(
+    ("pattern", "matching", "other"),
+    [
+        (_UUID, "123e4567-e89b-12d3-a456-426614174000", "123e4567"),
+        (
+            "^([0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[1-8][0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}"
+            "|00000000-0000-0000-0000-000000000000|ffffffff-ffff-ffff-ffff-ffffffffffff)$",
+            "123e4567-e89b-12d3-a456-426614174000",
+            "123e4567-e89b-92d3-a456-426614174000",
+        ),
+        (f"^(?:{_NUMBER}\\.){{3}}{_NUMBER}$", "10.0.0.255", "10.0.0.256"),
+        (f"^{_IPV6}$", "2001:db8::1", "2001:db8"),
+        (f"^{_IPV6}\\/(12[0-8]|1[01][0-9]|[1-9]?[0-9])$", "2001:db8::/32", "2001:db8::/129"),
+        (f"^(?=.{{1,253}}\\.?$){_LABEL}(?:\\.{_LABEL})*\\.?$", "a-b.example.org", "-a.example.org"),
+        (f"^({_LABEL}\\.)+[a-zA-Z]{{2,}}$", "example.org", "example"),
+        (
+            r"^(?!\.)(?!.*\.\.)([A-Za-z0-9_'+\-\.]*)[A-Za-z0-9_+-]@([A-Za-z0-9][A-Za-z0-9\-]*\.)+[A-Za-z]{2,}$",
+            "ann@example.org",
+            "ann..b@example.org",
+        ),
+        (
+            r"^\d{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)|02-(?:0[1-9]|1\d"
+            r"|2[0-8]))T(?:(?:[01]\d|2[0-3]):[0-5]\d(?::[0-5]\d(?:\.\d+)?)?(?:Z|([+-](?:[01]\d|2[0-3]):[0-5]\d)))$",
+            "2026-04-30T12:00:00Z",
+            "2026-04-31T12:00:00Z",
+        ),
+        (r"^arn:(aws|aws-cn):[a-z0-9-]{1,63}:[a-z0-9-]{0,63}:\d{12}:[\w+=,.@/-]{1,1011}$",
+         "arn:aws:iam:eu-west-1:123456789012:user/ann", "arn:aws:iam:eu-west-1:12:user/ann"),
+        (r"^(?:[0-9A-F]{2}:){5}[0-9A-F]{2}$|^(?:[0-9a-f]{2}:){5}[0-9a-f]{2}$", "0a:1b:2c:3d:4e:5f", "0a:1b"),
+        (r"^\d{4}[- ]?\d{4}[- ]?\d{4}[- ]?\d{4}$", "4111 1111 1111 1111", "4111"),
+        (r"^[0-7][0-9A-HJKMNP-TV-Za-hjkmnp-tv-z]{25}$", "01ARZ3NDEKTSV4RRFFQ69G5FAV", "81ARZ3NDEKTSV4RRFFQ69G5FAV"),
+        ("^[A-Z]{2}[0-9]{2}(?:[ ]?[A-Z0-9]{4}){3,7}(?:[ ]?[A-Z0-9]{1,3})?$", "DE89 3704 0044 0532 0130 00", "DE8"),
+    ],
+)  # fmt: skip
+def test_identifiers_with_several_counts_are_checked(pattern: str, matching: str, other: str) -> None:
+    compiled = schemas.compile_schema({"type": "string", "pattern": pattern})
+    assert compiled.unchecked_patterns == ()
+    assert compiled.is_valid(matching)
+    assert not compiled.is_valid(other)
+
+
+def test_counts_in_sequence_add_up_and_nested_counts_multiply() -> None:
+    one = compile_cost("a{50}b") - compile_cost("b")
+    assert compile_cost("a{50}b" * 3) - compile_cost("b" * 3) == 3 * one
+    assert compile_cost("(?:a{50}){50}b") > 40 * one
+    assert compile_cost("(?:(?:(?:a{999999999}){999999999}){999999999}){999999999}") < 1 << 20
+
+
+def test_every_property_may_have_a_pattern_of_its_own_that_counts() -> None:
+    properties = {f"id{number}": {"pattern": f"{_UUID}|^{number}$"} for number in range(300)}
+    assert schemas.compile_schema({"properties": properties}).unchecked_patterns == ()
+
+
+def test_a_dear_pattern_does_not_cost_the_cheap_ones_their_check() -> None:
+    dear = {f"a{number}": {"pattern": rf"^\p{{L}}{{1,{number}}}-\p{{L}}{{1,64}}$"} for number in range(30, 60)}
+    compiled = schemas.compile_schema({"properties": {**dear, "id": {"pattern": _UUID}}})
+    assert _UUID not in compiled.unchecked_patterns
+    assert not compiled.is_valid({"id": "no"})
