@@ -31,6 +31,14 @@ def all_failures(documents: Sequence[Document]) -> Document:
     return {**documents[0], "repaired": _repairs([document["repaired"] for document in documents])}
 
 
+def all_quarantine(documents: Sequence[Document]) -> Document:
+    """`/admin/quarantine` of every process: they have the same catalog, and one knows what calls sent unchecked."""
+    rows = list(documents[0]["quarantine"])
+    for document in documents[1:]:
+        rows += [row for row in document["quarantine"] if row["status"] == "unchecked" and row not in rows]
+    return {**documents[0], "quarantine": rows}
+
+
 def _server(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """One server at all workers: as at the one that is worst off; its calls are summed."""
     worst = max(rows, key=lambda row: (row.get("lastError") is not None, row.get("state") != "ready"))

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from gateway import wire
 from gateway.admin.event_feed import ServerState
+from gateway.calls.call_stats import SENT_UNCHECKED
 from gateway.calls.profile_views import ProfileViews
 from gateway.config.model import LeftOut
 from gateway.config.server import ServerConfig
@@ -185,6 +186,22 @@ def quarantine_rows(catalog: Catalog) -> list[dict[str, Any]]:
             ("warning", catalog.warnings),
         )
         for server, one in found
+    ]
+
+
+def unchecked_rows(failures: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One row for each argument that calls of the last 24 hours sent although it could not be checked."""
+    return [
+        {
+            "server": row["server"],
+            "kind": "tools",
+            "tool": row["tool"],
+            "status": "unchecked",
+            "code": row["kind"],
+            "detail": f"{row['detail'] or 'the arguments'}: sent unchecked by {row['recent']} calls",
+        }
+        for row in failures
+        if row["kind"] == SENT_UNCHECKED
     ]
 
 

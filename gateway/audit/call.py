@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 from gateway.access.principal import Principal
 from gateway.errors import RpcError
 
+# Of the paths of unchecked arguments, which callers may have chosen.
+_UNCHECKED_CHARS: Final = 200
 # Of a kind of result that an upstream has chosen: longer than any of the protocol.
 _KIND_CHARS: Final = 40
 # Hexadecimal digits, so 64 bits: enough to tell sessions apart, and useless for guessing an id.
@@ -79,6 +82,7 @@ class Outcome(NamedTuple):
         rule: The rule of the policy that decided about it.
         reason: Why nothing was sent.
         hook: The hook that has blocked it.
+        unchecked: The arguments that were sent although they could not be checked.
     """
 
     transport: str | None = None
@@ -87,6 +91,7 @@ class Outcome(NamedTuple):
     rule: str | None = None
     reason: str | None = None
     hook: str | None = None
+    unchecked: str | None = None
 
     @classmethod
     def of_tool(cls, result: dict[str, Any]) -> Outcome:
@@ -117,6 +122,10 @@ class Outcome(NamedTuple):
     def blocked(self, hook: str | None) -> Outcome:
         """The same, where this hook has blocked it; None for none."""
         return self if hook is None else self._replace(hook=hook)
+
+    def not_checked(self, paths: Sequence[str]) -> Outcome:
+        """The same, where these arguments were sent unchecked."""
+        return self._replace(unchecked=", ".join(dict.fromkeys(paths))[:_UNCHECKED_CHARS])
 
     def ended(self, error: BaseException | None) -> Outcome:
         """The same, where it has no result for this reason."""

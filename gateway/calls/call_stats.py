@@ -35,6 +35,8 @@ from registry.schema.json_paths import format_path
 
 log = logging.getLogger(__name__)
 
+SENT_UNCHECKED: Final = "sent_unchecked"
+"""The kind of an argument that was sent although it could not be checked."""
 # A day, so that an operator who looks once a day sees every cluster.
 WINDOW_S: Final = 24 * 60 * 60.0
 # One failure is chance and two may be one model that tries again. The third is flagged, unless all come from one
@@ -91,7 +93,7 @@ class Failure:
     @classmethod
     def of_unchecked(cls, problem: ArgumentProblem) -> Failure:
         """The class of an argument that was sent although it could not be checked."""
-        return cls(kind="sent_unchecked", detail=format_path(problem.path))
+        return cls(kind=SENT_UNCHECKED, detail=format_path(problem.path))
 
 
 @dataclass(slots=True)

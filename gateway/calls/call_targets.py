@@ -33,6 +33,8 @@ OWN_NAMES: Final = frozenset({INVOKE_TOOL["name"], *SEARCH_TOOL_NAMES})
 """Names of tools of our own, some of which not every profile has."""
 REPAIRS_KEY: Final = "typegate/repairs"
 """The member of a result's `_meta` that lists how arguments were repaired."""
+UNCHECKED_KEY: Final = "typegate/unchecked"
+"""The member of a result's `_meta` that lists what was sent although it could not be checked, with the reasons."""
 
 
 class CallTarget(Struct, frozen=True, kw_only=True, eq=False):

@@ -17,12 +17,12 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import IO, Any, Final
+from typing import IO, Any, Final, Literal
 
 import orjson
 
 from gateway import wire
-from registry.arguments.prepare import Prepared, prepare
+from registry.arguments.prepare import Prepared, prepare, prepare_partly
 from registry.catalog.catalog import ToolWrapper
 from registry.catalog.names import ServerName, ToolName, WrapperName
 from registry.catalog.shape import RepairLevel, Validation
@@ -50,6 +50,9 @@ _THOROUGHLY: Final = 50
 _MOMENT_S: Final = 0.05
 
 
+JobPart = Literal["whole", "cheap", "mapped"]
+
+
 class Unsent(Enum):
     """Stands for the arguments of the job in what comes back, so that they are not sent twice."""
 
@@ -69,6 +72,10 @@ class CheckJob:
 
     Attributes:
         names: New names of renamed properties, each with its original; None if the caller was shown the very schema.
+        doubt: Why the arguments cannot be checked, where an earlier job has shown that.
+        part: `whole`; `cheap`, without what is costly to check; or `mapped`, without a check: names are mapped back and
+            defaults added.
+        spent_s: The time that the earlier job was given.
         text: What `orjson` makes of the arguments, known to whoever runs the job: jobs that wait for their turn would
             keep it beside the arguments.
     """
@@ -84,6 +91,9 @@ class CheckJob:
     validation: Validation
     names: dict[str, str] | None
     null_means_omitted: bool
+    doubt: NotChecked | None = None
+    part: JobPart = "whole"
+    spent_s: float | None = None
     text: bytes | None = None
 
     @classmethod
@@ -151,10 +161,16 @@ class CheckJob:
                 document=SchemaDocument(self.schema),
             )
         with effort_of(THOROUGH):
-            prepared = prepare(
-                wrapper, self.arguments, level=self.level, defaults=self.defaults, lowered=lowered,
-                validation=self.validation, text=self.text,
-            )  # fmt: skip
+            if self.doubt is not None:
+                prepared = prepare_partly(
+                    wrapper, self.arguments, self.doubt, level=self.level, defaults=self.defaults, lowered=lowered,
+                    checked=self.part == "cheap", within_s=self.spent_s,
+                )  # fmt: skip
+            else:
+                prepared = prepare(
+                    wrapper, self.arguments, level=self.level, defaults=self.defaults, lowered=lowered,
+                    validation=self.validation, text=self.text,
+                )  # fmt: skip
         # What came from the parent need not go back, and what is not sent on is of no use there.
         refused = bool(prepared.problems)
         return replace(

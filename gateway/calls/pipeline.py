@@ -14,7 +14,7 @@ from gateway.audit.record import Audit
 from gateway.calls import error_hints
 from gateway.calls.approvals import Approvals, Verdict
 from gateway.calls.call_stats import CallStats, Failure
-from gateway.calls.call_targets import OWN_NAMES, REPAIRS_KEY, CallTarget, CallTargets
+from gateway.calls.call_targets import OWN_NAMES, REPAIRS_KEY, UNCHECKED_KEY, CallTarget, CallTargets
 from gateway.calls.context import Caller
 from gateway.calls.forwarding import Forwarder, StateRefused
 from gateway.calls.permission import Permission
@@ -47,6 +47,7 @@ from registry.arguments.repair_report import Repair, report_repairs
 from registry.catalog.store import Registry
 from registry.errors import NotChecked
 from registry.policy.grant import ALLOWED, Decision
+from registry.schema.json_paths import format_path
 
 log = logging.getLogger(__name__)
 
@@ -218,11 +219,11 @@ class CallPipeline:
                 verdict = await self._allowed(call, decision)
                 if verdict.answer is not None:
                     return verdict.answer
+            if call.prepared.unchecked:
+                self._record_unchecked(call)
             result = await invocation.send(call.checked, call)
             if invocation.answer is None:
                 call.outcome = call.outcome.answered(result)
-            if call.prepared.unchecked is not None:
-                self._stats.record_failure(call.wrapper, Failure.of_unchecked(call.prepared.unchecked), caller)
             if verdict is not None and isinstance(result, dict) and result.get("resultType") == "input_required":
                 await self._approvals.goes_on(verdict)
             result = adapt(result, server=wrapper.server, version=caller.version)
@@ -255,7 +256,14 @@ class CallPipeline:
             result = self._with_hint(result, call, invocation)
         if call.repairs or call.prepared.repairs:
             result = self._with_repairs(result, call)
+        if call.prepared.unchecked:
+            result = with_meta(result, UNCHECKED_KEY, [one.message for one in call.prepared.unchecked])
         return result
+
+    def _record_unchecked(self, call: ToolCall) -> None:
+        for problem in call.prepared.unchecked:
+            self._stats.record_failure(call.wrapper, Failure.of_unchecked(problem), call.caller)
+        call.outcome = call.outcome.not_checked([format_path(one.path) for one in call.prepared.unchecked])
 
     async def _allowed(self, call: ToolCall, decision: Decision) -> Verdict:
         """Have a person allow the call."""

@@ -8,6 +8,7 @@ import pickle
 import sys
 from collections import Counter
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -17,7 +18,7 @@ from anyio.abc import Process
 from anyio.streams.buffered import BufferedByteReceiveStream
 
 import gateway
-from gateway.calls.check_process import LENGTH, LENGTHS, CheckJob
+from gateway.calls.check_process import LENGTH, LENGTHS, CheckJob, JobPart
 from gateway.owned_tasks import OwnedTasks
 from gateway.wire import MalformedJson
 from registry.arguments.prepare import Prepared, fill_defaults, refused
@@ -40,6 +41,8 @@ _QUEUE_S: Final = 10.0
 _START_S: Final = 10.0
 # What an interpreter needs to start, also where it belongs to a virtual environment or is not in the usual place.
 _ENVIRONMENT: Final = ("PATH", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH", "LANG")
+# What is tried of a job, one after the other, until something ends in time.
+_PARTS: Final[tuple[JobPart, ...]] = ("whole", "cheap")
 # Outcomes hold the repaired arguments and little else.
 _MAX_OUTCOME: Final = 1 << 28
 
@@ -102,14 +105,26 @@ class ThoroughChecks:
                 del self._waiting[who], self._turns[who]
 
     async def _prepare(self, job: CheckJob, doubt: NotChecked) -> Prepared:
-        try:
-            parts = job.packed()
-        except MalformedJson:
-            return _unchecked(job, NotChecked(doubt.path, "the arguments are nested too deeply"))
-        outcome = await self._outcome(parts)
-        if outcome is None:
-            return _unchecked(job, doubt, within_s=CHECK_S)
-        return _unchecked(job, outcome) if isinstance(outcome, NotChecked) else job.received(outcome)
+        """Prepare arguments: with a whole check, else by the cheap parts of it, else without."""
+        spent_s: float | None = None
+        attempt = job
+        for part in _PARTS if job.names is None else (*_PARTS, "mapped"):
+            if part != "whole":
+                attempt = replace(job, doubt=_located(job, doubt), part=part, spent_s=spent_s)
+            try:
+                packed = attempt.packed()
+            except MalformedJson:
+                return _unchecked(job, NotChecked(doubt.path, "the arguments are nested too deeply"))
+            outcome = await self._outcome(packed)
+            if isinstance(outcome, Prepared):
+                return job.received(outcome)
+            if outcome is None:
+                spent_s = CHECK_S
+            else:
+                doubt = outcome
+            if job.validation == "strict" or doubt.invalid:
+                break
+        return _unchecked(job, doubt, within_s=spent_s)
 
     async def _outcome(self, parts: tuple[bytes, bytes]) -> Prepared | NotChecked | None:
         """Return the outcome of a job; None if there is none in time."""
@@ -212,16 +227,19 @@ class _CheckProcess:
             raise _ProcessEnded from None
 
 
+def _located(job: CheckJob, doubt: NotChecked) -> NotChecked:
+    return too_many_values({} if job.arguments is None else job.arguments) if doubt.unlocated else doubt
+
+
 def _unchecked(job: CheckJob, doubt: NotChecked, *, within_s: float | None = None) -> Prepared:
     arguments = {} if job.arguments is None else job.arguments
-    if doubt.unlocated:
-        doubt = too_many_values(arguments)
-    # What is known to be invalid is refused whatever the configuration says, and so is what would have to be translated
-    # first, which is as much work as the check.
+    doubt = _located(job, doubt)
+    # What is known to be invalid is refused whatever the configuration says, and names that callers see instead of the
+    # upstream's cannot be sent to it.
     if job.validation == "strict" or doubt.invalid or job.names is not None or not isinstance(arguments, dict):
         names = {old: new for new, old in (job.names or {}).items()}
         return refused(job.arguments, doubt, names, within_s=within_s)
     filled = fill_defaults(job.schema, arguments, job.defaults)
     added = tuple(name for name in filled if name not in arguments)
     unchecked = unchecked_problem(doubt, within_s=within_s)
-    return Prepared(arguments=filled, filled=added, understood=arguments, unchecked=unchecked)
+    return Prepared(arguments=filled, filled=added, understood=arguments, unchecked=(unchecked,))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -143,10 +144,9 @@ class ToolCall(Struct, kw_only=True, eq=False):
         )
         self._take(await self.parts.thorough_checks.prepare(job, self.caller.who, doubt))
         if self.parts.drift.knows_parameters and not self.prepared.problems:
-            try:
+            # Otherwise the arguments are right as they are; whether former names are among them is not known.
+            with suppress(NotChecked):
                 self._take_current_names(level, lowered)
-            except NotChecked as unclear:
-                self._take(refused(arguments, unclear))
         return self.prepared.problems
 
     async def revise(self, arguments: dict[str, Any], changed_by: tuple[str, ...]) -> Rejection | None:

@@ -205,9 +205,10 @@ class ServerConfig(Section):
     repair: Repair = "safe"
     """How far wrong arguments are repaired: off, not at all; safe, where only one reading is possible; full, also by
     convention."""
-    validation: Validation = "strict"
-    """What happens to arguments that cannot be checked, because a pattern in the schema cannot be run or a check would
-    take too long: strict, the call is refused; lenient, they are sent unchecked, which `/admin/failures` counts."""
+    validation: Validation = "lenient"
+    """What happens where a schema or arguments cannot be checked: a pattern cannot be run, a check would take too long,
+    or a definition is out of bounds. lenient: the rest is checked, the call is sent, and the result's `_meta`,
+    `/admin/quarantine` and the audit log name what was not checked. strict: the call or the tool is refused."""
     documentation: Documentation = "schema"
     """What the `arguments` of tools are: schema, calls are checked against them; hint, they are shown and never
     enforced, and the upstream judges."""

@@ -38,7 +38,7 @@ class Prepared:
         filled: The names of arguments that were added from configured defaults.
         problems: What is wrong; if there is anything, the call is not forwarded.
         understood: What the problems refer to: the arguments without their wrappers and with defaults.
-        unchecked: Why the arguments could not be checked, where they pass nevertheless.
+        unchecked: What of the arguments could not be checked, where they are sent nevertheless.
     """
 
     arguments: Any
@@ -46,7 +46,7 @@ class Prepared:
     filled: tuple[str, ...] = ()
     problems: tuple[ArgumentProblem, ...] = ()
     understood: Any = None
-    unchecked: ArgumentProblem | None = None
+    unchecked: tuple[ArgumentProblem, ...] = ()
 
 
 def fill_defaults(schema: Any, arguments: dict[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
@@ -88,7 +88,7 @@ def prepare(
     level: RepairLevel = "safe",
     defaults: Mapping[str, Any] = NO_DEFAULTS,
     lowered: LoweredDefinition | None = None,
-    validation: Validation = "strict",
+    validation: Validation = "lenient",
     text: bytes | None = None,
 ) -> Prepared:
     """Repair the arguments, add defaults, and check the result, in this order.
@@ -103,7 +103,8 @@ def prepare(
         defaults: Configured values of parameters, by name.
         lowered: The definition that the caller was shown: its names and nulls are mapped back first, however deep
             inside wrappers they are.
-        validation: What happens to arguments that no effort can check: `strict` refuses them.
+        validation: What happens to arguments that no effort can check: `lenient` checks the rest and reports them,
+            `strict` refuses them.
         text: What `orjson` makes of the arguments, if the caller knows that.
 
     Raises:
@@ -117,10 +118,60 @@ def prepare(
         names = lowered.shown_names if lowered is not None else NO_NAMES
         if validation == "strict":
             return refused(arguments, doubt, names)
-        unchecked = problems.unchecked_problem(doubt, names)
-    with effort_of(replace(current_effort(), ignores_patterns=True)):
+        doubts = [doubt]
+    with effort_of(replace(current_effort(), leniency="uncheckable")):
         prepared = _prepare(wrapper, arguments, level=level, defaults=defaults, lowered=lowered, text=text)
-    return replace(prepared, unchecked=unchecked)
+        if not prepared.problems:
+            doubts = _uncheckable(wrapper, prepared.arguments) or doubts
+    return replace(prepared, unchecked=tuple(problems.unchecked_problem(one, names) for one in doubts))
+
+
+def prepare_partly(
+    wrapper: ToolWrapper,
+    arguments: Any,
+    doubt: NotChecked,
+    *,
+    level: RepairLevel,
+    defaults: Mapping[str, Any],
+    lowered: LoweredDefinition | None,
+    checked: bool,
+    within_s: float | None = None,
+) -> Prepared:
+    """Prepare arguments whose check takes too long: only what is cheap is checked, or nothing.
+
+    Args:
+        wrapper: The tool.
+        arguments: What was sent.
+        doubt: Why they could not be checked.
+        level: As for `prepare`.
+        defaults: As for `prepare`.
+        lowered: As for `prepare`.
+        checked: Whether anything is checked and repaired; otherwise names are mapped back and defaults added.
+        within_s: The time that was spent on the check.
+
+    Raises:
+        NotChecked: As `prepare`.
+    """
+    names = lowered.shown_names if lowered is not None else NO_NAMES
+    unchecked = (problems.unchecked_problem(doubt, names, within_s=within_s),)
+    if checked:
+        with effort_of(replace(current_effort(), leniency="costly")):
+            prepared = _prepare(wrapper, arguments, level=level, defaults=defaults, lowered=lowered, text=None)
+        return replace(prepared, unchecked=unchecked)
+    plain = {} if arguments is None else arguments
+    if not isinstance(plain, dict):
+        return refused(arguments, doubt, names, within_s=within_s)
+    if lowered is not None and lowered.document is not None:
+        plain = map_arguments(plain, replace(lowered, null_means_omitted=False))
+    prepared = _with_defaults(wrapper, None, plain, defaults)
+    return replace(prepared, understood=plain, unchecked=unchecked)
+
+
+def _uncheckable(wrapper: ToolWrapper, arguments: Any) -> list[NotChecked]:
+    try:
+        return schemas.validator(wrapper.checked_schema, wrapper.schema_digest).uncheckable(arguments)
+    except SchemaRejected:
+        return []
 
 
 def refused(
@@ -151,7 +202,7 @@ def _prepare(
     try:
         validator = schemas.validator(schema, wrapper.schema_digest)
     except SchemaRejected as rejected:
-        if not current_effort().ignores_patterns:
+        if current_effort().leniency == "none":
             raise NotChecked((), f"the schema cannot be used: {rejected.detail}", final=True) from None
         plain = {} if arguments is None else arguments
         if not isinstance(plain, dict):

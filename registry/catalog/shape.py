@@ -13,7 +13,7 @@ from registry.catalog.overrides import ToolOverride
 
 # What may be repaired in a call; the docstring of `registry.arguments.repair` defines the levels.
 RepairLevel = Literal["off", "safe", "full"]
-# What becomes of arguments that cannot be checked within bounds: refused, or sent unchecked.
+# What becomes of arguments that cannot be checked within bounds: refused, or sent and reported as unchecked.
 Validation = Literal["strict", "lenient"]
 
 
@@ -84,7 +84,7 @@ class ServerShape:
     priorities: Mapping[str, int] = field(default_factory=dict)
     repair: RepairLevel = "safe"
     repairs: Mapping[str, RepairLevel] = field(default_factory=dict)
-    validation: Validation = "strict"
+    validation: Validation = "lenient"
     defaults: Mapping[str, Any] = field(default_factory=dict)
 
     def repair_level(self, tool: str) -> RepairLevel:

@@ -109,8 +109,7 @@ def _with_input(definition: dict[str, Any], notes: RepairNotes) -> dict[str, Any
     # Compiled now, so that no call has to wait for it and a bad schema is known at once.
     compiled = schemas.validator(repaired_schema, schemas.digest(repaired_schema))
     for pattern in compiled.unchecked_patterns[:_MAX_REPORTED_PATTERNS]:
-        consequence = "a call that sends a text for it is refused, unless `validation` of the server is `lenient`"
-        notes.append(("pattern_unchecked", f"a pattern cannot be run here, and {consequence}: {pattern}"))
+        notes.append(("pattern_unchecked", f"a pattern cannot be run here, so its texts are not checked: {pattern}"))
     return definition if repaired_schema is schema else {**definition, "inputSchema": repaired_schema}
 
 

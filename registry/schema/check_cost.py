@@ -33,6 +33,8 @@ _BRANCHING: Final = frozenset(
     {"allOf", "anyOf", "oneOf", "not", "if", "dependentSchemas", "dependencies", "patternProperties", "propertyNames"}
     | {"additionalItems", "contains", "unevaluatedItems", "unevaluatedProperties"}
 )
+# Texts that are reported as unchecked; each is a sentence in the result of the call.
+_MAX_UNCHECKABLE: Final = 10
 # What is quoted of a pattern.
 _MAX_PATTERN: Final = 80
 
@@ -107,6 +109,23 @@ class CheckCost:
         except TooManyApplications:
             raise too_many_values(instance) from None
 
+    def uncheckable(self, instance: object, effort: Effort) -> list[NotChecked]:
+        """Return the texts of a value that no effort can check, each with the reason; at most `_MAX_UNCHECKABLE`."""
+        found: dict[tuple[JsonPath, str], NotChecked] = {}
+        try:
+            for one in applications(self._references(), self._schema, instance, effort.applications):
+                for where, text, pattern in _matched(one):
+                    try:
+                        self._cost_of(where, len(text), pattern, INLINE)
+                        self._require_end(where, text, pattern, INLINE)
+                    except NotChecked as doubt:
+                        found.setdefault((where, doubt.reason), doubt)
+                if len(found) >= _MAX_UNCHECKABLE:
+                    break
+        except TooManyApplications:
+            pass
+        return list(found.values())
+
     def is_within(self, limit: int, instance: object) -> bool:
         """Return whether schemas are applied to parts of a value no more often than this."""
         return self.count(limit, instance) is not None
@@ -122,7 +141,7 @@ class CheckCost:
         runnable = self._patterns.runnable.get(pattern)
         if runnable is not None:
             return runnable.cost_ns(length)
-        if pattern in self._left_out and not effort.ignores_patterns:
+        if pattern in self._left_out and effort.leniency == "none":
             reason = f"its pattern {_quoted(pattern)} is written in a syntax that is not supported here"
             raise NotChecked(where, reason, final=True)
         return 0
@@ -130,7 +149,7 @@ class CheckCost:
     def _require_end(self, where: JsonPath, text: str, pattern: str, effort: Effort) -> None:
         """Check that matching comes to an end: the validator takes giving up for no match, of which `not` makes one."""
         runnable = self._patterns.runnable.get(pattern)
-        if runnable is None or not runnable.quadratic or effort.ignores_patterns:
+        if runnable is None or not runnable.quadratic or effort.leniency != "none":
             return
         if not ends_in_time(runnable.source, text):
             reason = f"matching its pattern {_quoted(pattern)} takes more than {BACKTRACK_LIMIT} steps"

@@ -6,10 +6,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 # Collecting so many errors takes 0.3 s.
 _MAX_WHOLE: Final = 20_000
+
+
+# What passes unchecked: nothing; what no effort can check; or also texts whose patterns are costly.
+Leniency = Literal["none", "uncheckable", "costly"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +27,7 @@ class Effort:
         repair_cost: The cost of collecting errors for repairs, all of them together; see `Validator.repair_cost`.
         whole: Applications up to which the errors of a whole value are collected at once; of more, the parts that
             fail are looked for.
-        ignores_patterns: Texts pass that are subject to a pattern which cannot be run.
+        leniency: What is left out of the check. Where it is `none`, `NotChecked` is raised for it.
     """
 
     check_ns: int | None
@@ -31,7 +35,7 @@ class Effort:
     applications: int
     repair_cost: int
     whole: int = _MAX_WHOLE
-    ignores_patterns: bool = False
+    leniency: Leniency = "none"
 
 
 # A loop that stands for five milliseconds delays nobody noticeably; an invalid call may take a few times that, since

@@ -11,6 +11,8 @@ import orjson
 MAX_INSTANCE_DEPTH: Final = 200
 # More members and characters than any value has.
 UNBOUNDED: Final = 1 << 62
+# Bits of an integer, some 1,200 digits, of which the limit of Python's conversion to text is several times as many.
+_READ_BITS: Final = 4_000
 # Members that are counted one by one where an estimate will do: a few milliseconds.
 _COUNTED: Final = 5_000
 
@@ -82,3 +84,25 @@ class InstanceSize:
         size.members = 1 + text.count(b",") + text.count(b"{") + text.count(b"[")
         size.complete = True
         return size
+
+
+def readable_copy(value: object) -> Any:
+    """Return a copy of a value that the compiled validator reads without error.
+
+    Halves of surrogate pairs become U+FFFD, integers of more digits than the validator reads become shorter ones, and
+    containers below `MAX_INSTANCE_DEPTH` are empty.
+    """
+    return _readable(value, 1)
+
+
+def _readable(value: Any, depth: int) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > _READ_BITS:
+        return (1 << _READ_BITS) * (1 if value > 0 else -1)
+    if isinstance(value, dict):
+        items = value.items() if depth < MAX_INSTANCE_DEPTH else ()
+        return {_readable(key, depth): _readable(child, depth + 1) for key, child in items}
+    if isinstance(value, list):
+        return [_readable(child, depth + 1) for child in (value if depth < MAX_INSTANCE_DEPTH else ())]
+    return value

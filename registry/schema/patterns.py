@@ -50,6 +50,8 @@ _COUNTED_ATOM = re.compile(rf"\^({_ATOM})\{{(\d{{1,9}})(?:(,)(\d{{1,9}})?)?\}}\$
 # Compiled sizes that are told apart, from the smallest.
 _WEIGHTS: Final = tuple(1 << power for power in range(10, 21))
 
+# Compiled size up to which a pattern looks at each character once, at the lower of the two prices below.
+CHEAP_PATTERN_BYTES: Final = 1024
 # Measured on one core: what one character costs a pattern of 1 KiB at most, and one of more KiB for each of them. A
 # small pattern has few states, which the engine builds once and then runs through; of a large one it may have to
 # build a new state at every character.
@@ -77,7 +79,7 @@ class RunnablePattern:
     def cost_ns(self, length: int) -> int:
         """Return the longest that matching a text of this length may take, in nanoseconds."""
         steps = length * length if self.quadratic else length
-        return steps * (_LIGHT_NS if self.weight <= 1024 else self.weight * _HEAVY_NS // 1024)
+        return steps * (_LIGHT_NS if self.weight <= CHEAP_PATTERN_BYTES else self.weight * _HEAVY_NS // 1024)
 
     def affordable_length(self, budget_ns: int) -> int:
         """Return the length of the longest text that can be matched within a time."""
@@ -105,14 +107,15 @@ class PatternUse:
         return any(pattern.engine == "backtracking" for pattern in self.runnable.values())
 
 
-def read_patterns(schema: Any, *, without_quadratic: bool = False) -> PatternUse:
+def read_patterns(schema: Any, *, without_quadratic: bool = False, max_weight: int = PATTERN_BYTES) -> PatternUse:
     """Return what can be run of the patterns of a schema within bounds, whose nesting is shallow enough to recurse.
 
     Args:
         schema: The schema.
         without_quadratic: Also leave out those that may not come to an end within `BACKTRACK_LIMIT` steps.
+        max_weight: Leave out those whose compiled form takes more bytes.
     """
-    found = _PatternFilter(without_quadratic, _affordable(schema))
+    found = _PatternFilter(without_quadratic, max_weight, _affordable(schema))
     filtered = found.filtered(schema, True)
     return PatternUse(schema=filtered, runnable=found.runnable, left_out=tuple(found.left_out))
 
@@ -120,6 +123,7 @@ def read_patterns(schema: Any, *, without_quadratic: bool = False) -> PatternUse
 @dataclass(slots=True)
 class _PatternFilter:
     without_quadratic: bool
+    max_weight: int
     affordable: frozenset[str]
     left_out: list[str] = field(default_factory=list)
     runnable: dict[str, RunnablePattern] = field(default_factory=dict)
@@ -171,7 +175,7 @@ class _PatternFilter:
 
     def _runnable(self, pattern: str) -> RunnablePattern | None:
         found = runnable_pattern(pattern) if pattern in self.affordable else None
-        if found is None or (self.without_quadratic and found.quadratic):
+        if found is None or (self.without_quadratic and found.quadratic) or found.weight > self.max_weight:
             self.left_out.append(pattern)
             return None
         self.runnable[pattern] = found

@@ -18,12 +18,12 @@ from registry.schema.check_cost import (
     too_many_values,
 )
 from registry.schema.display_text import excerpt
-from registry.schema.effort import INLINE_MEMBERS, THOROUGH, Effort, current_effort
+from registry.schema.effort import INLINE_MEMBERS, THOROUGH, Effort, Leniency, current_effort
 from registry.schema.failing_parts import FailingParts, FirstErrors
-from registry.schema.instance_size import MAX_INSTANCE_DEPTH, InstanceSize
+from registry.schema.instance_size import MAX_INSTANCE_DEPTH, InstanceSize, readable_copy
 from registry.schema.json_paths import format_path, value_at
 from registry.schema.json_values import containers, without_keys
-from registry.schema.patterns import BACKTRACK_LIMIT, PATTERN_BYTES, read_patterns
+from registry.schema.patterns import BACKTRACK_LIMIT, CHEAP_PATTERN_BYTES, PATTERN_BYTES, read_patterns
 
 if TYPE_CHECKING:
     import jsonschema_rs
@@ -37,6 +37,8 @@ _MAX_COPIED: Final = 50_000
 # hundred. Counting them costs about as much as checking them, and collecting their errors twice as much.
 _MAX_COUNTED: Final = 500
 _COUNTING: Final = 4
+_TOO_DEEP: Final = f"more than {MAX_INSTANCE_DEPTH} levels are too many for a check"
+_UNREADABLE: Final = "there are broken characters or numbers of thousands of digits, which cannot be checked"
 _TYPES: Final = ("array", "boolean", "integer", "null", "number", "object", "string")
 _WORD: Final = re.compile("[A-Za-z]{1,20}")
 # What is quoted of a compiler's complaint about a schema.
@@ -105,7 +107,7 @@ class Validator:
         self._engine = self._compile(self._supported, self._backtracking)
         self._parts: FailingParts | None = None
         self._names: SchemaNames | None = None
-        self._without_patterns: jsonschema_rs.Validator | None = None
+        self._without_patterns: dict[Leniency, jsonschema_rs.Validator] = {}
         self._cost = CheckCost(
             schema, patterns, visits=visits, options=weight - visits, recursive=branches > 0,
             has_references=has_references, required=self._required,
@@ -155,13 +157,13 @@ class Validator:
                     raise too_many_values(instance)  # a second look would end where this one did
                 size = InstanceSize.at_most(instance)
             if size.depth > MAX_INSTANCE_DEPTH:
-                return False
+                return self._is_valid_as_far_as_readable(instance, _TOO_DEEP)
             cost.require_affordable(instance, effort)
-            engine = self._lenient_engine() if effort.ignores_patterns else engine
+            engine = self._lenient_engine(effort.leniency) if effort.leniency != "none" else engine
         try:
             return engine.is_valid(cast(Any, instance))
-        except ValueError:  # half of a surrogate pair, or an integer of thousands of digits
-            return False
+        except ValueError:
+            return self._is_valid_as_far_as_readable(instance, _UNREADABLE)
 
     def errors(
         self, instance: object, limit: int, size: InstanceSize | None = None
@@ -179,7 +181,7 @@ class Validator:
         cost, effort = self._cost, current_effort()
         size = size or self._size(instance, effort)
         if size.depth > MAX_INSTANCE_DEPTH:
-            return []
+            return self._errors_of_readable(instance, limit)
         if size.members > cost.free_error_members or size.text > cost.free_text or size.depth > cost.free_depth:
             cost.require_affordable(instance, effort, errors=True)
         try:
@@ -188,7 +190,7 @@ class Validator:
                 return self._failing_parts().errors(instance, limit, for_repair=effort.whole).errors
             return list(islice(self._engine.iter_errors(cast(Any, instance)), limit))
         except ValueError:
-            return []
+            return self._errors_of_readable(instance, limit)
 
     def first_errors(self, instance: object, limit: int, size: InstanceSize | None = None) -> FirstErrors:
         """Return at most `limit` errors; of a large value only some, in a fraction of the time.
@@ -218,6 +220,37 @@ class Validator:
         if self._names is None:
             self._names = _names_in(self._supported)
         return self._names
+
+    def uncheckable(self, instance: object) -> list[NotChecked]:
+        """Return why parts of a value cannot be checked, whatever the effort; some of them, if there are many."""
+        size = InstanceSize(instance, INLINE_MEMBERS)
+        if size.depth > MAX_INSTANCE_DEPTH:
+            return [NotChecked((), _TOO_DEEP, final=True)]
+        found = self._cost.uncheckable(instance, current_effort()) if self._cost.free_text < 0 else []
+        try:
+            self._engine.is_valid(cast(Any, instance))
+        except ValueError:
+            found.append(NotChecked((), _UNREADABLE, final=True))
+        return found
+
+    def _is_valid_as_far_as_readable(self, instance: object, reason: str) -> bool:
+        """Return whether what the validator can read of a value is valid.
+
+        Raises:
+            NotChecked: Nothing may be left out of a check here.
+        """
+        if current_effort().leniency == "none":
+            raise NotChecked((), reason, final=True)
+        return not self._errors_of_readable(instance, 1)
+
+    def _errors_of_readable(self, instance: object, limit: int) -> list[jsonschema_rs.ValidationError]:
+        engine = self._lenient_engine("uncheckable")
+        try:
+            errors = engine.iter_errors(cast(Any, readable_copy(instance)))
+            # What is wrong with containers that were emptied is wrong with the copy only.
+            return list(islice((one for one in errors if len(list(one.instance_path)) < MAX_INSTANCE_DEPTH - 1), limit))
+        except ValueError:
+            return []
 
     def repair_cost(self, instance: object) -> int:
         """Estimate what `errors` costs where alternatives are tried one by one, on the scale of `Effort`."""
@@ -254,11 +287,14 @@ class Validator:
             raise NotChecked((), "there are too many references in the schema")
         return self._parts
 
-    def _lenient_engine(self) -> jsonschema_rs.Validator:
-        """Return the validator without the patterns that may give up."""
-        if self._without_patterns is None:
-            self._without_patterns = self._compile(read_patterns(self._supported, without_quadratic=True).schema, True)
-        return self._without_patterns
+    def _lenient_engine(self, leniency: Leniency) -> jsonschema_rs.Validator:
+        """Return the validator without the patterns that may give up, or also without all costly ones."""
+        known = self._without_patterns.get(leniency)
+        if known is None:
+            weight = CHEAP_PATTERN_BYTES if leniency == "costly" else PATTERN_BYTES
+            without = read_patterns(self._supported, without_quadratic=True, max_weight=weight).schema
+            known = self._without_patterns[leniency] = self._compile(without, True)
+        return known
 
     def _repair_cost(self, size: InstanceSize) -> int:
         options = (self._weight - self._visits) // OPTIONS_PER_APPLICATION

@@ -1,4 +1,4 @@
-"""What cannot be checked within bounds is not sent, says why, and delays nobody else; over a real connection."""
+"""What cannot be checked within bounds is sent and reported, or refused by choice, and delays no other call."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def of_process(pid: int, name: str) -> str:
 
 @pytest.mark.heavy
 async def test_a_heavy_pattern_and_a_long_text_end_in_time_and_delay_no_neighbour(tmp_path: Path) -> None:
-    config, record = upstream(tmp_path)
+    config, record = upstream(tmp_path, validation="strict")
     took_s: list[float] = []
     refused: list[dict[str, Any]] = []
     long = letters(1 << 20)  # drawn here: it takes longer than the neighbour may wait
@@ -85,8 +85,8 @@ async def test_nothing_wrong_passes_for_its_size(tmp_path: Path) -> None:
         assert len(record.calls()) == 1
 
 
-async def test_an_argument_whose_pattern_cannot_be_run_is_refused_only_where_it_is_sent(tmp_path: Path) -> None:
-    config, record = upstream(tmp_path)
+async def test_a_strict_server_gets_no_argument_whose_pattern_cannot_be_run(tmp_path: Path) -> None:
+    config, record = upstream(tmp_path, validation="strict")
     async with running_gateway(tmp_path, {"files": config}) as gateway:
         await gateway.until_listed("files__odd")
         refused = await gateway.call("files__odd", {"code": "x"})
@@ -100,15 +100,24 @@ async def test_an_argument_whose_pattern_cannot_be_run_is_refused_only_where_it_
         assert "argument_unchecked" in str(failures)
 
 
-async def test_a_lenient_server_gets_what_cannot_be_checked_and_admin_says_so(tmp_path: Path) -> None:
-    config, record = upstream(tmp_path, validation="lenient")
-    async with running_gateway(tmp_path, {"files": config}) as gateway:
+async def test_what_cannot_be_checked_is_sent_and_the_result_the_admin_api_and_the_audit_log_say_so(
+    tmp_path: Path,
+) -> None:
+    config, record = upstream(tmp_path)
+    async with running_gateway(tmp_path, {"files": config}, gateway={"audit": {"file": "audit.jsonl"}}) as gateway:
         await gateway.until_listed("files__odd")
-        await gateway.call("files__odd", {"code": "x"})
+        sent = await gateway.call("files__odd", {"code": "x"})
+        [reason] = sent["_meta"]["typegate/unchecked"]
+        assert reason.startswith("code could not be checked: its pattern (?:[a-z]b{900}")
         assert [call["arguments"] for call in record.calls()] == [{"code": "x"}]
+        rows = (await gateway.admin("quarantine")).json()["quarantine"]
+        assert {"pattern_unchecked", "sent_unchecked"} <= {row["code"] for row in rows if row["tool"] == "odd"}
+        assert '"unchecked":"code"' in (await gateway.admin("audit")).text.replace(" ", "")
+        checked = await gateway.call("files__odd", {"note": "x"})
+        assert "typegate/unchecked" not in checked["_meta"]
         refused = await gateway.call("files__odd", {"code": "x", "note": ["y", "z"]})
         assert refused["isError"], "what can be checked still is"
-        assert len(record.calls()) == 1
+        assert len(record.calls()) == 2
         assert "sent_unchecked" in str((await gateway.admin("failures")).json())
 
 
@@ -129,3 +138,19 @@ async def test_the_process_that_checks_ends_with_the_gateway_and_holds_none_of_i
         assert await gateway.stop() == 0
         with pytest.raises(FileNotFoundError):
             of_process(pid, "cmdline")
+
+
+async def test_deep_values_and_huge_numbers_are_sent(tmp_path: Path) -> None:
+    config, record = upstream(tmp_path)
+    deep: Any = []
+    for _ in range(300):
+        deep = [deep]
+    async with running_gateway(tmp_path, {"files": config}) as gateway:
+        await gateway.until_listed("files__odd")
+        for value in (["\U0001f600", 10**400], deep):
+            answer = await gateway.call("files__odd", {"note": "x", "more": value})
+            assert ("typegate/unchecked" in answer["_meta"]) is (value is deep)
+            assert record.calls()[-1]["arguments"] == {"note": "x", "more": value}
+        refused = await gateway.call("files__odd", {"note": ["x", "y"], "more": deep})
+        assert refused["isError"], "what can be checked still is"
+        assert len(record.calls()) == 2

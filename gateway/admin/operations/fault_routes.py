@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from gateway.admin import merging, rows
 from gateway.admin.documents import JsonDocument
-from gateway.admin.routes import Combined, Merge, route
+from gateway.admin.routes import Combined, route
 from gateway.calls.call_stats import CallStats
 from registry.catalog.catalog import Catalog
 from registry.catalog.store import Registry
@@ -37,11 +37,11 @@ class FaultRoutes:
         self._flagged: tuple[Catalog, list[dict[str, Any]]] | None = None
 
     @route(
-        "GET", "/admin/quarantine", merge=Merge.SAME, rows="quarantine", filters=("server", "status", "q"),
-        example={"quarantine": [_QUARANTINED]},
+        "GET", "/admin/quarantine", merge=Combined(merging.all_quarantine), flushes=True, rows="quarantine",
+        filters=("server", "status", "q"), example={"quarantine": [_QUARANTINED]},
     )  # fmt: skip
     async def quarantine(self, request: Request) -> Response:
-        """What is not shown, was repaired, is configured in vain, or has texts that seem to instruct a model.
+        """What is not shown, was repaired, is configured in vain, was sent unchecked, or seems to instruct a model.
 
         Returns:
             `quarantine`: server, kind, tool, status, code and detail of each; score too, from 0 to 1, of what is
@@ -51,7 +51,8 @@ class FaultRoutes:
         if self._flagged is None or self._flagged[0] is not catalog:
             # In a thread, and once for each catalog: every text of every server is read for it.
             self._flagged = catalog, await anyio.to_thread.run_sync(rows.flagged_rows, catalog)
-        return JsonDocument({"quarantine": [*rows.quarantine_rows(catalog), *self._flagged[1]]})
+        unchecked = rows.unchecked_rows(self._call_stats.failure_rows())
+        return JsonDocument({"quarantine": [*rows.quarantine_rows(catalog), *self._flagged[1], *unchecked]})
 
     @route("GET", "/admin/failures", merge=Combined(merging.all_failures), flushes=True, example=_FAILURES)
     async def failures(self, request: Request) -> Response:

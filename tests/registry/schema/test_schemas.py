@@ -6,6 +6,7 @@ import gc
 import sys
 import time
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 from registry.errors import NotChecked, SchemaRejected
 from registry.schema import schemas
-from registry.schema.effort import THOROUGH, effort_of
+from registry.schema.effort import INLINE, THOROUGH, effort_of
 from registry.schema.references import SchemaDocument
 
 JSON = st.recursive(
@@ -194,17 +195,27 @@ def test_an_unreadable_pattern_leaves_the_rest_of_the_schema_checked() -> None:
     assert schema["properties"] == {"a": {"type": "string", "pattern": "["}}
 
 
-def test_hostile_instances_are_invalid_and_raise_nothing() -> None:
+def test_values_that_the_validator_cannot_read_are_checked_as_far_as_it_can() -> None:
     compiled = schemas.compile_schema({"type": "object", "additionalProperties": {"$ref": "#"}})
     nested: dict[str, Any] = {}
     for _ in range(10_000):
         nested = {"a": nested}
-    assert not compiled.is_valid(nested)
-    assert compiled.errors(nested, 5) == []
-    assert not compiled.is_valid({"a": "\ud800"})
-    with effort_of(THOROUGH):
-        assert not compiled.is_valid({"wide": {str(n): {} for n in range(30_000)}, "deep": nested})
+    for effort in (INLINE, THOROUGH):
+        with effort_of(effort), pytest.raises(NotChecked, match="200 levels") as doubt:
+            compiled.is_valid(nested)
+        assert doubt.value.final
+    with pytest.raises(NotChecked, match="broken characters"):
+        compiled.is_valid({"a": {"\ud800": {}}})
+    with effort_of(replace(THOROUGH, leniency="uncheckable")):
+        assert compiled.is_valid(nested)
         assert compiled.errors(nested, 5) == []
+        assert compiled.is_valid({"wide": {str(n): {} for n in range(30_000)}, "deep": nested})
+        assert not compiled.is_valid({"wrong": 1, "deep": nested})
+        assert not compiled.is_valid({"a": "\ud800"})
+    texts = schemas.compile_schema({"type": "object", "additionalProperties": {"type": "string", "maxLength": 3}})
+    with effort_of(replace(INLINE, leniency="uncheckable")):
+        assert texts.is_valid({"a": "\ud800"})
+        assert not texts.is_valid({"a": "\ud800abc"})
 
 
 def test_a_validator_is_compiled_once_and_so_is_a_refusal() -> None:
