@@ -18,6 +18,7 @@ REGISTRY_MAY_IMPORT = {
     "cachetools",
     "mcp_types",
     "orjson",
+    "pydantic_core",
     "snowballstemmer",
 }
 REGISTRY_MAY_NOT_DO = {"asyncio", "time", "socket", "subprocess", "http", "os", "pathlib"}

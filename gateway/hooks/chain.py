@@ -12,6 +12,7 @@ from gateway.hooks.runner import HookRunner
 from registry.catalog.catalog import ToolWrapper
 from registry.catalog.names import ServerName
 from registry.catalog.store import Registry
+from registry.catalog.uri_spellings import denies_uri
 
 # URIs that match a resource template are unlimited, and callers choose them. 20,000 chains take a few megabytes.
 _MAX_CACHED: Final = 20_000
@@ -212,7 +213,7 @@ class HookChains:
             return (
                 any(runner.runs(phase) for phase in target.phases)
                 and _matches(conditions.servers, target.server)
-                and (any_name or _matches(conditions.wrappers, target.name, target.original))
+                and (any_name or _names(conditions.wrappers, target))
                 and _matches(conditions.tags, *target.tags)
             )
 
@@ -235,6 +236,13 @@ class HookChains:
         if self._on_idle is not None and self.in_flight == 0:
             on_idle, self._on_idle = self._on_idle, None
             on_idle()
+
+
+def _names(patterns: list[str] | None, target: HookTarget) -> bool:
+    if _matches(patterns, target.name, target.original):
+        return True
+    # Another spelling of its URI must not lead a resource past a hook.
+    return patterns is not None and target.kind != "tool" and denies_uri(target.original, tuple(patterns))
 
 
 def _matches(patterns: list[str] | None, *names: str) -> bool:

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Final
-from urllib.parse import unquote
 
 from registry.catalog.names import NAME_SEPARATOR
-
-# A server that decodes more often than this is not one whose URIs a pattern could describe.
-_MAX_DECODINGS: Final = 3
-# However many slashes there are between scheme and path: servers differ in what they read into them.
-_ROOT: Final = re.compile(r":/+")
-_SLASHES: Final = re.compile(r"/{2,}")
+from registry.catalog.uri_spellings import allows_uri, denies_uri
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,59 +28,15 @@ class NameFilter:
         return _matches_any(name, self.allow) and not _matches_any(name, self.deny)
 
     def allows_uri(self, uri: str) -> bool:
-        """Return whether `allow` matches a URI, both as it is written and as its server may resolve it."""
+        """Return whether `allow` matches a URI in every form in which its server may read it."""
         return allows_uri(uri, self.allow)
 
     def denies_uri(self, uri: str) -> bool:
-        """Return whether `deny` matches a URI in any form that its server may take for the same."""
-        if not self.deny:
-            return False
-        # Without regard to case: whether a server heeds it is not known, and what is denied must not get through.
-        resolved = resolve_uri(uri)
-        forms = {_folded(form) for form in (uri, resolved, resolved.partition("#")[0].partition("?")[0])}
-        patterns = {_folded(pattern) for one in self.deny for pattern in (one, unquote(one))}
-        return any(fnmatchcase(form, pattern) for form in forms for pattern in patterns)
+        """Return whether `deny` matches a URI in any spelling that its server may take for the same URI."""
+        return denies_uri(uri, self.deny)
 
 
 OPEN: Final = NameFilter()
-
-
-def allows_uri(uri: str, patterns: Iterable[str]) -> bool:
-    """Return whether any pattern matches a URI, both as it is written and as its server may resolve it."""
-    patterns = tuple(patterns)
-    if "*" in patterns:
-        return True
-    return all(
-        any(fnmatchcase(form, pattern) or fnmatchcase(form, unquote(pattern)) for pattern in patterns)
-        for form in {uri, resolve_uri(uri)}
-    )
-
-
-def resolve_uri(uri: str) -> str:
-    """Return a URI without percent-encoding, dot segments, backslashes and repeated slashes.
-
-    Source: RFC 3986, section 6.2.2 "Syntax-Based Normalization"; the rest is what servers do beyond it.
-    """
-    for _ in range(_MAX_DECODINGS):
-        decoded = unquote(uri)
-        if decoded == uri:
-            break
-        uri = decoded
-    scheme, colon, rest = uri.partition(":")
-    if not colon:
-        return uri
-    rest = rest.replace("\\", "/")
-    authority = ""
-    if rest.startswith("//"):
-        # In the URIs of MCP servers a path often begins where an authority would stand: its dots count too.
-        authority, rest = "//", rest[2:]
-    kept: list[str] = []
-    for part in _SLASHES.sub("/", rest).split("/"):
-        if part == "..":
-            del kept[-1:]
-        elif part != ".":
-            kept.append(part)
-    return f"{scheme}:{authority}{'/'.join(kept)}"
 
 
 def selects_name(pattern: str, *, server: str, original: str, shown: str, prefixed: bool) -> bool:
@@ -119,10 +68,6 @@ def server_of(pattern: str) -> str | None:
     """Return the pattern of aliases in a pattern of names; None where it has none."""
     alias, separator, _ = pattern.partition(NAME_SEPARATOR)
     return alias if separator and alias else None
-
-
-def _folded(uri: str) -> str:
-    return _ROOT.sub(":/", uri.casefold(), count=1)
 
 
 def _matches_any(name: str, patterns: Iterable[str]) -> bool:

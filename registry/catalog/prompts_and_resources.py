@@ -6,20 +6,18 @@ becomes `typegate://{alias}/{uri}`, which can be taken apart again because an al
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any
 
-from registry.catalog.filters import resolve_uri
 from registry.catalog.listing import ServerListing
 from registry.catalog.names import ServerName, ToolName, compile_names
 from registry.catalog.shape import Shape
+from registry.catalog.uri_spellings import EXPRESSION, allows_uri, denies_uri, pattern_of_template
 from registry.intake.prompts_and_resources import ITEM_KEYS, OWN_URI_PREFIX, ItemKind, is_own_uri
 from registry.schema.schemas import digest
 
-_EXPRESSION: Final = re.compile(r"\{[^{}]*\}")
 _Literals = tuple[str, ...]
 PermitsItem = Callable[["ListedItem"], bool]
 PermitsUri = Callable[[ServerName, str], bool]
@@ -120,10 +118,10 @@ class ItemCatalog:
 
     def held_template(self, server: str, uri: str) -> str | None:
         """Return why a URI cannot be read, where only a template stands for it that is held; None where it can be."""
-        held = [(literals, item.held) for literals, item in self._templates if item.held and item.server == server]
+        held = [item for item in self.templates if item.held and item.server == server]
         if not held or self._resources.get(uri) is not None:
             return None
-        return next((reason for literals, reason in held if _matches(uri, literals)), None)
+        return next((item.held for item in held if denies_uri(uri, (pattern_of_template(item.original),))), None)
 
     def owners(self, uri: str) -> tuple[tuple[ServerName, str], ...]:
         """Return the servers that may know a URI, most likely first, each with its own URI for it.
@@ -154,9 +152,8 @@ class ItemCatalog:
         if all(permits(server, uri) for permits in self._allowances):
             return True
         # Whoever is shown a template may read what it stands for; and nothing that only looks like it.
-        shown = [literals for literals, item in self._templates if item.server == server]
-        forms = (uri, resolve_uri(uri))
-        return any(all(_matches(form, literals) for form in forms) for literals in shown)
+        shown = (item.original for item in self.templates if item.server == server)
+        return any(allows_uri(uri, (pattern_of_template(template),)) for template in shown)
 
 
 def build_item_catalog(listings: Mapping[ServerName, ServerListing], shape: Shape) -> ItemCatalog:
@@ -199,20 +196,15 @@ def build_item_catalog(listings: Mapping[ServerName, ServerListing], shape: Shap
 
 def _permits_uri(listings: Mapping[ServerName, ServerListing], shape: Shape) -> PermitsUri:
     """Return what tells whether a server's `deny` leaves a URI alone; a denied template is denied with all its URIs."""
-    denied: dict[ServerName, list[_Literals]] = {}
+    denied: dict[ServerName, tuple[str, ...]] = {}
     for server, listing in listings.items():
         filtered = shape.of(server).resources
         texts = [item["uriTemplate"] for item in listing.templates if filtered.denies_uri(item["uriTemplate"])]
         if texts:
-            denied[server] = [tuple(_EXPRESSION.split(text)) for text in texts]
+            denied[server] = tuple(pattern_of_template(text) for text in texts)
 
     def permits(server: ServerName, uri: str) -> bool:
-        if shape.of(server).resources.denies_uri(uri):
-            return False
-        templates = denied.get(server)
-        return templates is None or not any(
-            _matches(form, literals) for literals in templates for form in (uri, resolve_uri(uri))
-        )
+        return not shape.of(server).resources.denies_uri(uri) and not denies_uri(uri, denied.get(server, ()))
 
     return permits
 
@@ -227,7 +219,7 @@ def _indexed(
         literals, item = template
         return -sum(map(len, literals)), servers.index(item.server)
 
-    templates = [(tuple(_EXPRESSION.split(item.original)), item) for item in items["resourceTemplates"]]
+    templates = [(tuple(EXPRESSION.split(item.original)), item) for item in items["resourceTemplates"]]
     return ItemCatalog(
         prompts=tuple(items["prompts"]),
         resources=tuple(items["resources"]),

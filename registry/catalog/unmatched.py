@@ -10,6 +10,7 @@ from typing import Any, Final
 from registry.catalog.filters import NameFilter
 from registry.catalog.listing import ServerListing
 from registry.catalog.shape import ServerShape
+from registry.catalog.uri_spellings import denies_uri
 from registry.intake.issues import ItemIssue
 from registry.schema.json_paths import declared_properties
 
@@ -102,8 +103,7 @@ def _unmatched_defaults(listing: ServerListing, shape: ServerShape) -> Iterator[
 
 def _matches(pattern: str, names: Collection[str], uris: bool) -> bool:
     if uris:
-        one = NameFilter(deny=(pattern,))
-        return any(one.denies_uri(name) for name in names)
+        return any(denies_uri(name, (pattern,)) for name in names)
     return any(fnmatchcase(name, pattern) for name in names)
 
 

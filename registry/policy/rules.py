@@ -8,10 +8,11 @@ from fnmatch import fnmatchcase
 from typing import Any, Final, Literal, Protocol
 
 from registry.catalog.catalog import ToolWrapper
-from registry.catalog.filters import NameFilter, allows_uri, selects_name, server_of
+from registry.catalog.filters import selects_name, server_of
 from registry.catalog.names import NAME_SEPARATOR
 from registry.catalog.prompts_and_resources import ListedItem
 from registry.catalog.shape import ServerShape
+from registry.catalog.uri_spellings import allows_uri, denies_uri
 from registry.policy.conditions import Conditions
 
 Effect = Literal["allow", "deny", "ask"]
@@ -190,7 +191,7 @@ def _covers_uri(pattern: str, server: str, uri: str, strictly: bool) -> bool:
         if not fnmatchcase(server, alias):
             return False
         pattern = pattern.partition(NAME_SEPARATOR)[2]
-    return allows_uri(uri, (pattern,)) if strictly else NameFilter(deny=(pattern,)).denies_uri(uri)
+    return allows_uri(uri, (pattern,)) if strictly else denies_uri(uri, (pattern,))
 
 
 def _may_be_of(names: Iterable[str], pattern: str) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from registry.catalog.catalog import Catalog, ToolWrapper
 from registry.catalog.names import ServerName
 from registry.catalog.shape import ServerShape, Shape
+from registry.catalog.uri_spellings import denies_uri, pattern_of_template
 from registry.policy.grant import CallRules, Grant
 from registry.views.profile import Profile
 
@@ -63,6 +64,12 @@ def narrow(
         own = shape_of(server)
         return profile.permits_uri(server, uri, own) and grant.uri(server, uri, own).effect != "deny"
 
+    # A template that a rule denies is denied with all its URIs, as where its server's `deny` names it.
+    denied: dict[str, tuple[str, ...]] = {}
+    for item in catalog.prompts_and_resources.templates:
+        if grant.denies_uri(item.server, item.original, shape_of(item.server)):
+            denied[item.server] = (*denied.get(item.server, ()), pattern_of_template(item.original))
+
     def narrowed_to(permits_server: Mapping[ServerName, bool]) -> Catalog:
         return catalog.narrowed(
             wrappers=permits,
@@ -73,7 +80,9 @@ def narrow(
             ),
             resources=lambda item: permits_uri(item.server, item.original),
             uris=permits_uri,
-            never=lambda server, uri: not grant.denies_uri(server, uri, shape_of(server)),
+            never=lambda server, uri: (
+                not grant.denies_uri(server, uri, shape_of(server)) and not denies_uri(uri, denied.get(server, ()))
+            ),
         )
 
     permitted = {server: permits_server(server) for server in catalog.servers}

@@ -8,9 +8,10 @@ from fnmatch import fnmatchcase
 from typing import Final, Literal
 
 from registry.catalog.catalog import ToolWrapper
-from registry.catalog.filters import allows_uri, selects_name, server_of
+from registry.catalog.filters import selects_name, server_of
 from registry.catalog.prompts_and_resources import ListedItem
 from registry.catalog.shape import RepairLevel, ServerShape
+from registry.catalog.uri_spellings import allows_uri
 
 DEFAULT_PROFILE: Final = "default"
 # The dialect of the protocol itself, in which definitions are not changed.

@@ -8,10 +8,10 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from registry.catalog.catalog import Catalog, ToolWrapper
-from registry.catalog.filters import allows_uri
 from registry.catalog.names import NAME_SEPARATOR, ServerName
 from registry.catalog.shape import RepairLevel, ServerShape, Shape
 from registry.catalog.unmatched import near_miss
+from registry.catalog.uri_spellings import allows_uri
 from registry.dialects.client_profiles import DIALECTS, unsupported_names
 from registry.dialects.definitions import LoweredDefinition, lower_definition
 from registry.dialects.null_removal import without_nulls

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from registry.catalog.filters import NameFilter, allows_uri, resolve_uri, selects_name
+from registry.catalog.filters import NameFilter, selects_name
+from registry.catalog.uri_spellings import allows_uri, resolve_uri
 
 
 def selected(pattern: str, server: str, original: str, *, shown: str | None = None) -> bool:
