@@ -49,6 +49,11 @@ class LineSplitter:
         """Of the line that has not ended, how much has come."""
         return self._size
 
+    @property
+    def held(self) -> bytes:
+        """What has come of the line that has not ended; empty if it is skipped."""
+        return b"".join(self._parts)
+
     def take(self, prefix: bytes) -> bytes | None:
         """What is kept of the line that has not ended, which goes on with what follows and counts as before.
 

@@ -14,7 +14,9 @@ from gateway.config.model import LeftOut
 from gateway.config.server import ServerConfig
 from gateway.config.upstream_types.http_config import UrlConfig
 from gateway.fleet import Fleet
-from gateway.upstream.link_states import SignInNeeded
+from gateway.secrets import SECRETS
+from gateway.upstream.link import UpstreamLink
+from gateway.upstream.link_states import SignInNeeded, Starting
 from registry.catalog.catalog import Catalog
 from registry.catalog.flagged import flagged_items
 from registry.catalog.names import ServerName
@@ -26,6 +28,10 @@ from registry.views.tokens import estimate_tokens
 from registry.views.view import View, ViewEntry
 
 _NAME_CHARS: Final = 200
+# An interpreter starts within this time; a process that takes longer is reported, as it may be a failure.
+_SLOW_START_S: Final = 3.0
+# How often the progress of a start is reported to those who watch: people see that it goes on.
+_PROGRESS_S: Final = 3.0
 # The strongest signs of an item; the others say the same.
 _FLAGS_TOLD: Final = 3
 _COUNTS: Final = ("tools", "prompts", "resources", "resourceTemplates", "quarantined", "repaired")
@@ -54,6 +60,7 @@ def left_out_row(alias: str, left_out: LeftOut) -> dict[str, Any]:
         **dict.fromkeys(("epoch", "inFlight", *_COUNTS), 0),
         **dict.fromkeys(("protocol", "serverInfo", "capabilities", "origin", "stale", "ageSeconds", "supplement")),
         "lastLost": None,
+        **dict.fromkeys(("startingSeconds", "lastLine")),
         "auth": False,
         "signIn": None,
         "tags": [],
@@ -79,8 +86,10 @@ def server_row(fleet: Fleet, catalog: Catalog, alias: str) -> dict[str, Any]:
         "protocol": session.protocol_version if session is not None else None,
         "serverInfo": session.server_info if session is not None else None,
         "capabilities": session.capabilities if session is not None else None,
-        "lastError": link.last_error,
+        "lastError": reason_of(link),
         "lastLost": link.lost_reason,
+        "startingSeconds": round(link.state.start.took_s, 1) if isinstance(link.state, Starting) else None,
+        "lastLine": SECRETS.scrub(link.state.start.last_line()) or None if isinstance(link.state, Starting) else None,
         "tools": len(catalog.wrappers_of(alias)),
         "prompts": len(listing.prompts) if listing is not None else 0,
         "resources": len(listing.resources) if listing is not None else 0,
@@ -100,6 +109,13 @@ def server_row(fleet: Fleet, catalog: Catalog, alias: str) -> dict[str, Any]:
     }
 
 
+def reason_of(link: UpstreamLink) -> str | None:
+    """Why a server is not connected, in one line; None where all is well, or may soon be."""
+    if link.last_error is None and isinstance(link.state, Starting) and link.state.start.took_s >= _SLOW_START_S:
+        return SECRETS.scrub(link.state.start.describe())
+    return link.last_error
+
+
 def state_of(fleet: Fleet, alias: str) -> str:
     """The state of a server, in the word that administrators are shown."""
     config, link = fleet.servers[alias], fleet.links[alias]
@@ -116,7 +132,10 @@ def states(fleet: Fleet) -> dict[str, ServerState]:
         alias: ServerState({"state": "faulty" if one.faulty else "disabled"}) for alias, one in fleet.left_out.items()
     }
     for alias, link in fleet.links.items():
-        shown = {"state": state_of(fleet, alias), "lastError": link.last_error}
+        shown: dict[str, Any] = {"state": state_of(fleet, alias), "lastError": link.last_error}
+        if isinstance(link.state, Starting):
+            # Rounded: each other value is an event for those who watch.
+            shown["startingSeconds"] = int(link.state.start.took_s // _PROGRESS_S * _PROGRESS_S)
         found[alias] = ServerState(shown, link.state)
     return found
 

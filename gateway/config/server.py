@@ -161,7 +161,7 @@ class ServerConfig(Section):
     """Kind of upstream. By default from the other keys: command → stdio, url → http, endpoint → graphql."""
     # Time for an interpreter or a container to start, and well below the 30 s after which hosts give a server up.
     connect_timeout: Seconds = 10.0
-    """Seconds to wait for the connection and its handshake."""
+    """Seconds to wait for the connection and its handshake; for a process see startTimeout."""
     # What the TypeScript SDK, and so most hosts, wait for an answer.
     call_timeout: Seconds = 60.0
     """Seconds to wait for a result; progress notifications extend it."""
@@ -222,6 +222,11 @@ class ServerConfig(Section):
     def address(self) -> str | None:
         """Where it is on the network; None for a process."""
         return None
+
+    @property
+    def start_limit_s(self) -> float:
+        """For how many seconds the handshake is waited for, and the first list of tools."""
+        return self.connect_timeout
 
     @property
     def plain_nulls(self) -> bool:

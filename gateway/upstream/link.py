@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import random
+import re
 import time
 from collections.abc import Callable, Collection, Coroutine
 from typing import Any, Final
@@ -30,10 +31,11 @@ from gateway.upstream.call_sender import CallSender
 from gateway.upstream.connector import Connector
 from gateway.upstream.credentials import NotSignedIn, SignInRequired, SignInSource, refuses_us
 from gateway.upstream.link_ports import LinkPorts
-from gateway.upstream.link_states import Connecting, LinkState, Ready, SignInNeeded, Waiting
+from gateway.upstream.link_states import Connecting, LinkState, Ready, SignInNeeded, Starting, Waiting
 from gateway.upstream.reachability import accepts_connections
 from gateway.upstream.relisting import Relisting
 from gateway.upstream.session import ALL_KINDS, RawListing, SessionPorts, UpstreamCall, UpstreamSession, nothing_new
+from gateway.upstream.transport.process_start import ProcessStart
 from gateway.upstream.watch_list import WatchedKind, WatchList
 from registry.catalog.catalog import ListKind
 from registry.schema.display_text import excerpt
@@ -62,6 +64,10 @@ _MAX_REASON_CHARS: Final = 1_000
 _PROBE_PORT_S: Final = 0.4
 _LONGEST_PROBE_S: Final = 30.0
 _PROBES_PER_OUTAGE: Final = 10
+# Ports, process ids and times differ each time that a server fails for the same reason.
+_NUMBER: Final = re.compile(r"\d+")
+# Of a server that keeps failing the reason says more than that it has just been started again.
+_NEW_START_S: Final = 3.0
 # An upstream that has come to want no sign-in any more is noticed all the same.
 _SIGN_IN_LOOK_S: Final = 300.0
 
@@ -121,7 +127,9 @@ class UpstreamLink:
         self.handshake_refused = False
         self._connector = connector
         self._ports = ports
-        self._session_ports = SessionPorts(on_list_changed=self._mark_stale, on_update=self._updated)
+        self._session_ports = SessionPorts(
+            on_list_changed=self._mark_stale, on_update=self._updated, on_start=self._starting
+        )
         self._lists = lists
         self._chance = chance
         self._sender = CallSender(self, chance=chance)
@@ -136,6 +144,8 @@ class UpstreamLink:
         self._paused = 0
         self._ready_s = math.inf
         self._lost_s = time.monotonic()
+        self._closed = False
+        self._warned_reason, self._warned = "", 0
 
     def use(self, config: ServerConfig) -> None:
         """Put another entry of the same reach in the place of the present one; calls in flight keep theirs."""
@@ -145,6 +155,8 @@ class UpstreamLink:
         self._sender.use(config)
         if isinstance(self.state, Waiting):
             self.refresh()  # whoever has changed the entry wants to see whether it works now
+        if isinstance(self.state, Starting):
+            self.state.start.limit_s = config.start_limit_s
 
     @property
     def session(self) -> UpstreamSession | None:
@@ -196,6 +208,8 @@ class UpstreamLink:
                         log.exception("the link failed unexpectedly", extra={"server": self.server})
                 finally:
                     self._leave_ready()
+                if self._closed:
+                    return
                 if self.epoch != epoch:
                     self.lost_reason = self.last_error
                 self._ports.on_lost(self)
@@ -203,7 +217,8 @@ class UpstreamLink:
                     self.tried.set()
                     if self._refused:
                         self._ports.on_refused(self)
-                self._warn(f"{'connecting again' if at_once else 'not connected'}: {self.last_error}")
+                was_sound = time.monotonic() - self._ready_s >= SOUND_S
+                self._warn_of_loss("connecting again" if at_once else "not connected", is_new=was_sound)
                 if wanted is not None:
                     self._failures = self._paused = 0
                     await self._wait_for_sign_in(wanted)
@@ -212,7 +227,7 @@ class UpstreamLink:
                     self._failures = self._paused = 0
                     continue
                 # A handshake that hangs for long is a failure as any other.
-                if time.monotonic() - self._ready_s >= SOUND_S:
+                if was_sound:
                     self._failures = self._paused = 0
                 else:
                     self._failures, self._paused = self._failures + 1, self._paused + 1
@@ -223,6 +238,16 @@ class UpstreamLink:
 
     def _warn(self, text: str) -> None:
         log.log(logging.DEBUG if self.per_user else logging.WARNING, "%s", text, extra={"server": self.server})
+
+    def _warn_of_loss(self, what: str, *, is_new: bool) -> None:
+        """Log why there is no connection: of a reason that comes again and again, how many times it was."""
+        reason = _NUMBER.sub("#", f"{what}: {self.last_error}")
+        is_same = reason == self._warned_reason and not is_new
+        self._warned_reason, self._warned = reason, self._warned + 1 if is_same else 1
+        if not is_same:
+            self._warn(f"{what}: {self.last_error}")
+        elif self._warned & (self._warned - 1) == 0:  # 2, 4, 8, …: a server that is gone for days is told of rarely
+            self._warn(f"{what}: again ({self._warned} times)")
 
     def retire(self) -> None:
         """Report nothing more: another link has taken its place, or none."""
@@ -236,8 +261,12 @@ class UpstreamLink:
         self.close()
 
     def close(self) -> None:
-        """End `run`, and with it the connection."""
-        self._scope.cancel()
+        """End `run`, and with it the connection; a process that is starting is given time to clean up."""
+        if isinstance(self.state, Starting) and self.state.start.under_way:
+            self._closed = True
+            self.state.start.stop()
+        else:
+            self._scope.cancel()
 
     def refresh(self) -> None:
         """List again soon. Where the link waits, connect at once, and begin with short pauses again."""
@@ -270,6 +299,9 @@ class UpstreamLink:
         """What to say of a call that waited for a connection, or would have to."""
         if isinstance(self.state, SignInNeeded):
             return str(self.sign_in_required(self.state.source))
+        if isinstance(self.state, Starting) and (not self._failures or self.state.start.took_s >= _NEW_START_S):
+            said = SECRETS.scrub(self.state.start.describe())
+            return f"Not called: server '{self.server}' is still {said}. Nothing was sent; try again in a while."
         reason = f" ({self.last_error})" if self.last_error else ""
         # What was refused, or failed again and again, is not mended by whoever calls.
         lasting = self._refused or self._failures >= _FAILING_AFTER
@@ -316,7 +348,7 @@ class UpstreamLink:
                 listing: RawListing | None = None
                 if self._lists:
                     try:
-                        listing = await session.fetch_listing(limit_s=self.config.connect_timeout)
+                        listing = await session.fetch_listing(limit_s=self.config.start_limit_s)
                     except (RpcError, HttpStatusError, NoAnswer, UnusableAnswer) as error:
                         if not self._can_do_without(session, error):
                             raise
@@ -356,6 +388,10 @@ class UpstreamLink:
         self._ready.set()
         self.tried.set()
         log.info("connected", extra={"server": self.server, "epoch": self.epoch})
+
+    def _starting(self, start: ProcessStart) -> None:
+        start.limit_s = self.config.start_limit_s
+        self.state = Starting(start)
 
     def _leave_ready(self) -> None:
         if isinstance(self.state, Ready):

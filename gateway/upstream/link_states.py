@@ -1,6 +1,7 @@
 """The states of a link, each with what only it has.
 
 Connecting → Ready, when a connection is negotiated and listed; Connecting → Waiting, when the attempt failed;
+Connecting → Starting, when the upstream is a process, until it is ready or has failed;
 Connecting → SignInNeeded, when the upstream wants somebody to sign in, and back when somebody has;
 Ready → Connecting, when the connection was found to be lost; Waiting → Connecting, when the time is over, the
 upstream accepts connections again, or somebody wants it refreshed.
@@ -15,6 +16,7 @@ import anyio
 
 from gateway.upstream.credentials import SignInSource
 from gateway.upstream.session import UpstreamSession
+from gateway.upstream.transport.process_start import ProcessStart
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -23,6 +25,19 @@ class Connecting:
 
     name: ClassVar = "connecting"
     session: ClassVar[None] = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Starting:
+    """A process is starting, or waits for its turn to start.
+
+    Attributes:
+        start: How far it is.
+    """
+
+    name: ClassVar = "starting"
+    session: ClassVar[None] = None
+    start: ProcessStart
 
 
 @dataclass(slots=True, eq=False)
@@ -69,4 +84,4 @@ class SignInNeeded:
     source: SignInSource
 
 
-LinkState = Connecting | Ready | Waiting | SignInNeeded
+LinkState = Connecting | Starting | Ready | Waiting | SignInNeeded

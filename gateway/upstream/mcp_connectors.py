@@ -6,7 +6,7 @@ import logging
 import math
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from typing import Any, Final, Generic, TypeVar
 
 import anyio
@@ -24,6 +24,8 @@ from gateway.upstream.session import SessionPorts, UpstreamSession
 from gateway.upstream.transport.http_client import HttpClient
 from gateway.upstream.transport.http_sse import open_sse
 from gateway.upstream.transport.jsonrpc import Transport
+from gateway.upstream.transport.process_start import ProcessStart
+from gateway.upstream.transport.stderr_log import StderrLog
 from gateway.upstream.transport.stdio import open_stdio
 from gateway.upstream.transport.streamable_http import open_streamable_http
 
@@ -31,7 +33,8 @@ log = logging.getLogger(__name__)
 
 MODERN: Final = MODERN_VERSIONS[-1]
 _ENVELOPE: Final = envelope(CLIENT_INFO)
-# Handshake-era servers that never answer an unknown method: within `connectTimeout` the handshake still has time.
+# Handshake-era servers that never answer an unknown method: within `connectTimeout` the handshake still has time. A
+# process that is still starting finds both requests on its input, and answers the one that it knows.
 _PROBE_S: Final = 3.0
 # Once with each of two credentials.
 _MAX_PROBES: Final = 2
@@ -65,7 +68,7 @@ class _McpConnector(ABC, Generic[Config]):
     @asynccontextmanager
     async def open(self, ports: SessionPorts) -> AsyncIterator[UpstreamSession]:
         """See `Connector.open`."""
-        limit_s = self._config.connect_timeout
+        limit_s = self._limit_s
         # One scope around it all: a connection's own scopes have to end before the deadline's does.
         with anyio.CancelScope(deadline=anyio.current_time() + limit_s) as scope:
             async with anyio.create_task_group() as group, AsyncExitStack() as stack:
@@ -80,6 +83,11 @@ class _McpConnector(ABC, Generic[Config]):
                     group.cancel_scope.cancel()
         if scope.cancelled_caught:
             raise ConnectionLost(f"no answer to the handshake within {limit_s:g} s", sent=False)
+
+    @property
+    def _limit_s(self) -> float:
+        """For how long the handshake is waited for."""
+        return self._config.connect_timeout
 
     async def _keep_credentials(self, credentials: Credentials, session: McpSession) -> None:
         if not credentials.headers:
@@ -167,24 +175,50 @@ class StdioConnector(_McpConnector[StdioConfig]):
 
     _probe = True
 
+    def __init__(
+        self,
+        server: str,
+        config: StdioConfig,
+        client: HttpClient,
+        *,
+        host: HostSession | None = None,
+        credentials: Credentials | None = None,
+    ) -> None:
+        super().__init__(server, config, client, host=host, credentials=credentials)
+        self._stderr_log = StderrLog(server)
+
+    @property
+    def _limit_s(self) -> float:
+        """See `_McpConnector`; a start has its own limit, which begins with the process."""
+        return math.inf
+
     async def _connect(self, stack: AsyncExitStack, inbound: InboundMessages) -> McpSession:
         config = self._config
-        transport = await stack.enter_async_context(
-            open_stdio(
-                self._server,
-                config.command,
-                config.args,
-                env=config.env,
-                cwd=config.cwd,
-                on_message=inbound.receive,
+        start = ProcessStart(config.start_timeout)
+        inbound.ports.on_start(start)
+        # A caller waits for a connection of its own, which does not queue.
+        async with start.turn() if self._host is None else nullcontext():
+            transport = await stack.enter_async_context(
+                open_stdio(
+                    self._server,
+                    config.command,
+                    config.args,
+                    env=config.env,
+                    cwd=config.cwd,
+                    on_message=inbound.receive,
+                    start=start,
+                    stderr_log=self._stderr_log,
+                )
             )
-        )
-        try:
-            return await self._negotiate(transport, inbound, probe=self._probe)
-        except ConnectionLost:
-            # Some old servers exit at a method they do not know: next time without the probe.
-            self._probe = not self._probe
-            raise
+            try:
+                async with start.within_limit():
+                    session = await self._negotiate(transport, inbound, probe=self._probe)
+            except ConnectionLost:
+                # Some old servers exit at a method they do not know: next time without the probe.
+                self._probe = not self._probe
+                raise
+            start.under_way = False
+            return session
 
 
 class SseConnector(_McpConnector[UrlConfig]):

@@ -42,6 +42,8 @@ MAX_PAGES: Final = 64
 MAX_ITEMS: Final = 20_000
 # What clients hold at most; beyond 2**53 a strict parser would refuse the whole list.
 MAX_TTL_MS: Final = 24 * 60 * 60 * 1000
+# Tools are there before these lists are: what a server answers at all, it answers within this time.
+_OPTIONAL_LIST_S: Final = 10.0
 _ENVELOPE: Final = envelope(CLIENT_INFO)
 # Headers that are kept: of the tools in use. A longer name is the URI of a resource, and seldom asked for twice.
 _MAX_KEPT: Final = 1_024
@@ -109,7 +111,9 @@ class McpSession:
         wanted = [(kind, member) for kind in ALL_KINDS & set(kinds) if self._offers(kind) for member in _LISTS[kind]]
         for kind, member in wanted:
             try:
-                prompts_and_resources[member] = await self._list(member, ttls_ms, scopes, limit_s)
+                prompts_and_resources[member] = await self._list(
+                    member, ttls_ms, scopes, min(limit_s, _OPTIONAL_LIST_S)
+                )
             except (RpcError, HttpStatusError, TimeoutError) as error:
                 # Servers declare `resources` and have no templates: no news for an operator.
                 if isinstance(error, RpcError) and error.code == METHOD_NOT_FOUND:

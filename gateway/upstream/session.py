@@ -10,6 +10,7 @@ from typing import Any, Final, Protocol
 from msgspec import Struct, field
 
 from gateway.upstream.request_callbacks import RequestCallbacks
+from gateway.upstream.transport.process_start import ProcessStart
 from gateway.upstream.watch_list import WatchedKind, WatchList
 from registry.catalog.catalog import ListKind
 from registry.catalog.listing import CacheScope
@@ -29,10 +30,17 @@ OnUpdate = Callable[[WatchedKind, str, dict[str, Any]], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionPorts:
-    """Where a session reports what its upstream sends unasked; all are synchronous and quick."""
+    """Where a session reports what its upstream sends unasked; all are synchronous and quick.
+
+    Attributes:
+        on_list_changed: Takes the kinds of lists that have changed.
+        on_update: Takes a change of what is watched.
+        on_start: Takes the start of a process, before it has a turn.
+    """
 
     on_list_changed: OnListChanged
     on_update: OnUpdate
+    on_start: Callable[[ProcessStart], None] = lambda start: None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -267,7 +267,7 @@ async def test_a_server_that_is_added_is_listed_and_callable_without_another_lis
 
 async def test_an_upstream_that_never_lists_its_tools_is_named_without_a_traceback(tmp_path: Path) -> None:
     mute, _ = scripted_stdio_server(tmp_path, "m", tools=builtin_tools("echo"), faults={"hang": {"on": ["tools/list"]}})
-    async with running_gateway(tmp_path, {"m": {**mute, "connectTimeout": 1}}, gateway=COMMANDS) as gateway:
+    async with running_gateway(tmp_path, {"m": {**mute, "startTimeout": 1}}, gateway=COMMANDS) as gateway:
         row = await until_server(gateway, "m", lambda row: row["lastError"])
         assert "no answer to tools/list within 1 s" in row["lastError"]
         assert "Traceback" not in gateway.logged()

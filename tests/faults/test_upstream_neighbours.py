@@ -62,7 +62,7 @@ async def test_among_four_broken_upstreams_the_fifth_answers_as_if_alone(tmp_pat
     # `timeout` ends it after a second, whatever it does.
     restless = {"command": "timeout", "args": ["1", brief["command"], *brief["args"]]}
     good, record = scripted_stdio_server(tmp_path, "good", tools=builtin_tools("echo"))
-    servers = {"dead": dead, "mute": {**mute, "connectTimeout": 3}, "loud": loud, "restless": restless, "good": good}
+    servers = {"dead": dead, "mute": {**mute, "startTimeout": 3}, "loud": loud, "restless": restless, "good": good}
     async with running_gateway(tmp_path, {"good": good}) as gateway:
         await gateway.until_listed("good__echo")
         alone = await calls_until(gateway, lambda: True)
@@ -83,7 +83,7 @@ async def test_among_four_broken_upstreams_the_fifth_answers_as_if_alone(tmp_pat
         assert len(record.starts()) == 2
         for name in ("dead", "mute", "loud"):
             row = await gateway.server(name)
-            assert row["state"] in ("connecting", "waiting"), row
+            assert row["state"] in ("starting", "waiting"), row
         await until_server(gateway, "mute", lambda row: "handshake" in (row["lastError"] or ""), within_s=20)
 
 

@@ -8,6 +8,7 @@ const CELLS = ["number", "wide", "deed", "beside"];
 const STATES = {
   ready: ["good", "●", "Ready"],
   connecting: ["busy", "◌", "Connecting"],
+  starting: ["busy", "◌", "Starting"],
   waiting: ["bad", "▲", "Not reached"],
   signInNeeded: ["warn", "◆", "Sign-in needed"],
   faulty: ["bad", "▲", "Faulty entry"],

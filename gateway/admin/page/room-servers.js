@@ -9,6 +9,7 @@ import { renderAdd } from "./server-add.js";
 const MEANING = {
   ready: "Connected: its tools can be called.",
   connecting: "It is being connected.",
+  starting: "Its process has been started and does not answer yet. It is given the time that it needs.",
   waiting: "The gateway tries again by itself, after growing pauses.",
   signInNeeded: "Its tools stay listed, and can be called once somebody has signed in.",
   disabled: "Its tools are neither listed nor callable, until it is enabled again.",
@@ -38,7 +39,7 @@ function renderAll(place, { signal, actions, query }) {
         rows: servers,
         key: (row) => row.name,
         search: (row) => [row.name, row.displayName, row.lastError ?? "", stateWord(row.state), ...row.tags],
-        filters: [{ name: "state", label: "State", all: "Every state", options: () => ["ready", "connecting", "waiting", "signInNeeded", "disabled", "faulty"].map((name) => [name, stateWord(name)]), test: (row, value) => row.state === value }],
+        filters: [{ name: "state", label: "State", all: "Every state", options: () => ["ready", "connecting", "starting", "waiting", "signInNeeded", "disabled", "faulty"].map((name) => [name, stateWord(name)]), test: (row, value) => row.state === value }],
         initial: { q: query.get("q") ?? "" },
         none: () => empty("There is no server yet", "Add one by its address, from the file of a host, or as a command.", may("post", "servers") ? h("a", { class: "button primary", href: "#/servers/add" }, "Add a server") : null),
         columns: [

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from gateway.config.launch_identity import of_command
 from gateway.config.leads_back import leads_back
-from gateway.config.section import WrittenText, fault
+from gateway.config.section import Seconds, WrittenText, fault
 from gateway.config.server import ServerConfig
 
 _WHAT_RUNS: Final = ("command", "url")
@@ -25,7 +25,9 @@ class StdioConfig(ServerConfig):
     listed_over = "stdio"
     identity = ("command", "args", "cwd")
     # The environment holds credentials, of which nothing may be kept on disk, not even a digest.
-    connection = (*ServerConfig.connection, "env")
+    connection = ("elicitation", "env")
+    # A process that is starting goes on starting while its file is edited.
+    in_place = (*ServerConfig.in_place, "connect_timeout", "start_timeout")
 
     type: Literal["stdio"] = "stdio"
     command: WrittenText = Field(default="", json_schema_extra={"default": None})
@@ -38,6 +40,15 @@ class StdioConfig(ServerConfig):
     NO_PROXY (also in small letters), SSL_CERT_FILE, SSL_CERT_DIR, REQUESTS_CA_BUNDLE, NODE_EXTRA_CA_CERTS."""
     cwd: str | None = None
     """stdio: working directory of the program; by default the gateway's."""
+    # A package runner or a container on a slow line takes minutes at its first start; what takes longer hangs.
+    start_timeout: Seconds = 300.0
+    """stdio: seconds to wait for a process that has been started and does not answer yet; then it is ended. Without
+    an answer it is not ended before, as what it downloads would be lost."""
+
+    @property
+    def start_limit_s(self) -> float:
+        """See `ServerConfig.start_limit_s`."""
+        return self.start_timeout
 
     @property
     def local_keys(self) -> tuple[str, ...]:

@@ -9,11 +9,10 @@ import asyncio
 import ctypes
 import logging
 import os
-import re
 import shutil
 import signal
 import sys
-from collections import deque
+import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Final, cast
@@ -25,6 +24,8 @@ from gateway.lines import LineSplitter
 from gateway.upstream.transport.bounds import MAX_MESSAGE_BYTES
 from gateway.upstream.transport.child_environment import child_environment
 from gateway.upstream.transport.jsonrpc import OnMessage
+from gateway.upstream.transport.process_start import ProcessStart
+from gateway.upstream.transport.stderr_log import MAX_QUOTED_CHARS, STDERR_LINE_BYTES, StderrLog, clean_line
 from gateway.upstream.transport.stream_transport import StreamTransport
 from registry.schema.display_text import excerpt
 
@@ -32,9 +33,6 @@ log = logging.getLogger(__name__)
 
 # What may wait in our memory for a child that does not read: two of the largest messages.
 MAX_UNSENT_BYTES: Final = 2 * MAX_MESSAGE_BYTES
-# Log lines are for people: a longer one is data, and a traceback still fits into a second's worth of lines.
-_STDERR_LINE_BYTES: Final = 2000
-_STDERR_LINES_PER_S: Final = 50
 # A server that ends at the end of its input needs some milliseconds, one with an interpreter to unwind some hundred.
 # Both waits together stay below the 5 s after which hosts kill a gateway that they end.
 _CLOSE_GRACE_S: Final = 1.0
@@ -43,31 +41,41 @@ _TERM_GRACE_S: Final = 1.0
 _KILL_GRACE_S: Final = 2.0
 # The output of a child that exits is closed a moment before its exit code, and the rest of what it said, is known.
 _EXIT_CODE_S: Final = 0.2
-# The end of a stack trace, in which the line that says why stands above where.
-_LAST_LINES: Final = 40
-# Of that line in the reason for which a server is not connected: it stands in a table, and in texts for models.
-_MAX_LAST_LINE: Final = 300
-# What programs write after the line that says why: frames and brackets of Node, its version, the advice of npm and uv.
-_TRAILER: Final = re.compile(
-    r"\s*(?:at\s.*|[{}\[\]()^~]*,?|Node\.js v\S+|npm (?:error|ERR!|notice|warn)\s*(?:A complete log.*|\S*_logs\S*)?"
-    r"|(?:code|requireStack|errno|syscall|path|hint|help|note): .*)"
-)
+# A start that is given up while the gateway goes on has this long to clean up after SIGTERM: npm takes back a half
+# installed package, which would otherwise keep the server from ever starting again.
+_GIVE_UP_GRACE_S: Final = 30.0
+# How often it is looked whether anybody of a group is left; nothing wakes us when a grandchild ends.
+_POLL_S: Final = 0.1
 # Three pairs of pipes, and one that reports whether the program could be started.
 _SPAWN_DESCRIPTORS: Final = 8
 # Windows has none that cannot be caught; there the process is ended in another way.
 _KILL: Final = getattr(signal, "SIGKILL", signal.SIGTERM)
-_COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
 # Of <linux/prctl.h>.
 _PR_SET_PDEATHSIG: Final = 1
 # Loaded here: between fork and exec nothing may be loaded.
 _LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
+_CLOSE_RANGE = getattr(_LIBC, "close_range", None)
+# Of <linux/close_range.h>; the first descriptor that is not one of the standard streams, and the last possible one.
+_CLOSE_RANGE_CLOEXEC: Final = 4
+_FIRST_OTHER: Final = 3
+_LAST_DESCRIPTOR: Final = 2**31 - 1
 
 
 class ChildProcess(asyncio.SubprocessProtocol):
-    """A child that takes lines and writes lines."""
+    """A child that takes lines and writes lines.
 
-    def __init__(self, server: str) -> None:
-        self._server = server
+    A child whose start is still under way is ended more gently than others; see `ProcessStart`.
+    """
+
+    def __init__(self, start: ProcessStart, stderr_log: StderrLog) -> None:
+        """Prepare to run a child.
+
+        Args:
+            start: How far its start is.
+            stderr_log: Takes its standard error.
+        """
+        self._start = start
+        self._stderr_log = stderr_log
         self._exited = asyncio.Event()
         self._ended = asyncio.Event()
         self._silent = asyncio.Event()
@@ -97,17 +105,12 @@ class ChildProcess(asyncio.SubprocessProtocol):
             ConnectionLost: The command cannot be started.
         """
         environment = child_environment(env, os.environ)
-        # Found here: the loops report a missing program in different ways, or not before the child has failed.
-        path = shutil.which(command, path=environment.get("PATH"))
-        if path is None:
-            # A whole line of a shell, as other programs take it.
-            alone = shutil.which(command.split(maxsplit=1)[0], path=environment.get("PATH")) if " " in command else None
-            hint = " (expected the program alone; its arguments belong in args)" if alone is not None else ""
-            raise ConnectionLost(f"command not found: {command}{hint}", sent=False)
+        # Checked here: the loops report a missing program or folder in different ways, or not before the child fails.
+        path = _program(command, environment.get("PATH"), cwd)
         self._on_line = on_line
         self._stdout = LineSplitter(MAX_MESSAGE_BYTES, on_skipped)
-        self._stderr = LineSplitter(_STDERR_LINE_BYTES)
-        self._stderr_log = _StderrLog(self._server)
+        self._stderr = LineSplitter(STDERR_LINE_BYTES)
+        self._stderr_log.begin()
         try:
             _require_descriptors()
             # Whole or not at all: a child that was started and is not held would be ended by nobody.
@@ -119,17 +122,25 @@ class ChildProcess(asyncio.SubprocessProtocol):
                     env=environment,
                     cwd=cwd,
                     start_new_session=True,  # a group of its own: it is ended with its descendants
-                    preexec_fn=_die_with_parent if _LIBC is not None else None,
+                    preexec_fn=_prepare_child if _LIBC is not None else None,
                 )
         except OSError as error:
-            raise ConnectionLost(f"cannot start {command}: {error.strerror or error}", sent=False) from None
+            reason = error.strerror or error
+            if isinstance(error, FileNotFoundError):
+                reason = f"{path} names an interpreter in its first line that does not exist"
+            raise ConnectionLost(f"cannot start {command}: {reason}", sent=False) from None
+        self._start.began_s, self._start.last_line = time.monotonic(), self._last_line
         try:
             yield
         finally:
-            # However this is left: an orphan would hold files, ports and memory.
-            with anyio.CancelScope(shield=True):
-                await self._end()
-            self._stderr_log.close()
+            try:
+                if self._start.under_way and not self._exited.is_set():
+                    await self._give_up()
+            finally:
+                # However this is left: an orphan would hold files, ports and memory.
+                with anyio.CancelScope(shield=True):
+                    await self._end()
+                self._stderr_log.close()
 
     # asyncio.SubprocessProtocol
 
@@ -148,14 +159,14 @@ class ChildProcess(asyncio.SubprocessProtocol):
                 self._on_line(line)
         else:
             for line in self._stderr.feed(data):
-                self._stderr_log.line(line)
+                self._stderr_log.add(line)
 
     def pipe_connection_lost(self, fd: int, error: Exception | None) -> None:
         # A server that closed its output can answer nothing any more, running or not.
         if fd == 1:
             self._ended.set()
         elif fd == 2:
-            # Whoever dies in mid-line has said why all the same.
+            # The reason may be in a line that the child did not finish.
             self.pipe_data_received(fd, b"\n")
             self._silent.set()
 
@@ -178,39 +189,77 @@ class ChildProcess(asyncio.SubprocessProtocol):
             raise Congested("the process does not read its input")
         self._stdin.write(line + b"\n")
 
-    async def wait_ended(self) -> str:
-        """Return the reason once the child has exited or closed its output."""
+    async def wait_ended(self) -> None:
+        """Wait until the child has exited or closed its output."""
         await self._ended.wait()
         with anyio.move_on_after(_EXIT_CODE_S):
             await self._exited.wait()
-            # A descendant may hold it open: whoever has died itself has said what it had to say.
+            # Bounded: a descendant may hold its standard error open.
             await self._silent.wait()
-        return self.end_reason()
 
     def end_reason(self) -> str:
-        """How the child ended, in words: the system's, and its own."""
-        told = _how(self._transport.get_returncode())
-        last = self._stderr_log.last_line()
-        return f"{told}: {excerpt(last, _MAX_LAST_LINE)}" if last else told
+        """Return how the child ended, as the system reports it, and the line of its own that says why."""
+        reason = _how(self._transport.get_returncode())
+        cause = self._stderr_log.explanation()
+        if cause:
+            reason += f": {cause}"
+        noise = self._stderr_log.first_noise or self._unfinished_line()
+        if noise and self._start.under_way:
+            # Programs print their usage or a question there. Later it is some line of long ago.
+            reason += f"; its standard output is not JSON-RPC: {excerpt(clean_line(noise), MAX_QUOTED_CHARS)}"
+        return reason
+
+    def _unfinished_line(self) -> bytes:
+        """Return the beginning of a line of its output that is no message: a question, as `npx` asks it."""
+        line = self._stdout.held
+        return b"" if line.lstrip()[:1] in (b"{", b"[") else line
+
+    def _last_line(self) -> str:
+        unfinished = self._unfinished_line() or self._stderr_log.first_noise
+        return self._stderr_log.last_line() or excerpt(clean_line(unfinished), MAX_QUOTED_CHARS)
+
+    async def _give_up(self) -> None:
+        """Ask a child that has not answered yet to end, and give it time to clean up, unless the gateway itself ends.
+
+        An `npx` that is killed while it installs leaves a folder behind that it takes for complete the next time.
+        """
+        self._stdin.close()
+        self._signal_group(signal.SIGTERM)
+        with anyio.move_on_after(_GIVE_UP_GRACE_S):
+            # The whole group: where a shell stands before it, the program lives on for a moment.
+            while not self._exited.is_set() or self._is_group_alive():
+                await anyio.sleep(_POLL_S)
 
     async def _end(self) -> None:
-        """Close its input, wait, terminate, kill; leave nobody of its group behind.
+        """Close its input, wait, terminate, kill; leave no process of its group behind.
 
         Source: MCP 2025-11-25, "Lifecycle", "Shutdown", "stdio".
         """
         self._stdin.close()
+        # A child that is still starting has got its SIGTERM already, and has both waits to clean up.
+        first = signal.SIGTERM if not self._start.under_way else None
         # Each signal only where what went before was of no use.
-        for grace_s, sign in ((_CLOSE_GRACE_S, signal.SIGTERM), (_TERM_GRACE_S, _KILL)):
+        for grace_s, sign in ((_CLOSE_GRACE_S, first), (_TERM_GRACE_S, _KILL)):
             with anyio.move_on_after(grace_s):
                 await self._exited.wait()
             if self._exited.is_set():
                 break
-            self._signal_group(sign)
+            if sign is not None:
+                self._signal_group(sign)
         with anyio.move_on_after(_KILL_GRACE_S):
             await self._exited.wait()
         # Its descendants may live on after the leader: the group is ours alone.
         self._signal_group(_KILL)
         self._transport.close()
+
+    def _is_group_alive(self) -> bool:
+        if sys.platform == "win32":
+            return False
+        try:
+            os.killpg(self._pid, 0)
+        except (ProcessLookupError, PermissionError):
+            return False
+        return True
 
     def _signal_group(self, sign: signal.Signals) -> None:
         with suppress(ProcessLookupError, PermissionError):
@@ -219,6 +268,28 @@ class ChildProcess(asyncio.SubprocessProtocol):
                 self._transport.kill()
             else:
                 os.killpg(self._pid, sign)
+
+
+def _program(command: str, path: str | None, cwd: str | None) -> str:
+    """Return the path of the program that a command names.
+
+    Raises:
+        ConnectionLost: There is none, or the folder that it starts in does not exist.
+    """
+    if cwd is not None and not os.path.isdir(cwd):
+        raise ConnectionLost(f"cannot start {command}: there is no folder {cwd} (cwd)", sent=False)
+    # As where a process is started by `execvp`: a path with a slash is relative to the folder that it starts in.
+    is_relative = os.path.dirname(command) != "" and not os.path.isabs(command)
+    found = shutil.which(os.path.abspath(os.path.join(cwd, command))) if is_relative and cwd is not None else None
+    found = found or shutil.which(command, path=path)
+    if found is not None:
+        return os.path.abspath(found)
+    # A whole line of a shell, as other programs take it.
+    alone = shutil.which(command.split(maxsplit=1)[0], path=path) if " " in command.strip() else None
+    hint = " (expected the program alone; its arguments belong in args)" if alone is not None else ""
+    if not hint and os.path.dirname(command) and os.path.isfile(os.path.join(cwd or "", command)):
+        hint = " (the file is there, and is not executable)"
+    raise ConnectionLost(f"command not found: {command}{hint}", sent=False)
 
 
 def _how(code: int | None) -> str:
@@ -241,10 +312,13 @@ def _require_descriptors() -> None:
             os.close(descriptor)
 
 
-def _die_with_parent() -> None:
-    # A gateway that is killed outright can end nobody; on Linux the kernel does it then.
+def _prepare_child() -> None:
     if _LIBC is not None:
+        # A gateway that is killed outright can end nobody; on Linux the kernel does it then.
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        # uvloop hands each pipe down twice: the end of an output that the child closes would not be noticed.
+        if _CLOSE_RANGE is not None:
+            _CLOSE_RANGE(_FIRST_OTHER, _LAST_DESCRIPTOR, _CLOSE_RANGE_CLOEXEC)
 
 
 @asynccontextmanager
@@ -256,17 +330,26 @@ async def open_stdio(
     env: Mapping[str, str],
     cwd: str | None,
     on_message: OnMessage,
+    start: ProcessStart,
+    stderr_log: StderrLog,
 ) -> AsyncIterator[StreamTransport]:
     """Start a child and talk to it.
+
+    Args:
+        server: The alias.
+        command, args, env, cwd: See `ChildProcess.running`.
+        on_message: Takes what is no answer.
+        start, stderr_log: See `ChildProcess`.
 
     Raises:
         ConnectionLost: The command cannot be started.
     """
-    child = ChildProcess(server)
-    transport = StreamTransport(server, on_message, child.write_line)
+    child = ChildProcess(start, stderr_log)
+    transport = StreamTransport(server, on_message, child.write_line, on_noise=stderr_log.add_noise)
 
     async def close_at_end() -> None:
-        transport.close(await child.wait_ended())
+        await child.wait_ended()
+        transport.close(child.end_reason())
 
     async with (
         child.running(command, args, env=env, cwd=cwd, on_line=transport.receive, on_skipped=transport.skip),
@@ -278,43 +361,3 @@ async def open_stdio(
         finally:
             transport.close("the connection is being closed")
             group.cancel_scope.cancel()
-
-
-class _StderrLog:
-    """A child's standard error in our log: labelled, cut, and at most so many lines a second."""
-
-    def __init__(self, server: str) -> None:
-        self._server = server
-        self._second = 0
-        self._count = 0
-        self._dropped = 0
-        self._last: deque[bytes] = deque(maxlen=_LAST_LINES)
-
-    def line(self, line: bytes) -> None:
-        self._last.append(line)
-        second = int(asyncio.get_running_loop().time())
-        if second != self._second:
-            self.close()
-            self._second, self._count = second, 0
-        self._count += 1
-        if self._count > _STDERR_LINES_PER_S:
-            self._dropped += 1
-            return
-        if clean := _clean(line):
-            log.info("stderr: %s", clean, extra={"server": self._server})
-
-    def last_line(self) -> str:
-        """The last line that says something; empty where there is none."""
-        lines = [line for line in map(_clean, reversed(self._last)) if line.strip()]
-        return next((line for line in lines if not _TRAILER.fullmatch(line)), lines[0] if lines else "").strip()
-
-    def close(self) -> None:
-        if self._dropped:
-            log.info("stderr: %d lines dropped", self._dropped, extra={"server": self._server})
-            self._dropped = 0
-
-
-def _clean(line: bytes) -> str:
-    """A line without what moves the cursor of a terminal or feigns another line of the log."""
-    text = _COLOUR.sub("", line.decode("utf-8", "replace")).rstrip()
-    return "".join(character if character.isprintable() or character == "\t" else "?" for character in text)

@@ -32,8 +32,6 @@ _Pending = tuple[asyncio.Future[dict[str, Any] | bytes], OnProgress | None, str]
 
 # A peer that leaves thousands of requests unanswered is stuck: each of them is a task and its arguments here.
 MAX_PENDING: Final = 4096
-# Enough to see what a server prints on its standard output; more would only fill the log.
-_LOGGED_INVALID: Final = 3
 # Whoever reads the stream closes it soon after its end, and then knows why: a moment longer than that takes.
 _LAST_WORDS_S: Final = 0.5
 
@@ -43,14 +41,29 @@ class StreamTransport:
 
     independent_requests = False
 
-    def __init__(self, server: str, on_message: OnMessage, send: Callable[[bytes], None]) -> None:
+    def __init__(
+        self,
+        server: str,
+        on_message: OnMessage,
+        send: Callable[[bytes], None],
+        *,
+        on_noise: Callable[[bytes], None] = lambda line: log.debug("not a JSON-RPC message, ignored"),
+    ) -> None:
+        """Use a stream.
+
+        Args:
+            server: The alias.
+            on_message: Takes what is no answer.
+            send: Sends one message.
+            on_noise: Takes what is no JSON-RPC message.
+        """
         self._server = server
         self._on_message = on_message
         self._send = send
         self._ids = itertools.count(1)
         # An answer that is no strict JSON is handed over as it came: repairing it is the requester's time, not ours.
         self._pending: dict[int, _Pending] = {}
-        self._invalid_messages = 0
+        self._on_noise = on_noise
         self._closed = anyio.Event()
         self._reason = ""
 
@@ -141,9 +154,7 @@ class StreamTransport:
             self._resolve(answered_id(line), line)
             message = None
         if not isinstance(message, dict):
-            self._invalid_messages += 1
-            if self._invalid_messages <= _LOGGED_INVALID:
-                log.warning("not a JSON-RPC message, ignored", extra={"server": self._server})
+            self._on_noise(line)
             return
         method = message.get("method")
         if not isinstance(method, str):

@@ -31,7 +31,7 @@ def test_only_what_concerns_the_connection_makes_a_new_one() -> None:
 
 def test_every_way_to_reach_a_server_counts() -> None:
     before = config(a=A, h={"url": "http://h/mcp"})
-    for change in ({"env": {"X": "1"}}, {"cwd": "/"}, {"connectTimeout": 3}, {"elicitation": True}):
+    for change in ({"env": {"X": "1"}}, {"cwd": "/"}, {"elicitation": True}):
         assert plan(before, config(a={**A, **change}, h={"url": "http://h/mcp"})).replace == ("a",)
     for changed in (
         {"url": "http://h/other"},
@@ -39,6 +39,11 @@ def test_every_way_to_reach_a_server_counts() -> None:
         {"type": "sse", "url": "http://h/mcp"},
     ):
         assert plan(before, config(a=A, h=changed)).replace == ("h",)
+
+
+def test_a_process_that_is_starting_goes_on_while_its_patience_is_configured() -> None:
+    steps = plan(config(a=A), config(a={**A, "connectTimeout": 60, "startTimeout": 600}))
+    assert (steps.replace, steps.adjust) == ((), ("a",))
 
 
 def test_what_waits_for_the_next_start_is_named() -> None:

@@ -11,6 +11,8 @@ from anyio.lowlevel import checkpoint
 from support.gateways import glance_again
 
 from gateway.errors import ConnectionLost
+from gateway.upstream.transport.process_start import ProcessStart
+from gateway.upstream.transport.stderr_log import StderrLog
 from gateway.upstream.transport.stdio import ChildProcess, open_stdio
 
 NODE = """\
@@ -44,13 +46,13 @@ Node.js v20.1.0
     ],
 )
 async def test_the_line_that_says_why_is_the_reason(said: str, reason: str) -> None:
-    child = ChildProcess("s")
+    child = ChildProcess(ProcessStart(60), StderrLog("s"))
     code = f"import sys; sys.stderr.write({said!r}); sys.exit(3)"
     ignore = lambda line: None  # noqa: E731 - no more than its beginning
     with anyio.fail_after(10):
         async with child.running(sys.executable, ["-c", code], env={}, cwd=None, on_line=ignore, on_skipped=ignore):
-            told = await child.wait_ended()
-    assert told == "the process exited with code 3" + (f": {reason}" if reason else "")
+            await child.wait_ended()
+    assert child.end_reason() == "the process exited with code 3" + (f": {reason}" if reason else "")
     with pytest.raises(ConnectionLost, match="exited with code 3"):
         child.write_line(b"{}")
 
@@ -72,7 +74,10 @@ async def test_a_child_that_ended_before_it_was_asked_anything_has_the_same_reas
     ended, speak = tmp_path / "ended", tmp_path / "speak"
     arguments = ["-c", HESITANT, str(ended), str(speak)]
     ignore = lambda message, reply: None  # noqa: E731 - it sends nothing
-    async with open_stdio("s", sys.executable, arguments, env={}, cwd=None, on_message=ignore) as transport:
+    start, log = ProcessStart(60), StderrLog("s")
+    async with open_stdio(
+        "s", sys.executable, arguments, env={}, cwd=None, on_message=ignore, start=start, stderr_log=log
+    ) as transport:
         with anyio.fail_after(10):
             while not ended.exists():
                 await glance_again()

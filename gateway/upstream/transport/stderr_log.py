@@ -1,0 +1,228 @@
+"""The standard error of a child process: in the log once, and in it the line that says why the process ended."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections import deque
+from collections.abc import Sequence
+from typing import Final
+
+from registry.schema.display_text import excerpt
+
+log = logging.getLogger(__name__)
+
+# Log lines are for people: a longer line is data, and a traceback still fits into a second's worth of lines.
+STDERR_LINE_BYTES: Final = 2000
+_LINES_PER_S: Final = 50
+# A stack trace, in which the line that says why may stand above where, and the advice that follows it.
+_LAST_LINES: Final = 80
+# Of the line in the reason for which a server is not connected: it stands in a table, and in texts for models.
+MAX_QUOTED_CHARS: Final = 300
+# A process that ended within a minute of its start is failing at its start: the next one will say the same again.
+_FAILING_S: Final = 60.0
+# Different lines of one failing start that are remembered: more is a program that logs its work.
+_MAX_REMEMBERED: Final = 500
+
+# Enough to see what a server prints on its standard output; more would only fill the log.
+_LOGGED_NOISES: Final = 3
+
+_ESCAPE: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|.)")
+# The bars beside the frames of an exception group.
+_GROUP_BAR: Final = re.compile(r"^\s*[|+](?:[\s|+-]|\d+(?= -))*")
+_NUMBER: Final = re.compile(r"\d+")
+
+# What is never the reason: notices, warnings, progress of package managers, advice.
+_NOISE: Final = re.compile(
+    r"""\s*(?:
+      npm\s(?:notice|warn)\b.*
+    | npm\s(?:error|ERR!)\s*(?:\d{3}|notarget)?\s*
+      (?:A\ complete\ log.*|\S*_logs\S*|(?:code|errno|syscall|path|dest|command|signal|fetch|requested|cwd|stack)\s.*
+        |Note\ that\ you\ can.*|tarball,\ folder.*|In\ most\ cases.*)?
+    | \[notice\].* | DEPRECATION:.* | WARNING:.*
+    | \(node:\d+\)\s.* | \(Use\ `.*
+    | (?:\S+:\d+:\s)?\w*Warning:.*
+    | [\d\-:.,TZ/+\s\[\]|]*\[?(?:WARN|WARNING|warn|warning)\]?[\s:|-].*
+    | (?:Download(?:ing|ed)|Prepared|Resolved|(?:Uni|I)nstalled|Audited|Building|Built|Updat(?:ing|ed)|Creating)\s.*
+    | (?:hint|help|note|Hint|Help|Note)[:\s].* | See\ '.*--help'.* | If\ you\ believe\ this.*
+    | Unable\ to\ find\ image\ .*\ locally | [0-9a-f]{12}:\s.* | (?:Digest|Status):\s.* | \S+:\sPulling\ from\s.*
+    | Exception\ ignored\ in:?.* | During\ handling\ of\ the\ above.* | The\ above\ exception\ was.*
+    | (?:Base)?ExceptionGroup:.* | SystemExit:\s*\d* | KeyboardInterrupt | exit\ status\ \d+ | goroutine\s\d+\s.*
+    )""",
+    re.VERBOSE,
+)
+# What surrounds the reason: frames, brackets and members of objects. Quoted only where there is nothing else.
+_SURROUNDINGS: Final = re.compile(
+    r"""\s*(?:
+      at\s.* | Node\.js\sv\S+ | File\s".*",\sline\s\d+.* | \.\.\.\s\d+\smore
+    | Traceback(?:\s\(most\srecent\scall\slast\):)? | (?:Exception\sGroup\s)?Traceback\s.*
+    | (?:node:|file://|/|[A-Za-z]:\\|\[eval\])\S*:\d+ | \S+\.go:\d+.* | main\.\S+\(.*\)
+    | (?:code|errno|syscall|path|requireStack|dest|address|port|spawnargs|\[?cause\]?):\s.*
+    )""",
+    re.VERBOSE,
+)
+_QUOTES_SOURCE: Final = re.compile(r"Traceback |\s+File \".*\", line \d+|\S+:\d+: \w*Warning: ")
+_BRACKETS: Final = re.compile(r"\s*[{}\[\]()]+[,;]?\s*")
+_CARETS: Final = re.compile(r"\s*[\^~]+\s*")
+_NPM_ERROR: Final = re.compile(r"\s*npm (?:error|ERR!)\s")
+_INFORMAL: Final = re.compile(r"[\W\d]*(?:\d[\w:.,+-]*[\s|\]]+)?\W*(?:INFO|DEBUG|TRACE|info|debug|trace)\b")
+_NAMED_ERROR: Final = re.compile(r"(?:[\w$]+\.)*\w*(?:Error|Exception|Failure|Panic|Exit)\b(?::|\s\[|$)")
+_ERROR: Final = re.compile(r"\b(?:error|fatal|panic(?:ked)?|critical|exception|err!)\b|\w(?:Error|Exception)\b", re.I)
+_TROUBLE: Final = re.compile(
+    r"not found|no such|cannot|can't|could not|couldn't|unable to|fail(?:ed|ure|s)?\b|missing|required?\b|must\b|denied"
+    r"|refused|invalid|unknown|unauthorized|not (?:set|provided|installed|supported|allowed)|\b(?-i:E[A-Z]{4,})\b",
+    re.I,
+)
+# A message over several lines: a heading, a JSON array of complaints (zod), or a list of fields (pydantic).
+_UNFINISHED: Final = re.compile(r"[:\[,]$|\[ \{$|\d validation errors? for [\w.\[\]]+(?: [\w.]+)?$")
+_GOES_ON: Final = re.compile(r"\s+(?:cause:|caused by:|╰─▶|├─▶)\s*", re.I)
+
+
+def clean_line(line: bytes) -> str:
+    """Return a line without what moves the cursor of a terminal or imitates another line of the log."""
+    text = _ESCAPE.sub("", line.decode("utf-8", "replace")).rstrip()
+    # A progress bar is drawn over itself: what a person would see is the last drawing.
+    text = text.rpartition("\r")[2]
+    return "".join(character if character.isprintable() or character == "\t" else "?" for character in text)
+
+
+def explanation(lines: Sequence[str]) -> str:
+    """Return the line that says why a program failed; empty if no line does.
+
+    Errors are preferred to other lines, and the last of several errors is the one that ended the program, as in
+    tracebacks. Notices, warnings and progress are never returned, and frames only where there is nothing else.
+    """
+    told = _without_code([_GROUP_BAR.sub("", line) if line.lstrip()[:1] in ("|", "+") else line for line in lines])
+    candidates: list[str] = []
+    surroundings = ""
+    after_npm_error = False
+    for line in told:
+        if not line.strip() or _NOISE.fullmatch(line):
+            continue
+        is_of_npm = _NPM_ERROR.match(line) is not None
+        if is_of_npm and after_npm_error:
+            continue  # npm says what went wrong first, and then where, at length
+        after_npm_error = is_of_npm
+        if _GOES_ON.match(line) and candidates:
+            candidates[-1] = f"{candidates[-1].rstrip(': ')}: {_GOES_ON.sub('', line, count=1).strip()}"
+        elif _SURROUNDINGS.fullmatch(line) and not _BRACKETS.fullmatch(line):
+            surroundings = line
+        elif candidates and _UNFINISHED.search(candidates[-1]) and len(candidates[-1]) < MAX_QUOTED_CHARS:
+            candidates[-1] = f"{candidates[-1]} {line.strip()}"
+        elif not _BRACKETS.fullmatch(line):
+            candidates.append(line.strip().removesuffix(" {"))
+    for wanted in (_is_error, _is_trouble):
+        if found := [line for line in candidates if wanted(line)]:
+            return found[-1]
+    return candidates[-1] if candidates else surroundings.strip()
+
+
+def _without_code(lines: Sequence[str]) -> list[str]:
+    """Return the lines without the source that is quoted above carets, and below the frames and warnings of Python."""
+    kept: list[str] = []
+    in_traceback = False
+    for line in lines:
+        if _CARETS.fullmatch(line) and line.strip():
+            if kept and not _is_error(kept[-1]):
+                kept.pop()
+            continue
+        if _QUOTES_SOURCE.match(line):
+            in_traceback = True
+        elif in_traceback and line[:1] == " ":
+            continue
+        else:
+            in_traceback = False
+        kept.append(line)
+    return kept
+
+
+def _is_error(line: str) -> bool:
+    if _INFORMAL.match(line):
+        return False
+    return _NAMED_ERROR.match(line) is not None or (_ERROR.search(line) is not None and not line.startswith("throw "))
+
+
+def _is_trouble(line: str) -> bool:
+    return _TROUBLE.search(line) is not None and not _INFORMAL.match(line)
+
+
+class StderrLog:
+    """What the processes of one server, one after the other, print for people, in our log.
+
+    Lines are labelled, cut, and bounded in number per second. What a process says that fails at its start is logged
+    once: a process that follows it and says the same is not logged again.
+
+    Attributes:
+        first_noise: The first line that the present process has written to its standard output and that is not a
+            JSON-RPC message; empty if there is none.
+    """
+
+    def __init__(self, server: str) -> None:
+        self._server = server
+        self._second = 0
+        self._count = 0
+        self._dropped = 0
+        self._began_s = 0.0
+        self._noises = 0
+        self.first_noise = b""
+        self._last: deque[bytes] = deque(maxlen=_LAST_LINES)
+        self._said: set[str] = set()
+        self._said_before: set[str] = set()
+
+    def begin(self) -> None:
+        """Start with a new process."""
+        now_s = asyncio.get_running_loop().time()
+        self._said_before = self._said if now_s - self._began_s < _FAILING_S else set()
+        self._said, self._began_s = set(), now_s
+        self._last.clear()
+        self._noises, self.first_noise = 0, b""
+
+    def add_noise(self, line: bytes) -> None:
+        """Take a line of standard output that is not a JSON-RPC message."""
+        self._noises += 1
+        if self._noises <= _LOGGED_NOISES:
+            self.first_noise = self.first_noise or line[:STDERR_LINE_BYTES]
+            clean = excerpt(clean_line(line[:STDERR_LINE_BYTES]), MAX_QUOTED_CHARS)
+            if not self._was_said(clean):
+                text = "not a JSON-RPC message, ignored: %s"
+                log.warning(text, clean, extra={"server": self._server})
+
+    def add(self, line: bytes) -> None:
+        """Take the next line."""
+        self._last.append(line)
+        clean = clean_line(line)
+        if self._was_said(clean):
+            return
+        second = int(asyncio.get_running_loop().time())
+        if second != self._second:
+            self.close()
+            self._second, self._count = second, 0
+        self._count += 1
+        if self._count > _LINES_PER_S:
+            self._dropped += 1
+        elif clean:
+            log.info("stderr: %s", clean, extra={"server": self._server})
+
+    def _was_said(self, line: str) -> bool:
+        """Whether the process before the present one has said this; remembers it for the next one."""
+        # Times, process ids and ports differ each time.
+        known = _NUMBER.sub("#", line)
+        if len(self._said) < _MAX_REMEMBERED:
+            self._said.add(known)
+        return known in self._said_before
+
+    def last_line(self) -> str:
+        """Return the last line that is not empty."""
+        lines = (clean_line(line).strip() for line in reversed(self._last))
+        return excerpt(next((line for line in lines if line), ""), MAX_QUOTED_CHARS)
+
+    def explanation(self) -> str:
+        """Return the line that says why the process has ended; empty if there is none."""
+        return excerpt(explanation([clean_line(line) for line in self._last]), MAX_QUOTED_CHARS)
+
+    def close(self) -> None:
+        """Log how many lines were dropped."""
+        if self._dropped:
+            log.info("stderr: %d lines dropped", self._dropped, extra={"server": self._server})
+            self._dropped = 0
