@@ -29,6 +29,8 @@ class RawStdio:
     process: Process
     output: BufferedByteReceiveStream
     others: list[dict[str, Any]] = field(default_factory=list)
+    # Whether lines that are not JSON are skipped, as clients do; otherwise they fail the test.
+    skips_noise: bool = False
     _asked: int = 0
 
     async def tell(self, message: Mapping[str, Any]) -> None:
@@ -48,7 +50,10 @@ class RawStdio:
         await self.tell({"id": self._asked, "method": method, "params": dict(params or {})})
         with anyio.fail_after(within_s):
             while True:
-                message = json.loads(await self.output.receive_until(b"\n", _LINE_BYTES))
+                line = await self.output.receive_until(b"\n", _LINE_BYTES)
+                if self.skips_noise and not line.startswith(b"{"):
+                    continue
+                message = json.loads(line)
                 if message.get("id") == self._asked and "method" not in message:
                     return message
                 self.others.append(message)
@@ -72,7 +77,7 @@ class RawStdio:
 
 
 @asynccontextmanager
-async def raw_stdio(config: Mapping[str, Any]) -> AsyncIterator[RawStdio]:
+async def raw_stdio(config: Mapping[str, Any], *, skips_noise: bool = False) -> AsyncIterator[RawStdio]:
     """Run what an `mcpServers` entry says; leaving closes its input, waits, and kills what does not end."""
     command = [config["command"], *config.get("args", [])]
     environment = {**os.environ, **config.get("env", {})}
@@ -82,7 +87,7 @@ async def raw_stdio(config: Mapping[str, Any]) -> AsyncIterator[RawStdio]:
     assert process.stdout is not None
     assert process.stdin is not None
     try:
-        yield RawStdio(process=process, output=BufferedByteReceiveStream(process.stdout))
+        yield RawStdio(process=process, output=BufferedByteReceiveStream(process.stdout), skips_noise=skips_noise)
     finally:
         with anyio.CancelScope(shield=True):
             with suppress(OSError, anyio.BrokenResourceError):
