@@ -34,8 +34,8 @@ def report_text(reports: Reports) -> str:
 
 
 def _figures(tally: Tally) -> str:
-    # Each client lists the same tools.
-    return f"{tally.tools // len(CLIENTS)} | {tally.calls} | {tally.late} | {len(tally.adapted)} | {len(tally.differences)}"
+    tools = tally.tools // len(CLIENTS)  # each client lists the same tools
+    return f"{tools} | {tally.calls} | {tally.late} | {len(tally.adapted)} | {len(tally.differences)}"
 
 
 async def _main(aliases: list[str]) -> None:

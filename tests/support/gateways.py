@@ -30,6 +30,9 @@ _ROOT = Path(__file__).parents[2]
 # What the interpreter says of a coroutine that refuses to end, up to the next line of ours.
 _OF_HOSTILE_HOOKS = re.compile(r"Exception ignored in: <coroutine object Hostile.*?(?=^\d{4}-\d\d|\Z)", re.S | re.M)
 
+# What servers write to their standard error.
+_OF_SERVERS = re.compile(r"^.* INFO stderr: .*$", re.M)
+
 
 def envelope(**members: Any) -> dict[str, Any]:
     """The `_meta` that a 2026-07-28 request carries."""
@@ -203,7 +206,7 @@ async def serving(
     await ended(process)
     if was_running:
         assert process.returncode == 0, f"exit code {process.returncode}: {_said(log, said_before)[-4000:]}"
-    said = _OF_HOSTILE_HOOKS.sub("", _said(log, said_before))
+    said = _OF_SERVERS.sub("", _OF_HOSTILE_HOOKS.sub("", _said(log, said_before)))
     assert "Traceback" not in said, said[-4000:]
 
 
