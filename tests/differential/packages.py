@@ -184,7 +184,13 @@ SERVERS: tuple[PublishedServer, ...] = (
     _pypi("word", "office-word-mcp-server==1.1.11", sdk1=True),
     _pypi("excel", "excel-mcp-server==2.2.2", "stdio", real_calls=True),
     _pypi("web-forager", "web-forager==4.0.0", "serve", sdk1=True),
-    _pypi("cli", "cli-mcp-server==0.2.5", environment={"ALLOWED_DIR": "{scratch}"}, sdk1=True),
+    # Its description names the members of a set, in another order for each seed.
+    _pypi(
+        "cli",
+        "cli-mcp-server==0.2.5",
+        environment={"ALLOWED_DIR": "{scratch}", "PYTHONHASHSEED": "0"},
+        sdk1=True,
+    ),
     _pypi("lean", "lean-lsp-mcp==0.32.0"),
     _pypi("duckdb", "mcp-server-duckdb==1.1.0", "--db-path", "{scratch}/data.db", sdk1=True, real_calls=True),
     _pypi("aws-location", "awslabs-aws-location-mcp-server==2.1.1"),
