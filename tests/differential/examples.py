@@ -45,6 +45,9 @@ def _chosen(values: Sequence[Any], schema: Mapping[str, Any], count: int) -> lis
 def _fits(value: Any, schema: Mapping[str, Any]) -> bool:
     if not _is_portable(value):
         return False
+    # `\\d`, `\\w` and `\\s` match more characters in Python than in ECMA-262, whose patterns JSON Schema has.
+    if not json.dumps(value, ensure_ascii=False).isascii() and '"pattern"' in json.dumps(schema):
+        return False
     try:
         validator = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
         fits: bool = validator(schema).is_valid(value)
