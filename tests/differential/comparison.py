@@ -55,7 +55,7 @@ async def compare(servers: Sequence[PublishedServer], folder: Path, clients: Seq
                 group.start_soon(_record, one, folder, definitions)
         calls = await _calls({one.alias: definitions[one.alias] for one in batch if one.real_calls})
         for client in clients:
-            await _compare_batch(client, batch, calls, folder, reports)
+            await _compare_batch(client, batch, definitions, calls, folder, reports)
     replayed = {one.alias: definitions[one.alias] for one in servers if not one.real_calls}
     for client in clients if replayed else ():
         await _compare_replayed(client, replayed, folder, reports)
@@ -87,6 +87,7 @@ async def _calls(definitions: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict
 async def _compare_batch(
     client: str,
     batch: Sequence[PublishedServer],
+    definitions: Mapping[str, Sequence[Mapping[str, Any]]],
     calls: Mapping[str, Sequence[Call]],
     folder: Path,
     reports: Reports,
@@ -114,7 +115,14 @@ async def _compare_batch(
     for one in batch:
         seen = direct[one.alias]
         names = wrappers.get(one.alias, {})
-        lists = compare_lists(seen[0], through[one.alias], one.alias, names.get, reasons.get(one.alias, {}))
+        lists = compare_lists(
+            definitions[one.alias],
+            seen[0],
+            through[one.alias],
+            one.alias,
+            names.get,
+            reasons.get(one.alias, {}),
+        )
         reports[one.alias].add(client, lists)
         if one.real_calls:
             made = compare_calls(calls[one.alias], seen[0], seen[1], through[one.alias], one.alias)

@@ -21,6 +21,8 @@ _SURVEY_S = 400
 _OF_THE_CONNECTION = ("_meta", "resultType")
 # The name is the wrapper's own, and clients of 2026-07-28 do not know `execution`, which is about tasks of 2025-11-25.
 _NOT_COMPARED = {"name", "execution"}
+# Members that clients show as they are on the wire. Some servers put the time or words in random order into them.
+_STEADY = {"description", "inputSchema"}
 # Texts that a server makes up anew for each call are told apart by asking it twice; this much of the text of a failure
 # has to reach the caller, who is shown hints after it.
 _FAILURE_CHARACTERS = 60
@@ -91,11 +93,17 @@ def _command(client: str) -> list[str]:
 
 
 def compare_lists(
-    direct: Survey, through: Survey, alias: str, wrapper_of: Callable[[str], str | None], shown: Mapping[str, str]
+    recorded: Sequence[Mapping[str, Any]],
+    direct: Survey,
+    through: Survey,
+    alias: str,
+    wrapper_of: Callable[[str], str | None],
+    shown: Mapping[str, str],
 ) -> Tally:
     """Compare what a client lists of a server with what it lists of the gateway.
 
     Args:
+        recorded: The tools that the server listed at an earlier start. What is different at each start is not compared.
         direct: Asked without the gateway.
         through: Asked through a gateway that has other servers too.
         alias: The server's name in the gateway.
@@ -111,6 +119,7 @@ def compare_lists(
         # The client cannot read the list of the server itself; any list through the gateway is an improvement.
         return tally
     listed = {tool["name"]: tool for tool in wrappers}
+    earlier = {tool["name"]: tool for tool in recorded}
     for tool in tools:
         tally.tools += 1
         wrapper = listed.get(wrapper_of(tool["name"]) or "")
@@ -118,7 +127,10 @@ def compare_lists(
             tally.differences.append(f"{alias}: {tool['name']} is not listed: {shown.get(tool['name'], 'no reason')}")
             continue
         changed = [
-            key for key in {*tool, *wrapper} - _NOT_COMPARED if _plain(tool.get(key)) != _plain(wrapper.get(key))
+            key
+            for key in {*tool, *wrapper} - _NOT_COMPARED
+            if _plain(tool.get(key)) != _plain(wrapper.get(key))
+            and not (key in _STEADY and _plain(tool.get(key)) != _plain(earlier[tool["name"]].get(key)))
         ]
         if changed and tool["name"] in shown:
             tally.adapted.append(f"{alias}: {tool['name']}: {', '.join(sorted(changed))}: {shown[tool['name']]}")
@@ -165,7 +177,7 @@ def compare_calls(calls: Sequence[Call], direct: Survey, again: Survey | None, t
         sent = f"{alias}: {name} {json.dumps(arguments, ensure_ascii=True)[:300]}"
         if _failed(before) and not _failed(after):
             tally.adapted.append(f"{sent}: fails directly: {_words(before)}")
-        elif difference := _difference(before, after, steady):
+        elif difference := _difference(before, _in_own_names(after, alias, name), steady):
             tally.differences.append(f"{sent}: {difference}")
     return tally
 
@@ -182,6 +194,12 @@ def _difference(before: Mapping[str, Any], after: Mapping[str, Any], steady: boo
         return None if told in _failure_text(after) else f"directly {_words(before)}, through {_words(after)}"
     first, second = _outcome(before), _outcome(after)
     return None if first == second else f"directly {_words(before)}, through the gateway {_words(after)}"
+
+
+def _in_own_names(outcome: Mapping[str, Any], alias: str, name: str) -> Mapping[str, Any]:
+    """Return an outcome in which clients and the gateway name the tool as its server does."""
+    named: Mapping[str, Any] = json.loads(json.dumps(outcome).replace(f"{alias}__{name}", name))
+    return named
 
 
 def _failed(outcome: Mapping[str, Any]) -> bool:
