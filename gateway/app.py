@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -243,10 +243,10 @@ class Gateway:
             new_session_id=role.new_session_id if role is not None else None,
         )
 
-    async def start(self) -> None:
-        """Start every link at once; lists answer from the snapshot until then."""
+    async def start(self, *, resting: Collection[str] = ()) -> None:
+        """Start every link at once, except of `resting` servers; lists answer from the snapshot until then."""
         self.fleet.left_out = self.config.left_out
-        await self.fleet.start(self.config.servers)
+        await self.fleet.start(self.config.servers, resting=resting)
         for part in (
             self.announcer,
             self.notes,
@@ -361,11 +361,13 @@ async def open_gateway(
     role: Role | None = None,
     origin: str | None = None,
     sign_in_dir: Path | None = None,
+    resting: Collection[str] = (),
 ) -> AsyncIterator[Gateway]:
     """Start every hook, then every link, and yield at once; leaving ends every connection and child.
 
     Args:
         config, state_dir, role, origin, sign_in_dir: See `Gateway`.
+        resting: Servers that are not connected to; they are listed as the snapshot has them.
 
     Raises:
         ConfigError: The lock file cannot be used; a hook cannot be loaded, or does not start; or the key of kept
@@ -389,7 +391,7 @@ async def open_gateway(
                 sign_in_dir=sign_in_dir,
                 lockfile=lockfile,
             )
-            await gateway.start()
+            await gateway.start(resting=resting)
             audit.process("started", version=__version__, pid=os.getpid())
             try:
                 yield gateway  # links connect meanwhile: nobody waits for a slow upstream

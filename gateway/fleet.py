@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -139,8 +139,13 @@ class Fleet:
         self.servers: dict[str, ServerConfig] = {}
         self.left_out: Mapping[str, LeftOut] = {}
 
-    async def start(self, servers: Mapping[str, ServerConfig]) -> None:
-        """Take what the snapshot knows, then start every link at once; the loop is free meanwhile."""
+    async def start(self, servers: Mapping[str, ServerConfig], *, resting: Collection[str] = ()) -> None:
+        """Show what the snapshot has, then start every link at once; the loop is free meanwhile.
+
+        Args:
+            servers: Every server of the configuration.
+            resting: Servers that are not connected to; the snapshot is all that is known of them.
+        """
         await self.listings.load()
         if self._saves:
             self._group.start_soon(self.listings.kept.run)
@@ -154,7 +159,8 @@ class Fleet:
         await self._updates.prepare(plan, more_tools=self.listings.kept.tools)
         self._reshape(put=self.listings.recalled(servers))
         for alias, config in servers.items():
-            self._start_link(alias, config)
+            if alias not in resting:
+                self._start_link(alias, config)
 
     # changes
 

@@ -8,12 +8,19 @@ import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, Final
 
+from gateway import snapshot
 from gateway.commands import output
 from gateway.commands.admin_client import admin_document
-from gateway.commands.locations import UsageError, added_over
+from gateway.commands.locations import UsageError, added_over, state_dir
 from gateway.commands.running import from_running
+from registry.catalog.listing import ServerListing
+from registry.catalog.names import NAME_SEPARATOR, ServerName
+
+if TYPE_CHECKING:
+    from gateway.config.model import Config
 
 _EXPECTED: Final = ("allow", "deny", "ask")
 _KEYS: Final = frozenset(
@@ -78,7 +85,7 @@ def check_policy(args: Namespace) -> int:
 def _explained(args: Namespace, rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     if args.config is None:
         return from_running(args, lambda url, token: [_ask(url, token, row) for row in rows])
-    return _from_config(args.config, list(rows))
+    return _from_config(args, list(rows))
 
 
 def _ask(url: str, token: str, row: Mapping[str, Any]) -> dict[str, Any]:
@@ -93,44 +100,94 @@ def _ask(url: str, token: str, row: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _from_config(path: Path, rows: list[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Start the gateway of a configuration without serving it, since only its servers know their tools."""
+def _from_config(args: Namespace, rows: list[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Answer from what is known of the servers of a configuration, without serving it.
+
+    The snapshot and the lock file say what servers list. A server that is in neither is connected to.
+    """
     import anyio
 
     from gateway.config.load import load
     from gateway.telemetry import logs
 
-    config = load(path, added=added_over(path))
+    path: Path = args.config
+    config = load(path, added=added_over(path, state_dir(args)))
     logs.start(logging.ERROR)
     logging.getLogger("gateway.fleet").setLevel(logging.CRITICAL)
 
-    async def answered() -> list[dict[str, Any]]:
+    async def answered(folder: Path) -> list[dict[str, Any]]:
         from gateway.admin.policy_explained import Question, explain, vain_rules
         from gateway.app import open_gateway
         from gateway.commands.first_contact import patient, until_settled
 
-        async with open_gateway(patient(config), state_dir=None) as gateway:
+        known = known_listings(config, state_dir(args))
+        snapshot.save(folder, snapshot.Snapshot(known))
+        async with open_gateway(patient(config), state_dir=folder, resting=known) as gateway:
             output.warn(await until_settled(gateway, config, say=lambda text: None))
+            listed = gateway.registry.catalog.servers
+            unknown = [alias for alias in config.servers if ServerName(alias) not in listed]
+            output.warn(
+                f"{alias}: not reached, and in neither snapshot nor lock file, so that its tools are not known"
+                for alias in unknown
+            )
             output.warn(vain_rules(gateway.views, gateway.registry))
             return [
-                explain(
-                    Question(
-                        principal=row["principal"],
-                        name=row["name"],
-                        profile=row.get("profile") or "default",
-                        arguments=row.get("arguments"),
-                        groups=frozenset(row.get("groups", ())),
-                        scopes=frozenset(row.get("scopes", ())),
-                        claims=frozenset(row.get("claims", ())),
+                _with_unknown(
+                    explain(
+                        Question(
+                            principal=row["principal"],
+                            name=row["name"],
+                            profile=row.get("profile") or "default",
+                            arguments=row.get("arguments"),
+                            groups=frozenset(row.get("groups", ())),
+                            scopes=frozenset(row.get("scopes", ())),
+                            claims=frozenset(row.get("claims", ())),
+                        ),
+                        auth=config.gateway.auth,
+                        views=gateway.views,
+                        registry=gateway.registry,
                     ),
-                    auth=config.gateway.auth,
-                    views=gateway.views,
-                    registry=gateway.registry,
+                    unknown,
                 )
                 for row in rows
             ]
 
-    return anyio.run(answered, backend="asyncio", backend_options={"use_uvloop": sys.platform != "win32"})
+    with TemporaryDirectory() as scratch:
+        return anyio.run(
+            answered, Path(scratch), backend="asyncio", backend_options={"use_uvloop": sys.platform != "win32"}
+        )
+
+
+def known_listings(config: Config, state_dir: Path) -> dict[str, snapshot.Saved]:
+    """Return the latest known listing of each server, from the snapshot or from the lock file."""
+    from gateway.lock.lock_file import lock_path, read_lockfile
+
+    saved = snapshot.load(state_dir).listings
+    lockfile = read_lockfile(lock_path(config))
+    found: dict[str, snapshot.Saved] = {}
+    for alias, server in config.servers.items():
+        mark = snapshot.fingerprint(server)
+        if alias in saved and saved[alias].fingerprint == mark:
+            found[alias] = saved[alias]
+        elif lockfile is not None and alias in lockfile.servers:
+            surface = lockfile.servers[alias]
+            listing = ServerListing(
+                server=ServerName(alias),
+                epoch=0,
+                tools=tuple(surface.of("tools").values()),
+                prompts=tuple(surface.of("prompts").values()),
+                templates=tuple(surface.of("resourceTemplates").values()),
+            )
+            found[alias] = snapshot.Saved(fingerprint=mark, at_s=0, listing=listing)
+    return found
+
+
+def _with_unknown(answer: dict[str, Any], unknown: Iterable[str]) -> dict[str, Any]:
+    """Return an answer that does not say that there is no such tool where nobody can know."""
+    server = next((alias for alias in unknown if answer["name"].startswith(f"{alias}{NAME_SEPARATOR}")), None)
+    if server is None or "kind" in answer:
+        return answer
+    return {**answer, "decision": "unknown", "reason": f"{server} has not been reached, so its tools are not known"}
 
 
 def _table(path: Path) -> list[dict[str, Any]]:

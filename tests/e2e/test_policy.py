@@ -186,6 +186,26 @@ async def test_rules_are_explained_and_tested_from_the_file_and_by_a_running_gat
             assert (answer["decision"], answer["rule"], answer["visible"]) == ("deny", "no deletes", False)
 
 
+def test_rules_are_explained_from_the_lock_file_while_no_server_runs(tmp_path: Path) -> None:
+    server, _ = bank(tmp_path)
+    config, state = tmp_path / "mcp.json", tmp_path / "state"
+    unreachable = {"url": "http://127.0.0.1:9/mcp"}
+    config.write_text(json.dumps({"mcpServers": {"bank": server, "gone": unreachable}, "gateway": settings()}))
+    where = ("--config", str(config), "--state-dir", str(state))
+    assert typegate("lock", *where).returncode == 1  # one server is not reached
+    # Only the lock file knows its tools from here on.
+    Path(server["args"][-1]).unlink()
+    told = typegate("policy", "explain", "--principal", "ben", "--name", "bank__delete_ledger", "--json", *where)
+    assert json.loads(told.stdout)["rule"] == "no deletes"
+    told = typegate("policy", "explain", "--principal", "ben", "--name", "bank__wire_money", *where)
+    assert (told.returncode, told.stdout.partition(":")[0]) == (0, "allow"), told.stderr
+    told = typegate("policy", "explain", "--principal", "ben", "--name", "gone__pay", *where)
+    assert (told.returncode, told.stdout.partition(":")[0]) == (1, "unknown")
+    assert "gone: not reached, and in neither snapshot nor lock file" in told.stderr
+    assert "Future" not in told.stderr
+    assert "Task" not in told.stderr
+
+
 @pytest.mark.heavy
 async def test_rules_hold_over_stdio_and_with_two_workers(tmp_path: Path) -> None:
     server, _ = bank(tmp_path)
