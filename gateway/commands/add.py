@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import shlex
 import sys
 from argparse import Namespace
 from collections.abc import Mapping
 from dataclasses import replace
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
@@ -82,14 +84,21 @@ def _proposal(args: Namespace) -> Proposal:
     if kind in ("http", "https") and rest.startswith("//"):
         from urllib.parse import urlsplit
 
-        host = urlsplit(what).hostname or ""
-        parts = [part for part in host.split(".") if part not in ("www", "mcp", "api")]
-        return Proposal(
-            alias=alias_of(parts[0] if parts else host), origin=what, entry={"type": "http", "url": literal(what)}
-        )
+        name = _name_of_host(urlsplit(what).hostname or "")
+        return Proposal(alias=alias_of(name), origin=what, entry={"type": "http", "url": literal(what)})
     if "://" in what or what.startswith((".", "/")):
         raise UsageError(f"{what!r} is nothing to add; expected NAME, npm:PACKAGE, pypi:PACKAGE, FILE.mcpb or a URL")
     return registry_proposal(what, base=args.registry, arguments=more, bundle_dir=lambda: folder)
+
+
+def _name_of_host(host: str) -> str:
+    """Return the telling part of a host's name; an address is no name, and a digit cannot begin one."""
+    try:
+        address = ip_address(host)
+    except ValueError:
+        parts = [part for part in host.split(".") if part not in ("www", "mcp", "api")]
+        return parts[0] if parts else host
+    return "localhost" if address.is_loopback else f"host-{re.sub('[.:]+', '-', host)}"
 
 
 def _show(proposal: Proposal, alias: str) -> None:

@@ -12,10 +12,10 @@ from gateway.audit.writing import NotWritten
 from gateway.commands import output
 from gateway.commands.admin_client import admin_document
 from gateway.commands.locations import NotReached, UsageError, added_over, state_dir
-from gateway.commands.running import from_running
+from gateway.commands.running import demo_dir, from_running
 
 _COLUMNS = ("time", "event", "principal", "what", "outcome", "rule", "ms", "transport", "peer")
-_NARROW = ("time", "event", "principal", "what", "outcome")
+_NARROW = ("time", "event", "principal", "what", "outcome", "ms")
 # The most that the admin API gives at once.
 _PAGE: Final = 1_000
 _DEFAULT_NAME: Final = "audit.jsonl"
@@ -86,7 +86,11 @@ def _location(args: Namespace) -> Path:
         from gateway.config.load import load
 
         name = load(args.config, added=added_over(args.config, state_dir(args))).gateway.audit.file
-    return state_dir(args) / Path(name).expanduser()
+    path = state_dir(args) / Path(name).expanduser()
+    of_demo = demo_dir(args) / name
+    if args.config is None and not path.exists() and of_demo.exists():
+        return of_demo
+    return path
 
 
 def _nowhere(path: Path) -> str:

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from gateway.config.model import Config
 
 
-# Of a terminal: below it a table of nine columns is mostly line breaks.
-_WIDE: Final = 120
+# Longer words are broken: addresses and file names, which no terminal has room for in every column.
+_MAX_WORD: Final = 24
 # The longest wrapper name by default.
 _MAX_NAME: Final = 48
 
@@ -82,17 +82,30 @@ def table(
     from rich.text import Text
 
     console = Console()
-    if narrow is not None and console.width < _WIDE:
-        columns = narrow
     cells = [[_cell(row.get(column)) for column in columns] for row in rows]
+    widths = _least_widths(columns, cells)
+    # Each column has a border and a space on either side.
+    if narrow is not None and sum(widths) + 3 * len(widths) + 1 > console.width:
+        columns = narrow
+        cells = [[_cell(row.get(column)) for column in columns] for row in rows]
+        widths = _least_widths(columns, cells)
     drawn = Table(title=f"{title} ({len(rows)})", title_justify="left", header_style="bold")
-    for place, column in enumerate(columns):
-        # Names stand first, and are copied: what stands beside them is broken instead.
-        longest = max((len(line[0]) for line in cells), default=0) if place == 0 else 0
-        drawn.add_column(column, overflow="fold", min_width=min(longest, _MAX_NAME) or None)
+    for column, width in zip(columns, widths, strict=True):
+        drawn.add_column(column, overflow="fold", min_width=width)
     for line in cells:
         drawn.add_row(*(Text(cell) for cell in line))
     console.print(drawn)
+
+
+def _least_widths(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> list[int]:
+    """Return for each column the width below which words would be broken."""
+    widths = [
+        max(len(column), *(min(len(word), _MAX_WORD) for line in cells for word in line[place].split() or [""]), 0)
+        for place, column in enumerate(columns)
+    ]
+    # Names stand first, and are copied: a break inside would be copied too.
+    first = max((len(line[0]) for line in cells), default=0)
+    return [max(widths[0], min(first, _MAX_NAME)), *widths[1:]]
 
 
 def _cell(value: object) -> str:

@@ -13,6 +13,8 @@ import time
 from argparse import Namespace
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from datetime import date, timedelta
+from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.commands import output
@@ -23,7 +25,6 @@ if TYPE_CHECKING:
 
 _PROBE: Final = "typegate-probe"
 _TOOL: Final = "get_bank_balance"
-_ARGUMENTS: Final = {"account_id": "1"}
 # Batches of calls, with the gateway and without it in turns, so that a busy moment of the machine meets both.
 _BATCHES: Final = 20
 _CALLS: Final = 20
@@ -110,11 +111,17 @@ async def _calls(gateway: Gateway) -> dict[str, Any] | None:
 
     link = gateway.fleet.links[_PROBE]
 
+    # Another day for each call: a hook that caches results would otherwise be all that is measured.
+    days = (date(2026, 1, 2) + timedelta(days=number) for number in count())
+
+    def arguments() -> dict[str, Any]:
+        return {"account_id": "1", "date": next(days).isoformat()}
+
     async def alone() -> Any:
-        return await link.call(UpstreamCall(method="tools/call", params={"name": _TOOL, "arguments": {**_ARGUMENTS}}))
+        return await link.call(UpstreamCall(method="tools/call", params={"name": _TOOL, "arguments": arguments()}))
 
     async def through() -> Any:
-        return await gateway.call(f"{_PROBE}__{_TOOL}", {**_ARGUMENTS})
+        return await gateway.call(f"{_PROBE}__{_TOOL}", arguments())
 
     with anyio.move_on_after(_LIMIT_S):
         try:

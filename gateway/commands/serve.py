@@ -252,7 +252,13 @@ def _is_free(host: str, port: int) -> bool:
 
 def _check_free(host: str, port: int) -> None:
     if not _is_free(host, port):
-        raise UsageError(f"cannot listen on {host}:{port}; expected a free port of this machine (--host, --port)")
+        from gateway.serving.listen import holder_of
+
+        holder = holder_of(port)
+        taken = f" (in use by {holder})" if holder else ""
+        raise UsageError(
+            f"cannot listen on {host}:{port}{taken}; expected a free port of this machine (--host, --port)"
+        )
 
 
 def _run(main: Callable[[], Coroutine[Any, Any, int]] | Callable[[], Awaitable[int]]) -> int:

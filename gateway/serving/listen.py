@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import secrets
@@ -23,6 +24,8 @@ log = logging.getLogger(__name__)
 DRAIN_S: Final = 6.0
 """How long calls in flight may go on once the end is asked for."""
 _BACKLOG: Final = 2048
+# Of the command line that is named in an error: enough to recognise a program.
+_COMMAND_CHARS: Final = 120
 _SEND_BUFFER_BYTES: Final = 128 * 1024
 
 
@@ -105,9 +108,41 @@ def bind(host: str, port: int, source: str, *, shared: bool = False, key: str | 
         listener.close()
         reason = error.strerror or str(error)
         another = "choose another --port" if key is None else "choose another address"
+        if error.errno == errno.EADDRINUSE and (holder := holder_of(port)):
+            reason = f"{reason} by {holder}"
         raise ConfigError(f"cannot listen on {host}:{port} ({reason}); {another}", file=source, key=key) from None
     listener.set_inheritable(False)
     return listener
+
+
+def holder_of(port: int) -> str | None:
+    """Return which process of this user listens on a TCP port, as `python -m gateway serve (process 42)`.
+
+    Linux only, from `/proc`; None where it cannot be told.
+    """
+    listening = "0A"
+    try:
+        tables = [Path(f"/proc/net/{name}").read_text(encoding="ascii").splitlines()[1:] for name in ("tcp", "tcp6")]
+        rows = [line.split() for table in tables for line in table]
+        sockets = {
+            f"socket:[{row[9]}]" for row in rows if row[3] == listening and int(row[1].rpartition(":")[2], 16) == port
+        }
+        for process in Path("/proc").glob("[0-9]*"):
+            if not sockets.isdisjoint(_open_files(process)):
+                words = (process / "cmdline").read_bytes().decode("utf-8", "replace").split("\0")
+                command = " ".join(words).strip()
+                return f"{command[:_COMMAND_CHARS]} (process {process.name})"
+    except (OSError, ValueError, IndexError):
+        return None
+    return None
+
+
+def _open_files(process: Path) -> set[str]:
+    """Return what a process has open; nothing of a process that is another user's, or has ended."""
+    try:
+        return {os.readlink(file) for file in (process / "fd").iterdir()}
+    except OSError:
+        return set()
 
 
 def admin_token(config: Config, state_dir: Path) -> str:

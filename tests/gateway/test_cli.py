@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import re
 import shlex
 import socket
@@ -439,3 +440,32 @@ def test_what_stands_after_two_dashes_goes_to_the_program_of_the_server() -> Non
         parsed = parser().parse_args(line.split())
         assert (parsed.what, parsed.name, parsed.arguments) == ("pypi:clock", "clock", ["--local-timezone", "UTC"])
     assert parser().parse_args(["add", "pypi:clock"]).arguments == []
+
+
+def test_a_port_in_use_is_attributed_to_its_process(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = tmp_path / "mcp.json"
+    config.write_text('{"mcpServers": {}}')
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        assert main(["serve", "--config", str(config), "--port", str(taken.getsockname()[1])]) == 2
+    said = capsys.readouterr().err
+    assert "in use by" in said if sys.platform == "linux" else "cannot listen on" in said
+    assert sys.platform != "linux" or f"(process {os.getpid()})" in said
+
+
+@pytest.mark.parametrize("width", [80, 100, 120, 200])
+def test_tables_break_no_word(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    shown = Terminal()
+    monkeypatch.setenv("COLUMNS", str(width))
+    row = {
+        "name": "calendar-mcp", "type": "stdio", "state": "connecting", "protocol": "2025-11-25", "tools": 12,
+        "quarantined": 3, "repaired": 1, "auth": False, "lastError": "cannot connect (Connection refused)",
+    }  # fmt: skip
+    columns = tuple(row)
+    with redirect_stdout(shown):
+        output.table("servers", columns, [row], narrow=("name", "type", "state", "tools", "lastError"))
+    words = set(re.sub(r"\x1b\[[0-9;]*m", "", shown.getvalue()).replace("│", " ").split())
+    assert {"calendar-mcp", "connecting", "connect", "refused)", "lastError"} <= words

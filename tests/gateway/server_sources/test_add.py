@@ -311,3 +311,16 @@ def test_a_package_that_pip_does_not_find_is_told_in_its_words(
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     assert added(tmp_path, "pypi:mcp-server-time", code=1) == {}
     assert "pip: ERROR: No matching distribution found for mcp-server-time" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("address", "alias"),
+    [
+        ("http://127.0.0.1:8000/mcp", "localhost"),
+        ("http://[::1]:8000/mcp", "localhost"),
+        ("http://10.1.2.3/mcp", "host-10-1-2-3"),
+        ("https://mcp.example.test/mcp", "example"),
+    ],
+)
+def test_an_address_becomes_a_name_that_people_recognise(address: str, alias: str, tmp_path: Path) -> None:
+    assert list(added(tmp_path, address)) == [alias]
