@@ -8,6 +8,7 @@ import os
 import secrets
 import socket
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -139,10 +140,12 @@ def holder_of(port: int) -> str | None:
 
 def _open_files(process: Path) -> set[str]:
     """Return what a process has open; nothing of a process that is another user's, or has ended."""
-    try:
-        return {os.readlink(file) for file in (process / "fd").iterdir()}
-    except OSError:
-        return set()
+    found: set[str] = set()
+    with suppress(OSError):
+        for file in (process / "fd").iterdir():
+            with suppress(OSError):  # closed meanwhile
+                found.add(os.readlink(file))
+    return found
 
 
 def admin_token(config: Config, state_dir: Path) -> str:
