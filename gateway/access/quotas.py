@@ -26,6 +26,7 @@ _LIMITS_OF_LOCAL: Final = {
     "private_connections": 128,
     "held_mebibytes": MAX_HELD_BYTES // MIB,
 }
+_USUAL: Final = QuotaLimits()
 # Callers who have not said who they are hold unfinished heads only, which come in one or two packets.
 _LIMITS_OF_NOBODY: Final = QuotaLimits(held_mebibytes=32)
 # Whoever lists, pings or negotiates is answered from memory; these cost an upstream something.
@@ -65,7 +66,7 @@ class Account:
 
     Attributes:
         name: The name of the principal.
-        groups: Those that its limits were made for.
+        groups, knows_groups: Those of the principal that its limits were made for.
         limits: What it may use.
         in_flight: Its requests that run.
         sessions: Its sessions of the handshake era.
@@ -75,13 +76,22 @@ class Account:
     """
 
     __slots__ = (
-        "_full_s", "_most_in_flight", "_per_minute", "_quotas", "groups", "held_bytes", "in_flight", "limits", "name",
-        "private_connections", "sessions", "streams",
+        "_full_s", "_most_in_flight", "_per_minute", "_quotas", "groups", "held_bytes", "in_flight", "knows_groups",
+        "limits", "name", "private_connections", "sessions", "streams",
     )  # fmt: skip
 
-    def __init__(self, name: str, limits: QuotaLimits, quotas: Quotas, *, groups: frozenset[str] = frozenset()) -> None:
+    def __init__(
+        self,
+        name: str,
+        limits: QuotaLimits,
+        quotas: Quotas,
+        *,
+        groups: frozenset[str] = frozenset(),
+        knows_groups: bool = True,
+    ) -> None:
         self.name = name
         self.groups = groups
+        self.knows_groups = knows_groups
         self._quotas = quotas
         self._use(limits)
         self.in_flight = self.sessions = self.streams = self.private_connections = self.held_bytes = 0
@@ -275,7 +285,7 @@ class Quotas:
         """Apply other limits at once; who is over them keeps what runs."""
         self._config = config
         for account in self._accounts.values():
-            account.change_limits(self._limits(account.name, account.groups))
+            account.change_limits(self._limits(account.name, account.groups, account.knows_groups))
 
     def account(self, principal: Principal) -> Account:
         """The account of a principal."""
@@ -284,24 +294,32 @@ class Quotas:
             if len(self._accounts) >= _MAX_ACCOUNTS:
                 self._accounts = {name: each for name, each in self._accounts.items() if not each.unused}
                 self.dropped += 1
-            limits = self._limits(principal.name, principal.groups)
-            account = Account(principal.name, limits, self, groups=principal.groups)
+            limits = self._limits(principal.name, principal.groups, principal.knows_groups)
+            account = Account(
+                principal.name, limits, self, groups=principal.groups, knows_groups=principal.knows_groups
+            )
             self._accounts[principal.name] = account
-        elif account.groups is not principal.groups:
-            before, account.groups = account.groups, principal.groups
-            if before != principal.groups:
+        elif account.groups is not principal.groups or account.knows_groups is not principal.knows_groups:
+            before = account.groups, account.knows_groups
+            account.groups, account.knows_groups = after = principal.groups, principal.knows_groups
+            if before != after:
                 # The next token of the same caller: she was put into another group.
-                account.change_limits(self._limits(principal.name, principal.groups))
+                account.change_limits(self._limits(principal.name, *after))
         return account
 
-    def _limits(self, name: str, groups: frozenset[str]) -> QuotaLimits:
+    def _limits(self, name: str, groups: frozenset[str], knows_groups: bool) -> QuotaLimits:
         given = self._config.default
         stated = {key: getattr(given, key) for key in given.model_fields_set} if given is not None else {}
         if name == LOCAL.name:
             return QuotaLimits.model_validate({**_LIMITS_OF_LOCAL, **stated})
-        own = [limits for group, limits in self._config.groups.items() if group in groups]
+        own = [limits for group, limits in self._config.groups.items() if group in groups or not knows_groups]
         for key in QuotaLimits.model_fields:
             values = [getattr(limits, key) for limits in own if key in limits.model_fields_set]
-            if values:
+            if values and not knows_groups:
+                # Any group may be meant: the smallest limit counts, that of all callers included.
+                values.append(stated.get(key, getattr(_USUAL, key)))
+                given_values = [value for value in values if value is not None]
+                stated[key] = min(given_values) if given_values else None
+            elif values:
                 stated[key] = None if None in values else max(values)
         return QuotaLimits.model_validate(stated)

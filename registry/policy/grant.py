@@ -52,10 +52,11 @@ class CallRules:
         given: Mapping[str, Any] = arguments if isinstance(arguments, dict) else {}
         for rule in self.denied:
             if rule.conditions.restricts(given):
-                return Decision(effect="deny", rule=rule.name, reason=f"the rule '{rule.name}' denies these arguments")
+                reason = f"the rule '{rule.name}' denies these arguments{_doubt(rule)}"
+                return Decision(effect="deny", rule=rule.name, reason=reason)
         for rule in self.asked:
             if rule.conditions.restricts(given) and rule.asked.restricts(given):
-                reason = f"the rule '{rule.name}' has a person decide"
+                reason = f"the rule '{rule.name}' has a person decide{_doubt(rule)}"
                 return Decision(effect="ask", rule=rule.name, reason=reason)
         if self.allowed is None:
             return ALLOWED
@@ -138,7 +139,7 @@ class Grant:
             unconditional = not rule.by_arguments and not rule.conditions.hints
             if rule.effect == "deny" and unconditional and rule.what.covers_whole(server, prefix, shape):
                 return False
-        return not self.closed or any(rule.effect != "deny" for rule in own)
+        return not self.closed or any(rule.effect != "deny" and not rule.doubtful for rule in own)
 
     def tool(self, wrapper: ToolWrapper, shape: ServerShape, rules: ServerRules) -> Decision | CallRules:
         """Return what becomes of calls of a tool.
@@ -218,12 +219,13 @@ class Grant:
     def _decide(self, rules: list[Rule], silent: Sequence[Rule] = ()) -> Decision | CallRules:
         for rule in rules:
             if rule.effect == "deny" and not rule.by_arguments:
-                return _hidden(f"the rule '{rule.name}' denies it", rule.name)
+                return _hidden(f"the rule '{rule.name}' denies it{_doubt(rule)}", rule.name)
         denied = tuple(rule for rule in rules if rule.effect == "deny")
         asked = tuple(rule for rule in rules if rule.effect == "ask")
-        allowing = tuple(rule for rule in (*rules, *silent) if rule.effect != "deny")
+        allowing = tuple(rule for rule in (*rules, *silent) if rule.effect != "deny" and not rule.doubtful)
         if self.closed and not allowing:
-            return _hidden(_NOT_ALLOWED)
+            doubtful = next((rule for rule in (*rules, *silent) if rule.doubtful), None)
+            return _hidden(_NOT_ALLOWED if doubtful is None else f"{_NOT_ALLOWED}{_doubt(doubtful)}")
         surely = next((rule for rule in allowing if not rule.by_arguments and rule not in asked), None)
         if denied or asked or (self.closed and surely is None):
             allowed = None if surely is not None or not self.closed else allowing
@@ -238,6 +240,12 @@ _NO_RULES: Final = ServerRules(())
 EVERYTHING: Final = Grant()
 """What a caller may do of whom no rule says anything."""
 Default = Literal["allow", "deny"]
+
+
+def _doubt(rule: Rule) -> str:
+    if not rule.doubtful:
+        return ""
+    return f"; the token of the caller does not say whether the rule '{rule.name}' is about them"
 
 
 def _hidden(reason: str, rule: str | None = None) -> Decision:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from registry.catalog.names import DEFAULT_NAME_LENGTH
 from registry.policy.grant import EVERYTHING, Default, Grant
@@ -35,7 +36,7 @@ class Policy:
         self._max_length = max_length
         self._by_subject: dict[Subject, Grant] = {}
         self._by_identity: dict[int, tuple[Subject, Grant]] = {}
-        self._by_rights: dict[tuple[tuple[int, ...], frozenset[str]], Grant] = {}
+        self._by_rights: dict[tuple[tuple[tuple[int, bool | None], ...], frozenset[str]], Grant] = {}
 
     def grant(self, subject: Subject) -> Grant:
         """Return what a caller may do; the same object for callers with the same rights."""
@@ -60,21 +61,23 @@ class Policy:
 
     def _find(self, subject: Subject) -> Grant:
         scopes = subject.scopes
-        concerning = [index for index, rule in enumerate(self.rules) if rule.who.concerns(subject)]
-        if not concerning and not scopes and self.default == "allow":
+        answers = [rule.who.concerns(subject) for rule in self.rules]
+        if not any(answer is not False for answer in answers) and not scopes and self.default == "allow":
             return EVERYTHING
-        return self._of_rights(tuple(concerning), scopes)
+        concerning = tuple((index, answer) for index, answer in enumerate(answers) if answer is not False)
+        return self._of_rights(concerning, scopes)
 
-    def _of_rights(self, concerning: tuple[int, ...], scopes: frozenset[str]) -> Grant:
+    def _of_rights(self, concerning: tuple[tuple[int, bool | None], ...], scopes: frozenset[str]) -> Grant:
         key = (concerning, scopes)
         grant = self._by_rights.get(key)
         if grant is None:
             if len(self._by_rights) >= _MAX_REMEMBERED:
                 self._by_rights.clear()
+            rules = (
+                self.rules[index] if surely else replace(self.rules[index], doubtful=True)
+                for index, surely in concerning
+            )
             grant = self._by_rights[key] = Grant(
-                (self.rules[index] for index in concerning),
-                closed=self.default == "deny",
-                scopes=scopes,
-                max_length=self._max_length,
+                rules, closed=self.default == "deny", scopes=scopes, max_length=self._max_length
             )
         return grant

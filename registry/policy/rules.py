@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, Final, Literal, Protocol
@@ -38,12 +38,20 @@ class Subject(Protocol):
         """The groups that it belongs to."""
 
     @property
+    def knows_groups(self) -> bool:
+        """Whether these are all of its groups."""
+
+    @property
     def scopes(self) -> frozenset[str]:
         """What its key or token may be used for; empty for everything."""
 
     @property
     def claims(self) -> frozenset[tuple[str, str]]:
         """What its issuer says of it, name and value; more than one value of one name is several pairs."""
+
+    @property
+    def unknown_claims(self) -> frozenset[str]:
+        """Names of claims of which some values are not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,20 +63,24 @@ class Who:
     scopes: tuple[str, ...] | None = None
     claims: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
-    def concerns(self, subject: Subject) -> bool:
-        """Return whether this caller is meant."""
-        if self.principals is not None and not _any((subject.name,), self.principals):
-            return False
-        if self.groups is not None and not _any(subject.groups, self.groups):
-            return False
+    def concerns(self, subject: Subject) -> bool | None:
+        """Return whether this caller is meant; None if that cannot be told, since its token does not say all of it."""
+        answers = list(self._answers(subject))
+        return False if False in answers else None if None in answers else True
+
+    def _answers(self, subject: Subject) -> Iterator[bool | None]:
+        if self.principals is not None:
+            yield _any((subject.name,), self.principals)
+        if self.groups is not None:
+            yield _any(subject.groups, self.groups) or (False if subject.knows_groups else None)
         if self.scopes is not None:
             own = {*subject.scopes, *(value for name, value in subject.claims if name == SCOPE_CLAIM)}
-            if not _any(own, self.scopes):
-                return False
-        return all(
-            _any((value for name, value in subject.claims if name == wanted), patterns)
-            for wanted, patterns in self.claims.items()
-        )
+            yield _any(own, self.scopes)
+        for wanted, patterns in self.claims.items():
+            found = _any((value for name, value in subject.claims if name == wanted), patterns)
+            # What is unknown of a claim is unknown of every claim inside it.
+            outer = (wanted[:at] for at, character in enumerate(wanted) if character == ".")
+            yield found or (False if subject.unknown_claims.isdisjoint((wanted, *outer)) else None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +168,7 @@ class Rule:
     Attributes:
         conditions: When it applies at all.
         asked: For a rule that asks: when a person is asked. What it covers otherwise goes through.
+        doubtful: Whether it cannot be told if the rule concerns the caller: then it restricts, and allows nothing.
     """
 
     name: str
@@ -164,6 +177,7 @@ class Rule:
     what: What = field(default_factory=What)
     conditions: Conditions = field(default_factory=Conditions)
     asked: Conditions = field(default_factory=Conditions)
+    doubtful: bool = False
 
     @property
     def by_arguments(self) -> bool:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 from gateway.access.authenticator import Refusal
 from gateway.access.principal import Principal
 from gateway.config.auth import SCOPES
 from gateway.config.issuers import Issuer, base_of, profile_of_audience
+from gateway.wire import MalformedJson, loads
 
 SKEW_S: Final = 60.0
 """How far the clocks of issuer and gateway may be apart."""
@@ -22,8 +24,20 @@ _MAX_NAME_CHARS: Final = 255
 _MAX_VALUES: Final = 1024
 # They identify one token or one sign-in: nobody writes a rule about them, and each token would be a caller of its own.
 _OF_ONE_TOKEN: Final = frozenset(
-    {"jti", "nonce", "at_hash", "c_hash", "s_hash", "sid", "session_state", "uti", "rh", "aio"}
+    {"jti", "nonce", "at_hash", "c_hash", "s_hash", "sid", "session_state", "uti", "rh", "aio", "exp", "nbf", "iat"}
+    | {"auth_time", "updated_at"}
 )
+# OpenID Connect Core, section 5.6.2: claims that are to be fetched elsewhere, by name. They are not fetched: their
+# address comes with the token, and asks for credentials of its own.
+_CLAIM_NAMES: Final = "_claim_names"
+# Microsoft Entra ID, "Groups overage claim": in tokens that are passed through a browser, and in older ones.
+_HAS_GROUPS: Final = "hasgroups"
+_ENTRA_GROUPS: Final = "groups"
+_SOURCE: Final = ":src"
+# Claims inside claims that rules can name; the deepest in use, of Keycloak, are at level 3.
+_MAX_DEPTH: Final = 4
+# Ids and versions; the text of a number of any length takes time with the square of it.
+_INTEGER_BITS: Final = 64
 _IMPLIED: Final = {f"{scope}:read": scope for scope in SCOPES if f"{scope}:read" in SCOPES}
 
 
@@ -75,7 +89,7 @@ def principal_of(
     needed = tuple(issuer.required_scopes)
     expires_s = _check_times(claims, now_s, ends=ends)
     profiles = _profiles(claims.get("aud"), issuer, resource)
-    if "cnf" in claims:
+    if claims.get("cnf") is not None:
         # RFC 9449, section 7.1; RFC 8705, section 3: stolen, it must be of no use without the key.
         raise invalid("the token is bound to a key of its client, which cannot be proved here")
     scopes = _scopes(claims)
@@ -89,19 +103,22 @@ def principal_of(
         )  # fmt: skip
     named = issuer.claims
     subject = subject_of(claims, issuer)
-    client = claims.get(named.client, claims.get("client_id", ""))
-    groups = frozenset(_texts(_found(claims, named.groups)))
-    values = frozenset(_pairs(claims, scopes))
+    client = _first_given(find_claim(claims, named.client), claims.get("client_id"), "")
+    left_out = _left_out(claims)
+    groups, knows_groups = _groups(claims, named.groups, left_out)
+    values, unreadable = _values(claims, scopes)
     if len(groups) > _MAX_VALUES or len(values) > _MAX_VALUES:
         raise invalid(f"the token has more than {_MAX_VALUES} values")
     return Principal(
         name=f"{subject}@{issuer.name}",
         scopes=scopes.intersection(SCOPES),
         groups=groups,
+        knows_groups=knows_groups,
         profiles=profiles,
         issuer=issuer.issuer,
         client=_name(client, named.client) if client != "" else "",
         claims=values,
+        unknown_claims=left_out | unreadable,
         token=token,
         expires_s=expires_s,
     )
@@ -113,7 +130,7 @@ def subject_of(claims: Mapping[str, Any], issuer: Issuer) -> str:
     Raises:
         Rejected: Nobody.
     """
-    return _name(claims.get(issuer.claims.subject), issuer.claims.subject)
+    return _name(find_claim(claims, issuer.claims.subject), issuer.claims.subject)
 
 
 def _check_times(claims: Mapping[str, Any], now_s: float, *, ends: bool) -> float:
@@ -158,9 +175,18 @@ def _profiles(given: object, issuer: Issuer, resource: str | None) -> frozenset[
 
 def _scopes(claims: Mapping[str, Any]) -> frozenset[str]:
     # Most say `scope`, in one text (RFC 9068, section 2.2.3); some say `scp`, in a list.
-    return frozenset(
-        word for name in ("scope", "scp") for text in _texts(claims.get(name)) for word in text.split(" ") if word
-    )
+    found: set[str] = set()
+    for name in ("scope", "scp"):
+        value = claims.get(name)
+        texts = value if isinstance(value, list) else [] if value is None else [value]
+        for text in texts:
+            if not isinstance(text, str):
+                # A token without our words may do everything: one whose words cannot be read must not.
+                raise invalid(f"{name} of the token is neither a text nor a list of texts")
+            for word in text.split():
+                # The word itself, and its parts: some issuers put commas between scopes. More words restrict.
+                found.update((word, *(part for part in word.split(",") if part in SCOPES)))
+    return frozenset(found)
 
 
 def _name(value: object, claim: str) -> str:
@@ -172,28 +198,88 @@ def _name(value: object, claim: str) -> str:
     return value
 
 
+def find_claim(claims: Mapping[str, Any], name: str) -> object:
+    """Return a claim by its name, or by the names of the objects that it is in, joined by dots; None if there is none.
+
+    Each of these names may have dots itself, as those that are URLs.
+    """
+    if name in claims:
+        return claims[name]
+    for at in range(len(name) - 1, 0, -1):
+        inner = claims.get(name[:at]) if name[at] == "." else None
+        if isinstance(inner, Mapping) and (found := find_claim(inner, name[at + 1 :])) is not None:
+            return found
+    return None
+
+
+def _first_given(*values: object) -> object:
+    return next(value for value in values if value is not None)
+
+
+def _left_out(claims: Mapping[str, Any]) -> frozenset[str]:
+    """Return the names of claims that the token leaves out, or has in part only, as it says itself."""
+    named = claims.get(_CLAIM_NAMES)
+    # In another form it may mean any claim; groups are what issuers leave out.
+    names = {_ENTRA_GROUPS} if named is not None else set()
+    if isinstance(named, Mapping | list):
+        names = {name for name in named if isinstance(name, str)}
+    names |= {name.partition(_SOURCE)[0] for name in claims if _SOURCE in name}
+    if claims.get(_HAS_GROUPS) not in (None, False, "false"):
+        names.add(_ENTRA_GROUPS)
+    return frozenset(names)
+
+
+def _groups(claims: Mapping[str, Any], name: str, left_out: frozenset[str]) -> tuple[frozenset[str], bool]:
+    """Return the groups that the token names, and whether these are all groups of the caller."""
+    value = find_claim(claims, name)
+    if isinstance(value, str) and value.startswith("["):
+        # Some issuers can map lists to texts only.
+        with suppress(MalformedJson):
+            value = loads(value.encode("utf-8", "replace"))
+    groups = frozenset(_texts(value))
+    sizes = len(value) if isinstance(value, list) else 0 if value is None else 1
+    outer = [name[:at] for at, character in enumerate(name) if character == "."]
+    # An outer claim of another form than an object says something that is not understood here.
+    readable = all(isinstance(claims.get(one), Mapping | None) for one in outer if one in claims)
+    complete = sizes == len(list(_texts(value))) and readable and left_out.isdisjoint((name, *outer))
+    return groups, complete
+
+
 def _texts(value: object) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, list):
-        yield from (item for item in value if isinstance(item, str))
+    """Yield the texts of a value or a list; numbers and booleans as JSON writes them."""
+    for item in value if isinstance(value, list) else (value,):
+        if isinstance(item, str):
+            yield item
+        elif isinstance(item, bool):
+            yield str(item).lower()
+        elif isinstance(item, int) and item.bit_length() <= _INTEGER_BITS:
+            yield str(item)
 
 
-def _found(claims: Mapping[str, Any], name: str) -> object:
-    """A claim by its name, or by the names of the objects that it is in."""
-    if name in claims or "." not in name:
-        return claims.get(name)
-    value: object = claims
-    for part in name.split("."):
-        value = value.get(part) if isinstance(value, dict) else None
-    return value
-
-
-def _pairs(claims: Mapping[str, Any], scopes: frozenset[str]) -> Iterator[tuple[str, str]]:
+def _values(claims: Mapping[str, Any], scopes: frozenset[str]) -> tuple[frozenset[tuple[str, str]], frozenset[str]]:
+    """Return pairs of the name of a claim and its value, and the names of claims of which not all is in them."""
+    pairs: set[tuple[str, str]] = {("scope", scope) for scope in scopes}
+    unreadable: set[str] = set()
     for name, value in claims.items():
-        if name in ("scope", "scp") or name in _OF_ONE_TOKEN:
+        if name in ("scope", "scp") or name in _OF_ONE_TOKEN or value is None:
             continue
-        for text in _texts(value):
-            yield name, text
-    for scope in scopes:
-        yield "scope", scope
+        found: set[tuple[str, str]] = set()
+        complete = _flatten(name, value, found, 1)
+        if isinstance(value, Mapping) and len(pairs) + len(found) > _MAX_VALUES:
+            found, complete = set(), False
+        pairs |= found
+        if not complete:
+            unreadable.add(name)
+    return frozenset(pairs), frozenset(unreadable)
+
+
+def _flatten(name: str, value: object, into: set[tuple[str, str]], depth: int) -> bool:
+    """Add the values of a claim and of the claims inside it; return whether all could be added."""
+    if isinstance(value, Mapping):
+        if depth == _MAX_DEPTH:
+            return False
+        answers = [_flatten(f"{name}.{inner}", one, into, depth + 1) for inner, one in value.items()]
+        return all(answers)
+    texts = list(_texts(value))
+    into.update((name, text) for text in texts)
+    return value is None or len(texts) == (len(value) if isinstance(value, list) else 1)

@@ -316,6 +316,11 @@ class Tokens:
         return principal
 
     def _remember(self, digest: bytes, known: _Known) -> None:
+        if digest not in self._good and not known.principal.knows_groups:
+            log.warning(
+                "a token leaves out groups of its caller: rules and quotas of any group may apply, none allows",
+                extra={"principal": known.principal.name},
+            )
         self._revoked.pop(digest, None)
         self._good[digest] = known
         if len(self._good) > self._most_good:

@@ -29,6 +29,8 @@ class Somebody:
     groups: frozenset[str] = frozenset({"interns"})
     scopes: frozenset[str] = frozenset()
     claims: frozenset[tuple[str, str]] = frozenset()
+    knows_groups: bool = True
+    unknown_claims: frozenset[str] = frozenset()
 
 
 def tool(name: str = "wire", **annotations: bool) -> ToolWrapper:

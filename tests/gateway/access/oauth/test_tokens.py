@@ -94,7 +94,7 @@ async def test_a_principal_has_issuer_client_groups_and_claims_and_our_own_scope
         assert isinstance(who, Principal)
         assert (who.name, who.issuer, who.client) == ("ann@id.example.test", issuer.url, "host")
         assert who.scopes == {"tools:read"}
-        assert who.groups == {"a", "b"}
+        assert who.groups == {"a", "b", "7"}
         assert {("email", "ann@example.test"), ("groups", "a"), ("scope", "mcp"), ("scope", "tools:read")} <= who.claims
         assert not any(name in ("jti", "exp") for name, _ in who.claims)
         again = await look(found, issuer.token(**claims, jti="another"))
