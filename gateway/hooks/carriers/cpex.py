@@ -6,9 +6,10 @@ of two files are separate.
 
 What a plugin sees: `payload.name` is the tool as its upstream names it (`names: wrapper` in the hook's `config`
 gives `server__tool` instead) and `payload.args` the arguments; after a call `payload.result` is the whole result
-object. `context.global_context` has `request_id` (our call id, unique), `user` (the principal), `server_id` (the
-alias), `tenant_id` (the profile) and, in `metadata`, what our own hooks get apart from the arguments. What it stores
-in `context.state` before a call it finds there after it. A violation blocks; its `mcp_error_code` is the code
+object, and so is what a plugin returns: of what it replaces nothing reaches the caller. `context.global_context` has
+`request_id` (our call id, unique), `user` (the principal), `server_id` (the alias), `tenant_id` (the profile) and, in
+`metadata`, what our own hooks get apart from the arguments. What it stores in `context.state` before a call it finds
+there after it. A violation blocks; its `mcp_error_code` is the code
 of the block. A resource's contents are shown one by one. Modified headers and retry delays are ignored, and
 completions are not shown: the framework has no hook for them. Plugins may import the framework by the name that it
 had in ContextForge, too.
@@ -23,6 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from gateway import wire
 from gateway.extras import install_command
 from gateway.hooks.carriers.framework_names import answer_to_former_name
 from gateway.hooks.formats import described
@@ -41,6 +43,8 @@ KINDS: Final[Mapping[str, tuple[str, str]]] = {
 _MAX_ERROR_CHARS: Final = 1_000
 # Errors of a configuration file that are listed; after those are corrected the next start shows the rest.
 _MAX_FAULTS: Final = 5
+# Members of results that say nothing of their content (MCP 2026-07-28, "Base protocol").
+_ABOUT_ANSWERS: Final = ("resultType", "ttlMs", "cacheScope")
 _CONTEXTS: Final = "contexts"
 _GLOBAL: Final = "global"
 _EXTERNAL: Final = "external"
@@ -113,12 +117,7 @@ class CpexPlugins(Hook):
         modified = await self._invoke("after_call", call, name=self._name(call), result=result.value)
         if isinstance(modified, Block | None):
             return modified
-        value = _plain(modified.result)
-        if isinstance(value, dict) and isinstance(value.get("content"), list):
-            return Result(value=value)
-        # Plugins written for other gateways return a text, or whatever they make of the result.
-        text = value if isinstance(value, str) else repr(value)
-        return Result(value={**result.value, "content": [{"type": "text", "text": text}]})
+        return Result(value=replaced_result(result.value, _plain(modified.result)))
 
     async def before_prompt(self, call: Call) -> Before:
         """Show the arguments of a prompt to the plugins."""
@@ -150,7 +149,11 @@ class CpexPlugins(Hook):
                 members = _object(modified.content)
                 contents[index] = {key: value for key, value in members.items() if key != "type" or "type" in item}
                 changed = True
-        return result.with_value({**result.value, "contents": contents}) if changed else None
+        if not changed:
+            return None
+        # Plugins are not shown the other members, which may repeat what they have removed.
+        kept: dict[str, Any] = {name: result.value[name] for name in _ABOUT_ANSWERS if name in result.value}
+        return result.with_value({**kept, "contents": contents})
 
     async def _invoke(self, phase: str, call: Call, **payload: Any) -> Any:
         kind, model = KINDS[phase]
@@ -177,6 +180,55 @@ class CpexPlugins(Hook):
 
     def _name(self, call: Call) -> str:
         return call.metadata.wrapper if self._by_wrapper else call.name
+
+
+def replaced_result(before: dict[str, Any], value: Any) -> dict[str, Any]:
+    """Return what a plugin has made of a tool's result, as a result: nothing that it replaced is left.
+
+    Args:
+        before: The result that the plugin was given.
+        value: What it returned: a whole result, or content in any form, as plugins of other gateways do.
+    """
+    if isinstance(value, dict) and isinstance(value.get("content"), list):
+        made = {**value, "content": [_item(one) for one in value["content"]]}
+        structured = before.get("structuredContent")
+        # The plugin has changed the text form and left the structured form, which says the same, as it was.
+        if "structuredContent" in made and structured == made["structuredContent"]:
+            was_told = any(_tells(item, structured) for item in before.get("content") or ())
+            if was_told and not any(_tells(item, structured) for item in made["content"]):
+                del made["structuredContent"]
+        return made
+    if isinstance(value, dict) and "structuredContent" in value and "content" not in value:
+        return value
+    if isinstance(value, dict) and isinstance(value.get("content"), str):
+        value = value["content"]
+    items = value if isinstance(value, list) else [] if value is None else [value]
+    about: dict[str, Any] = {name: before[name] for name in (*_ABOUT_ANSWERS, "isError") if name in before}
+    return {**about, "content": [_item(one) for one in items]}
+
+
+def _item(value: Any) -> dict[str, Any]:
+    """A content item; whatever is none becomes a text."""
+    if isinstance(value, dict) and isinstance(value.get("type"), str):
+        return value
+    if isinstance(value, str):
+        return {"type": "text", "text": value}
+    try:
+        text = wire.dumps(value).decode()
+    except wire.MalformedJson:
+        text = repr(value)
+    return {"type": "text", "text": text}
+
+
+def _tells(item: Any, structured: Any) -> bool:
+    """Whether an item is the text form of structured content."""
+    text = item.get("text") if isinstance(item, dict) else None
+    if not isinstance(text, str):
+        return False
+    try:
+        return bool(wire.loads(text.encode("utf-8", "surrogatepass")) == structured)
+    except wire.MalformedJson:
+        return False
 
 
 def _block(violation: Any) -> Block:
