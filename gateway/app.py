@@ -53,6 +53,7 @@ from gateway.lock.lock_file import lock_path, read_lockfile
 from gateway.operator_notes import OperatorNotes
 from gateway.owned_tasks import OwnedTasks
 from gateway.secrets import SECRETS, secrets_in
+from gateway.snapshot import KeptListings
 from gateway.upstream.link import UpstreamLink
 from gateway.upstream.oauth.addresses import addresses_at, public_url_of
 from gateway.upstream.oauth.connecting import checks_by
@@ -98,6 +99,7 @@ class Gateway:
         origin: str | None = None,
         sign_in_dir: Path | None = None,
         lockfile: Lockfile | None = None,
+        leaves_snapshot_in: Path | None = None,
     ) -> None:
         """Put the parts together; nothing runs before `start`.
 
@@ -111,6 +113,8 @@ class Gateway:
             origin: Where it listens, as `http://127.0.0.1:8765`; None where nobody can reach it over HTTP.
             sign_in_dir: Where sign-ins are kept; by default with the rest of the state.
             lockfile: What is approved of upstreams; None where there is no lock file.
+            leaves_snapshot_in: The state directory of a gateway that is started later, and is to serve what is listed
+                now; without one, listings are recalled from and stored in `state_dir`.
         """
         names, search = config.gateway.names, config.gateway.search
         writes = role is None or role.writes
@@ -151,7 +155,7 @@ class Gateway:
             self.registry,
             group,
             self._client,
-            state_dir,
+            KeptListings(leaves_snapshot_in, recalls=False) if leaves_snapshot_in else KeptListings(state_dir),
             links=links,
             ports=FleetPorts(
                 notes_of=self.notes.of,
@@ -361,12 +365,13 @@ async def open_gateway(
     role: Role | None = None,
     origin: str | None = None,
     sign_in_dir: Path | None = None,
+    leaves_snapshot_in: Path | None = None,
     resting: Collection[str] = (),
 ) -> AsyncIterator[Gateway]:
     """Start every hook, then every link, and yield at once; leaving ends every connection and child.
 
     Args:
-        config, state_dir, role, origin, sign_in_dir: See `Gateway`.
+        config, state_dir, role, origin, sign_in_dir, leaves_snapshot_in: See `Gateway`.
         resting: Servers that are not connected to; they are listed as the snapshot has them.
 
     Raises:
@@ -390,6 +395,7 @@ async def open_gateway(
                 origin=origin,
                 sign_in_dir=sign_in_dir,
                 lockfile=lockfile,
+                leaves_snapshot_in=leaves_snapshot_in,
             )
             await gateway.start(resting=resting)
             audit.process("started", version=__version__, pid=os.getpid())

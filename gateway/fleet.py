@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any, Final
 
 import anyio
@@ -22,6 +21,7 @@ from gateway.lock.listing_lock import ListingLock
 from gateway.own_listings import OwnListings
 from gateway.secrets import SECRETS
 from gateway.shared_listings import SharedListings
+from gateway.snapshot import KeptListings
 from gateway.upstream.connector import connector_of
 from gateway.upstream.credential_sources import credentials_of
 from gateway.upstream.link import UpstreamLink
@@ -84,7 +84,7 @@ class Fleet:
         registry: Registry,
         group: TaskGroup,
         client: HttpClient,
-        state_dir: Path | None,
+        kept: KeptListings,
         *,
         links: dict[str, UpstreamLink],
         ports: FleetPorts,
@@ -101,7 +101,7 @@ class Fleet:
             registry: Takes what upstreams list.
             group: Runs every link.
             client: Sends HTTP requests.
-            state_dir: Where the snapshot is; None for nowhere.
+            kept: The listings of before, and what becomes of those of now.
             links: The table of links, empty; others read it.
             ports: The way to others.
             prefix: Whether names carry their server's alias, where a server does not say so itself.
@@ -129,7 +129,7 @@ class Fleet:
             lock,
             links,
             updates=self._updates,
-            state_dir=state_dir,
+            kept=kept,
             instance=instance,
             worker=worker,
             is_per_user=self._is_per_user,

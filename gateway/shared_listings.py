@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 
 import anyio
 
@@ -38,7 +37,7 @@ class SharedListings:
         links: Mapping[str, ListedLink],
         *,
         updates: CatalogUpdates,
-        state_dir: Path | None,
+        kept: KeptListings,
         instance: str,
         worker: anyio.CapacityLimiter,
         is_per_user: Callable[[ServerConfig], bool],
@@ -50,7 +49,7 @@ class SharedListings:
             lock: Says what of a listing is shown.
             links: By alias, the link that speaks for each server at present.
             updates: Puts listings into the registry.
-            state_dir: Where the snapshot is; None for nowhere.
+            kept: The listings of before, and what becomes of those of now.
             instance: The id of this gateway; an upstream that leads to it is not listed.
             worker: Bounds how many threads look at listings.
             is_per_user: Whether a server lists to each caller apart.
@@ -64,7 +63,7 @@ class SharedListings:
         self._is_per_user = is_per_user
         self._vain = VainSettings()
         self._listed_s: dict[str, float] = {}
-        self.kept = KeptListings(state_dir)
+        self.kept = kept
 
     async def load(self) -> None:
         """Read what was kept."""

@@ -183,16 +183,23 @@ def _saved(alias: str, entry: dict[str, Any]) -> Saved:
 class KeptListings:
     """The last good listing of each server, written to disk soon after it has changed."""
 
-    def __init__(self, state_dir: Path | None) -> None:
-        """Know nothing yet; without a directory nothing is read or written."""
+    def __init__(self, state_dir: Path | None, *, recalls: bool = True) -> None:
+        """Know nothing yet.
+
+        Args:
+            state_dir: Where the snapshot is; without a directory nothing is read or written.
+            recalls: Whether listings of before are used. Otherwise only what is listed now is added to the snapshot,
+                for a gateway that is started later.
+        """
         self._state_dir = state_dir
+        self._recalls = recalls
         self._kept: dict[str, Saved] = {}
         self._former: dict[str, str] = {}
         self._unsaved = anyio.Event()
 
     def load(self) -> None:
         """Read what is on disk."""
-        if self._state_dir is not None:
+        if self._state_dir is not None and self._recalls:
             found = load(self._state_dir)
             self._kept, self._former = found.listings, found.former
 
@@ -237,9 +244,21 @@ class KeptListings:
     async def run(self) -> None:
         """Write what has changed, until cancelled."""
         while self._state_dir is not None:
-            await self._unsaved.wait()
-            await anyio.sleep(_SAVE_AFTER_S)
-            self._unsaved = anyio.Event()
-            # Shielded: a snapshot that is being written at the end is written whole.
-            with anyio.CancelScope(shield=True):
-                await anyio.to_thread.run_sync(save, self._state_dir, Snapshot(dict(self._kept), dict(self._former)))
+            try:
+                await self._unsaved.wait()
+                await anyio.sleep(_SAVE_AFTER_S)
+            finally:
+                # At the end too, and whole: what was listed a moment ago is what the next start serves from.
+                if self._unsaved.is_set():
+                    self._unsaved = anyio.Event()
+                    with anyio.CancelScope(shield=True):
+                        await anyio.to_thread.run_sync(self._save, dict(self._kept), dict(self._former))
+
+    def _save(self, kept: dict[str, Saved], former: dict[str, str]) -> None:
+        assert self._state_dir is not None
+        if not self._recalls:
+            # What another process has stored meanwhile stays, where it is not about the same server.
+            stored = load(self._state_dir)
+            left = {alias: digest for alias, digest in stored.former.items() if alias not in kept}
+            kept, former = {**stored.listings, **kept}, {**left, **former}
+        save(self._state_dir, Snapshot(kept, former))

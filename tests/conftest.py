@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import tempfile
 from collections.abc import Iterator
 
 import pytest
@@ -12,6 +13,10 @@ from hypothesis import settings
 
 # Hundreds of gateways are started, and each would compile all of its modules again: a third of its start.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+# What commands keep must not end up with what the user of this machine keeps.
+_STATE = tempfile.TemporaryDirectory(prefix="typegate-tests-")
+os.environ["TYPEGATE_STATE_DIR"] = _STATE.name
 
 # The same examples in every run, so that a change is judged by itself; none has a deadline: a busy machine is no
 # failure. Hypothesis would choose another profile by itself where CI is set; the same command must mean the same

@@ -16,7 +16,7 @@ login               `login` and `logout`
 admin               `admin`
 scorecard           `scorecard`
 completion          `completion`
-first_contact       waits for every server once, and tells how it goes
+first_contact       starts every server once, tells how it goes, and leaves a snapshot
 admin_client        the HTTP client of those that ask a running gateway
 locations           the state directory, the admin token
 output              tables, lines and JSON

@@ -64,7 +64,7 @@ def add(args: Namespace) -> int:
         return 0
     vault.write()
     if not args.no_check:
-        _check(change, alias)
+        _check(change, alias, state_dir(args))
     keep_backup(state_dir(args), change)
     change.make()
     output.say(f"{args.config}: {alias} added")
@@ -168,7 +168,7 @@ def _put_in(value: Any, texts: Mapping[str, str]) -> Any:
     return {key: _put_in(one, texts) for key, one in value.items()} if isinstance(value, dict) else value
 
 
-def _check(change: FileChange, alias: str) -> None:
+def _check(change: FileChange, alias: str, folder: Path) -> None:
     """Connect to the new server alone, without exposing it; and lock what it lists, where there is a lock file.
 
     Raises:
@@ -188,11 +188,11 @@ def _check(change: FileChange, alias: str) -> None:
     async def run() -> None:
         from gateway.admin.rows import flagged_rows
         from gateway.app import open_gateway
-        from gateway.commands.first_contact import patient, until_settled
+        from gateway.commands.first_contact import until_settled
 
         alone: Config = replace(config, servers={alias: config.servers[alias]})
-        async with open_gateway(patient(alone), state_dir=None) as gateway:
-            await until_settled(gateway, alone, say=output.say)
+        async with open_gateway(alone, state_dir=None, leaves_snapshot_in=folder) as gateway:
+            await until_settled(gateway, say=output.say)
             if gateway.lock.listing_of(alias) is None:
                 reason = gateway.fleet.links[alias].last_error or "nothing was listed in time"
                 raise NotAdded(f"{alias}: {reason}; --no-check writes it nevertheless")

@@ -15,6 +15,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from gateway.commands import output
+from gateway.commands.first_contact import leave_snapshot
 from gateway.commands.locations import UsageError, added_over, state_dir
 from gateway.config.leads_back import leads_back
 from gateway.config.load import parse
@@ -122,6 +123,8 @@ def import_servers(args: Namespace) -> int:
     if backup is not None:
         output.say(f"how it was: {backup}")
     _tell_faults(args.config, taken)
+    if not args.no_check:
+        leave_snapshot(args.config, state_dir(args), say=output.say, only=taken)
     return 0
 
 
@@ -141,7 +144,7 @@ def install(args: Namespace) -> int:
     if args.config is not None:
         added = added_over(args.config, state_dir(args))
         config = parse(read(args.config), path=args.config, environ=_Anything(), added=added)
-    entry = url_entry(host, args.url) if args.url is not None else config_entry(host, args.config)
+    entry = url_entry(host, args.url) if args.url is not None else config_entry(host, args.config, args.state_dir)
     planned = installation(host, path, entry, name=args.name, config=config, keep=args.keep)
     for name in () if args.keep else planned.staying:
         output.say(f"{name}: stays in the file; `typegate import {host.name} --config FILE` takes it in first")
@@ -153,6 +156,8 @@ def install(args: Namespace) -> int:
     backup = planned.make(Installations(state_dir(args)))
     output.say(f"{path}: written; {host.title} has to be started again")
     output.say(f"how it was: {backup}; `typegate uninstall {args.host}` restores it")
+    if args.config is not None and not args.no_check:
+        leave_snapshot(args.config, state_dir(args), say=output.say)
     return 0
 
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from gateway.commands import output
 from gateway.commands.admin_client import DEFAULT_URL, REQUEST_S, admin_document, admin_rows, request
-from gateway.commands.locations import NotReached, UsageError, added_over, default_state_dir
+from gateway.commands.locations import NotReached, UsageError, added_over, state_dir
 from gateway.commands.lock import changes_of, drift
 from gateway.commands.running import from_running
 from registry.catalog.overrides import usage_text
@@ -138,11 +138,21 @@ def servers(args: Namespace) -> int:
     if args.json:
         output.as_json(rows)
     else:
-        rows = [{**row, "signedIn": _signed_in(row)} for row in rows]
+        rows = [{**row, **_progress(row), "signedIn": _signed_in(row)} for row in rows]
         # A column of its own where it says anything: scripts count on the others.
         columns = (*_SERVER_COLUMNS, "signedIn") if any(row["signedIn"] for row in rows) else _SERVER_COLUMNS
         output.table("servers", columns, rows, narrow=_SERVERS_NARROW, header=args.header)
     return 0
+
+
+def _progress(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return how far a server is that is starting, for people."""
+    if row.get("state") != "starting" or not isinstance(row.get("startingSeconds"), int | float):
+        return {}
+    return {
+        "state": f"starting ({row['startingSeconds']:.0f} s)",
+        "lastError": row.get("lastLine") or row.get("lastError"),
+    }
 
 
 def _signed_in(row: Mapping[str, Any]) -> str | None:
@@ -243,12 +253,13 @@ def _inspect_config(args: Namespace, *, progress: bool = False) -> Inspection:
         from gateway.admin import rows
         from gateway.admin.policy_explained import vain_rules
         from gateway.app import open_gateway
-        from gateway.commands.first_contact import patient, until_settled
+        from gateway.commands.first_contact import until_settled
 
-        # No state: a check must not show a saved listing instead of the upstream, nor replace it.
-        # But who is signed in to an upstream is signed in to it here, too.
-        async with open_gateway(patient(config), state_dir=None, sign_in_dir=default_state_dir()) as gateway:
-            slow = await until_settled(gateway, config, say=output.say if progress else lambda text: None)
+        # No state of before: a check must not show a saved listing instead of the upstream. What is listed now is
+        # there for the first start; and who is signed in to an upstream is signed in to it here, too.
+        folder = state_dir(args)
+        async with open_gateway(config, state_dir=None, sign_in_dir=folder, leaves_snapshot_in=folder) as gateway:
+            await until_settled(gateway, say=output.say if progress else lambda text: None)
             profile = getattr(args, "profile", None) or DEFAULT_PROFILE
             if profile not in gateway.views.profiles:
                 known = ", ".join(gateway.views.profiles)
@@ -268,7 +279,7 @@ def _inspect_config(args: Namespace, *, progress: bool = False) -> Inspection:
                     *rows.flagged_rows(gateway.registry.catalog),
                 ],
                 definitions=[dict(entry.definition) for entry in view.entries],
-                warnings=[*config.warnings, *slow, *vain],
+                warnings=[*config.warnings, *vain],
                 hooked=gateway.hooks.wrapper_rows(),
                 hooks=gateway.hooks.rows(),
                 changes=changes_of(

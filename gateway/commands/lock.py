@@ -6,12 +6,11 @@ import logging
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from gateway.commands import output
 from gateway.commands.admin_client import admin_change, admin_document
-from gateway.commands.locations import NotReached, added_over
+from gateway.commands.locations import NotReached, added_over, state_dir
 from gateway.commands.running import from_running
 from gateway.errors import GatewayError
 from registry.catalog.names import NAME_SEPARATOR
@@ -39,7 +38,7 @@ def lock(args: Namespace) -> int:
         done = from_running(args, lambda url, token: admin_change(url, "/admin/changes", token, {"all": True}))
         approved, path = done["approved"], done["file"]
     else:
-        approved, missing, path = _connected(args.config, _lock_all)
+        approved, missing, path = _connected(args, _lock_all)
     if args.json:
         output.as_json({"file": path, "servers": approved, "notReached": missing})
     else:
@@ -83,7 +82,7 @@ def approve(args: Namespace) -> int:
         body = {key: value for key, value in body.items() if value is not None}
         done = from_running(args, lambda url, token: admin_change(url, "/admin/changes", token, body))
     else:
-        done = _connected(args.config, lambda gateway, _: _approve_one(gateway, server, item or None, args.classes))
+        done = _connected(args, lambda gateway, _: _approve_one(gateway, server, item or None, args.classes))
     if args.json:
         output.as_json(done)
     else:
@@ -103,7 +102,7 @@ def changes(args: Namespace) -> dict[str, Any]:
         if not isinstance(found, dict) or not isinstance(found.get("changes"), list):
             raise NotReached("the gateway answered with no changes; is that a typegate gateway?")
         return found
-    return _connected(args.config, changes_of)
+    return _connected(args, changes_of)
 
 
 def changes_of(gateway: Gateway, missing: list[str]) -> dict[str, Any]:
@@ -172,11 +171,11 @@ def _approve_one(gateway: Gateway, server: str, item: str | None, classes: Any) 
     return {"file": str(gateway.lock.path), "approved": approved, "left": left}
 
 
-def _connected(path: Path, use: Callable[[Gateway, list[str]], Answer]) -> Answer:
+def _connected(args: Namespace, use: Callable[[Gateway, list[str]], Answer]) -> Answer:
     """Start the gateway of a configuration without serving it, and use it once every server was asked.
 
     Args:
-        path: The configuration.
+        args: With a configuration, and a state directory for the snapshot.
         use: Given the gateway, and the servers that did not list anything.
     """
     import anyio
@@ -184,7 +183,8 @@ def _connected(path: Path, use: Callable[[Gateway, list[str]], Answer]) -> Answe
     from gateway.config.load import load
     from gateway.telemetry import logs
 
-    config: Config = load(path, added=added_over(path))
+    folder = state_dir(args)
+    config: Config = load(args.config, added=added_over(args.config))
     output.warn_of(config)
     # What servers have changed is told by the command itself.
     logs.start(logging.ERROR)
@@ -192,10 +192,10 @@ def _connected(path: Path, use: Callable[[Gateway, list[str]], Answer]) -> Answe
 
     async def run() -> Answer:
         from gateway.app import open_gateway
-        from gateway.commands.first_contact import patient, until_settled
+        from gateway.commands.first_contact import until_settled
 
-        async with open_gateway(patient(config), state_dir=None) as gateway:
-            await until_settled(gateway, config, say=lambda text: None)
+        async with open_gateway(config, state_dir=None, sign_in_dir=folder, leaves_snapshot_in=folder) as gateway:
+            await until_settled(gateway, say=lambda text: None)
             missing = [alias for alias in gateway.fleet.servers if gateway.lock.listing_of(alias) is None]
             for alias in missing:
                 output.say(f"{alias}: {gateway.fleet.links[alias].last_error or 'nothing was listed in time'}")

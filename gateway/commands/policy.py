@@ -118,12 +118,12 @@ def _from_config(args: Namespace, rows: list[Mapping[str, Any]]) -> list[dict[st
     async def answered(folder: Path) -> list[dict[str, Any]]:
         from gateway.admin.policy_explained import Question, explain, vain_rules
         from gateway.app import open_gateway
-        from gateway.commands.first_contact import patient, until_settled
+        from gateway.commands.first_contact import until_settled
 
         known = known_listings(config, state_dir(args))
         snapshot.save(folder, snapshot.Snapshot(known))
-        async with open_gateway(patient(config), state_dir=folder, resting=known) as gateway:
-            output.warn(await until_settled(gateway, config, say=lambda text: None))
+        async with open_gateway(config, state_dir=folder, resting=known) as gateway:
+            await until_settled(gateway, say=lambda text: None)
             listed = gateway.registry.catalog.servers
             unknown = [alias for alias in config.servers if ServerName(alias) not in listed]
             output.warn(

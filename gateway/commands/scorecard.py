@@ -56,11 +56,11 @@ def scorecard(args: Namespace) -> int:
 
     async def measured() -> dict[str, Any]:
         from gateway.app import open_gateway
-        from gateway.commands.first_contact import patient, until_settled
+        from gateway.commands.first_contact import until_settled
 
         began_s = time.perf_counter()
-        async with open_gateway(patient(probed), state_dir=None) as gateway:
-            await until_settled(gateway, probed, say=output.say if not args.json else lambda text: None)
+        async with open_gateway(probed, state_dir=None) as gateway:
+            await until_settled(gateway, say=output.say if not args.json else lambda text: None)
             cold_s = time.perf_counter() - began_s
             return {"coldStartSeconds": round(cold_s, 2), **_surface(gateway), "calls": await _calls(gateway)}
 

@@ -126,9 +126,16 @@ def url_entry(host: HostFile, url: str, *, key: str = "") -> dict[str, Any]:
     return entry | ({"env": {"TYPEGATE_API_KEY": key}} if key else {})
 
 
-def config_entry(host: HostFile, config: Path) -> dict[str, Any]:
-    """The entry with which a host starts a gateway of its own."""
-    return host.process_entry([*program(), "stdio", "--config", str(config.absolute())])
+def config_entry(host: HostFile, config: Path, state_dir: Path | None = None) -> dict[str, Any]:
+    """The entry with which a host starts a gateway of its own.
+
+    Args:
+        host: The host.
+        config: What the gateway serves.
+        state_dir: Where its state is, unless that is where it usually is.
+    """
+    state = ["--state-dir", str(state_dir.expanduser().absolute())] if state_dir is not None else []
+    return host.process_entry([*program(), "stdio", "--config", str(config.absolute()), *state])
 
 
 def program() -> list[str]:

@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
 from support.gateways import running_gateway
 from support.upstreams.running import scripted_stdio_server, tool
 
@@ -54,17 +53,6 @@ def test_sound_servers_are_checked_beside_faulty_ones_and_every_line_names_its_s
     strict = check(tmp_path, servers, "--strict")
     assert (strict.returncode, strict.stdout) == (2, "")
     assert "TYPEGATE_TEST_NOT_SET" in strict.stderr
-
-
-def test_a_server_that_starts_slowly_is_no_failure_but_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from gateway.commands import first_contact
-    from gateway.config.load import load
-
-    sound, _ = scripted_stdio_server(tmp_path, "sound", tools=[tool("t")])
-    (tmp_path / "gw.json").write_text(json.dumps({"mcpServers": {"a": sound, "b": {**sound, "connectTimeout": 3}}}))
-    config = first_contact.patient(load(tmp_path / "gw.json"))
-    assert config.servers["a"].connect_timeout >= 30
-    assert config.servers["b"].connect_timeout == 3
 
 
 def test_a_mistyped_deny_or_hidden_fails_the_check_with_the_near_miss(tmp_path: Path) -> None:

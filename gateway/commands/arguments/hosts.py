@@ -88,6 +88,9 @@ def add_host_commands(commands: Commands) -> None:
         each.add_argument("--dry-run", action="store_true", help="only show what would change")
         each.add_argument("-y", "--yes", action="store_true", help="do not ask")
     options.state(added)
+    about = "do not start the servers once, so that the first list is whole"
+    for each in (imported, install):
+        each.add_argument("--no-check", action="store_true", help=about)
     for each in (imported, install, uninstall):
         each.add_argument("--project", type=Path, metavar="DIR", help="the file in the folder of this project")
         options.state(each)

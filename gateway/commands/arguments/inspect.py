@@ -81,6 +81,7 @@ def add_inspecting_commands(commands: Commands) -> None:
     options.strict(check)
     check.add_argument("--json", action="store_true", help="print JSON")
     frozen = "compare with the lock file; exit code 3 if anything has changed that the policy does not accept"
+    options.state(check)
     check.add_argument("--frozen", action="store_true", help=frozen)
     check.add_argument("--schema", action="store_true", help="print the JSON Schema of the file instead")
 

@@ -53,7 +53,7 @@ def test_every_server_of_a_host_is_taken_in_and_can_be_served(
 ) -> None:
     path, config = host_file(home, host), tmp_path / "gw.json"
     before = path.read_bytes()
-    assert main(["import", host, "--config", str(config), "--yes"]) == 0
+    assert main(["import", host, "--config", str(config), "--no-check", "--yes"]) == 0
     assert path.read_bytes() == before
     for name in VARIABLES:
         monkeypatch.setenv(name, "set")
@@ -63,7 +63,7 @@ def test_every_server_of_a_host_is_taken_in_and_can_be_served(
     assert not loaded.warnings
     # A second time nothing is new.
     text = config.read_bytes()
-    assert main(["import", host, "--config", str(config), "--yes"]) == 0
+    assert main(["import", host, "--config", str(config), "--no-check", "--yes"]) == 0
     assert config.read_bytes() == text
 
 
@@ -71,7 +71,7 @@ def test_words_and_placeholders_of_hosts_become_ours(home: Path, tmp_path: Path)
     config = tmp_path / "gw.json"
     for host in SAMPLES:
         host_file(home, host)
-        assert main(["import", host, "--config", str(config), "--yes"]) == 0
+        assert main(["import", host, "--config", str(config), "--no-check", "--yes"]) == 0
     servers = json.loads(config.read_text())["mcpServers"]
     assert servers["files"]["args"][-1] == "/tmp/$${literal}"
     assert servers["docs"]["headers"] == {"Authorization": "Bearer ${DOCS_TOKEN:-none}"}
@@ -94,14 +94,14 @@ def test_secrets_are_kept_in_private_files_and_never_shown(
 ) -> None:
     config, secret = tmp_path / "gw.json", "ghp_a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8"
     host_file(home, "claude-desktop")
-    assert main(["import", "claude-desktop", "--config", str(config), "--yes"]) == 0
+    assert main(["import", "claude-desktop", "--config", str(config), "--no-check", "--yes"]) == 0
     said = capsys.readouterr()
     assert secret not in config.read_text() + said.out + said.err
     loaded: Any = load(config).servers["Git-Hub"]
     assert loaded.env == {"GITHUB_TOKEN": secret}
     kept = tmp_path / "state" / "secrets" / "Git-Hub-GITHUB_TOKEN"
     assert stat.S_IMODE(kept.stat().st_mode) == 0o600
-    assert main(["install", "claude-desktop", "--config", str(config), "--yes"]) == 0
+    assert main(["install", "claude-desktop", "--config", str(config), "--no-check", "--yes"]) == 0
     assert secret not in capsys.readouterr().out
 
 
@@ -138,8 +138,8 @@ def test_the_gateway_takes_the_place_of_the_servers_and_leaves_to_the_byte(
     path.write_bytes(path.read_bytes().replace(b"\n", ends.encode()))
     os.chmod(path, 0o640)
     before = path.read_bytes()
-    assert main(["import", host, "--config", str(config), "--yes"]) == 0
-    assert main(["install", host, "--config", str(config), "--yes"]) == 0
+    assert main(["import", host, "--config", str(config), "--no-check", "--yes"]) == 0
+    assert main(["install", host, "--config", str(config), "--no-check", "--yes"]) == 0
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
     text = path.read_bytes().decode()
     assert (text.count("\r\n") == text.count("\n")) == (ends == "\r\n")
@@ -147,7 +147,7 @@ def test_the_gateway_takes_the_place_of_the_servers_and_leaves_to_the_byte(
     assert set(root[BLOCKS.get(host, "mcpServers")]) == {"typegate"}
     comments = [line.strip() for line in SAMPLES[host][1].splitlines() if line.strip().startswith(("//", "#"))]
     assert all(comment in text for comment in comments if "design tool" not in comment)
-    assert main(["install", host, "--config", str(config), "--yes"]) == 0
+    assert main(["install", host, "--config", str(config), "--no-check", "--yes"]) == 0
     assert path.read_bytes().decode() == text
     assert main(["uninstall", host]) == 0
     assert path.read_bytes() == before
@@ -160,7 +160,7 @@ def test_where_there_is_no_file_one_is_made_and_removed_again(host: str, home: P
     config = tmp_path / "gw.json"
     config.write_text('{"mcpServers": {"a": {"command": "true"}}}')
     path = home / SAMPLES[host][0].removesuffix("c" if host == "opencode" else "")
-    assert main(["install", host, "--config", str(config), "--yes"]) == 0
+    assert main(["install", host, "--config", str(config), "--no-check", "--yes"]) == 0
     block = values_of(path.read_text(), path)[BLOCKS.get(host, "mcpServers")]
     words = block["typegate"]["command"]
     line = words if isinstance(words, list) else [words, *block["typegate"]["args"]]
@@ -181,15 +181,15 @@ def test_where_there_is_no_file_one_is_made_and_removed_again(host: str, home: P
 )
 def test_a_running_gateway_is_put_in_by_its_address(host: str, expected: dict[str, Any], home: Path) -> None:
     path = host_file(home, host)
-    assert main(["install", host, "--url", "http://127.0.0.1:8765/mcp", "--yes"]) == 0
+    assert main(["install", host, "--url", "http://127.0.0.1:8765/mcp", "--no-check", "--yes"]) == 0
     root = values_of(path.read_text(), path)
     assert root[BLOCKS.get(host, "mcpServers")]["typegate"] == expected
 
 
 def test_a_file_that_has_changed_since_is_not_overwritten(home: Path, tmp_path: Path) -> None:
     path, config = host_file(home, "vscode"), tmp_path / "gw.json"
-    assert main(["import", "vscode", "--config", str(config), "--yes"]) == 0
-    assert main(["install", "vscode", "--config", str(config), "--yes"]) == 0
+    assert main(["import", "vscode", "--config", str(config), "--no-check", "--yes"]) == 0
+    assert main(["install", "vscode", "--config", str(config), "--no-check", "--yes"]) == 0
     changed = path.read_text().replace("// asked once", "// asked twice")
     path.write_text(changed)
     assert main(["uninstall", "vscode"]) == 1
@@ -203,7 +203,9 @@ def test_a_file_that_has_changed_since_is_not_overwritten(home: Path, tmp_path: 
 def test_an_address_that_was_put_in_is_taken_out_of_a_file_that_has_changed(home: Path) -> None:
     path = host_file(home, "gemini")
     before = values_of(path.read_text(), path)
-    assert main(["install", "gemini", "--url", "http://127.0.0.1:8765/mcp", "--name", "gate", "--yes"]) == 0
+    assert (
+        main(["install", "gemini", "--url", "http://127.0.0.1:8765/mcp", "--name", "gate", "--no-check", "--yes"]) == 0
+    )
     path.write_text(path.read_text().replace("{", '{"added": 1,', 1))
     assert main(["uninstall", "gemini"]) == 1
     assert main(["uninstall", "gemini", "--force"]) == 0
@@ -219,7 +221,7 @@ def test_a_change_in_between_is_refused(home: Path, tmp_path: Path, monkeypatch:
         return True
 
     monkeypatch.setattr("gateway.commands.hosts.agreed", somebody_writes)
-    assert main(["install", "cursor", "--config", str(config), "--yes"]) == 1
+    assert main(["install", "cursor", "--config", str(config), "--no-check", "--yes"]) == 1
     assert path.read_text() == '{"mcpServers": {}}'
     assert main(["uninstall", "cursor"]) == 1
 
@@ -227,11 +229,11 @@ def test_a_change_in_between_is_refused(home: Path, tmp_path: Path, monkeypatch:
 def test_a_dry_run_shows_and_writes_nothing(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, config = host_file(home, "cursor"), tmp_path / "gw.json"
     before = path.read_bytes()
-    assert main(["import", "cursor", "--config", str(config), "--dry-run", "--yes"]) == 0
+    assert main(["import", "cursor", "--config", str(config), "--dry-run", "--no-check", "--yes"]) == 0
     assert not config.exists()
     assert '+    "linear": {' in capsys.readouterr().out
     config.write_text('{"mcpServers": {}}')
-    assert main(["install", "cursor", "--config", str(config), "--dry-run", "--yes"]) == 0
+    assert main(["install", "cursor", "--config", str(config), "--dry-run", "--no-check", "--yes"]) == 0
     assert path.read_bytes() == before
     assert not (tmp_path / "state").exists()
 
@@ -240,7 +242,7 @@ def test_a_policy_of_an_administrator_is_never_written(tmp_path: Path, home: Pat
     policy, config = tmp_path / "managed-mcp.json", tmp_path / "gw.json"
     policy.write_text("{}")
     config.write_text('{"mcpServers": {}}')
-    assert main(["install", "claude-code", "--file", str(policy), "--config", str(config), "--yes"]) == 1
+    assert main(["install", "claude-code", "--file", str(policy), "--config", str(config), "--no-check", "--yes"]) == 1
     assert policy.read_text() == "{}"
 
 
@@ -248,7 +250,7 @@ def test_our_own_entry_is_not_taken_in(home: Path, tmp_path: Path, capsys: pytes
     path, config = host_file(home, "cursor"), tmp_path / "gw.json"
     own = {"command": "/opt/bin/typegate", "args": ["stdio", "--config", "/elsewhere.json"]}
     path.write_text(json.dumps({"mcpServers": {"gateway": own, "a": {"command": "true"}}}))
-    assert main(["import", "cursor", "--config", str(config), "--yes"]) == 0
+    assert main(["import", "cursor", "--config", str(config), "--no-check", "--yes"]) == 0
     assert set(load(config).servers) == {"a"}
     assert "gateway: skipped, it is typegate itself" in capsys.readouterr().err
 
@@ -257,14 +259,14 @@ def test_comments_and_order_of_our_own_file_stay(home: Path, tmp_path: Path) -> 
     path, config = host_file(home, "qwen"), tmp_path / "gw.yaml"
     text = "# ours\nmcpServers:\n  a:   # first\n    command: 'true'\ngateway:\n  names: {maxLength: 40} # short\n"
     config.write_text(text)
-    assert main(["import", str(path), "--config", str(config), "--yes"]) == 0
+    assert main(["import", str(path), "--config", str(config), "--no-check", "--yes"]) == 0
     added = config.read_text()
     assert [line for line in added.splitlines() if line in text.splitlines()] == text.splitlines()
     assert set(load(config).servers) == {"a", "web"}
     backup = next((tmp_path / "state" / "backups").iterdir())
     assert backup.read_text() == text
     fresh = tmp_path / "fresh.yaml"
-    assert main(["import", str(path), "--config", str(fresh), "--yes"]) == 0
+    assert main(["import", str(path), "--config", str(fresh), "--no-check", "--yes"]) == 0
     assert YAML(typ="safe").load(fresh.read_text()) == {
         "mcpServers": {"web": {"url": "https://web.example.test/mcp", "deny": {"tools": ["post"]}}}
     }
