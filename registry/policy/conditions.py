@@ -9,7 +9,8 @@ from functools import lru_cache
 from typing import Any, Final
 
 from registry.errors import SchemaRejected
-from registry.schema.patterns import PATTERN_BYTES, read_patterns
+from registry.schema.checked_form import checked_form
+from registry.schema.patterns import PATTERN_BYTES
 
 # Values that one condition looks at: a list of more recipients or rows than this is none that a rule could describe,
 # and is judged as one whose values are unknown.
@@ -85,7 +86,7 @@ def check_pattern(pattern: str) -> None:
     Raises:
         SchemaRejected: It cannot.
     """
-    use = read_patterns({"pattern": pattern})
+    use = checked_form({"pattern": pattern})
     if use.left_out or use.backtracking:
         reason = "patterns with look-around or back references, and very large ones, cannot be run here"
         raise SchemaRejected("invalid_schema", reason)
@@ -98,7 +99,7 @@ def _compiled(pattern: str) -> Any:
     import jsonschema_rs
 
     options = jsonschema_rs.RegexOptions(size_limit=PATTERN_BYTES)
-    schema = read_patterns({"pattern": pattern}).schema
+    schema = checked_form({"pattern": pattern}).schema
     try:
         return jsonschema_rs.Draft202012Validator(schema, pattern_options=options)
     except ValueError as error:

@@ -8,12 +8,13 @@ from typing import Any, Final
 
 from registry.errors import NotChecked
 from registry.schema.applications import Application, TooManyApplications, applications
+from registry.schema.checked_form import CheckedForm
 from registry.schema.display_text import excerpt
 from registry.schema.effort import INLINE, INLINE_MEMBERS, Effort, current_effort
 from registry.schema.instance_size import MAX_INSTANCE_DEPTH, UNBOUNDED, InstanceSize
 from registry.schema.json_paths import JsonPath
 from registry.schema.json_values import containers
-from registry.schema.patterns import BACKTRACK_LIMIT, PatternUse, ends_in_time
+from registry.schema.patterns import BACKTRACK_LIMIT, ends_in_time
 from registry.schema.references import SchemaDocument
 
 # Measured on one core: applying one schema to one value, and collecting the errors of it if it fails.
@@ -55,7 +56,7 @@ class CheckCost:
                  "free_error_members", "free_members", "free_text")  # fmt: skip
 
     def __init__(
-        self, schema: dict[str, Any] | bool, patterns: PatternUse, *, visits: int, options: int, recursive: bool,
+        self, schema: dict[str, Any] | bool, patterns: CheckedForm, *, visits: int, options: int, recursive: bool,
         has_references: bool, required: int,
     ) -> None:  # fmt: skip
         """Find the sizes of values that need no closer look.
@@ -224,7 +225,7 @@ def _matched(found: Application) -> list[tuple[JsonPath, str, str]]:
     return []
 
 
-def _free_text(patterns: PatternUse, branching: bool) -> int:
+def _free_text(patterns: CheckedForm, branching: bool) -> int:
     """Return the length that all texts of a value may have together without a closer look."""
     if patterns.left_out or any(pattern.quadratic for pattern in patterns.runnable.values()):
         return -1

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, Literal
 
 from registry.schema.ecma_patterns import to_engine_syntax
-from registry.schema.json_values import containers, edited, map_items
-from registry.schema.references import DATA_KEYWORDS, SUBSCHEMA_MAPS
 
 # The longest pattern in `tests/corpus` has 166 characters. There is room for an enumeration of 500 words written as
 # one pattern, which compiles in 2 ms.
@@ -85,136 +83,6 @@ class RunnablePattern:
         """Return the length of the longest text that can be matched within a time."""
         steps = budget_ns // self.cost_ns(1)
         return math.isqrt(steps) if self.quadratic else steps
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PatternUse:
-    """The patterns of one schema.
-
-    Attributes:
-        schema: The schema with patterns that all can be run; the same object if it had no others.
-        runnable: What is run, by the pattern in the original schema.
-        left_out: The others.
-    """
-
-    schema: Any
-    runnable: dict[str, RunnablePattern]
-    left_out: tuple[str, ...]
-
-    @property
-    def backtracking(self) -> bool:
-        """Whether one needs the engine that goes back."""
-        return any(pattern.engine == "backtracking" for pattern in self.runnable.values())
-
-
-def read_patterns(schema: Any, *, without_quadratic: bool = False, max_weight: int = PATTERN_BYTES) -> PatternUse:
-    """Return what can be run of the patterns of a schema within bounds, whose nesting is shallow enough to recurse.
-
-    Args:
-        schema: The schema.
-        without_quadratic: Also leave out those that may not come to an end within `BACKTRACK_LIMIT` steps.
-        max_weight: Leave out those whose compiled form takes more bytes.
-    """
-    found = _PatternFilter(without_quadratic, max_weight, _affordable(schema))
-    filtered = found.filtered(schema, True)
-    return PatternUse(schema=filtered, runnable=found.runnable, left_out=tuple(found.left_out))
-
-
-@dataclass(slots=True)
-class _PatternFilter:
-    without_quadratic: bool
-    max_weight: int
-    affordable: frozenset[str]
-    left_out: list[str] = field(default_factory=list)
-    runnable: dict[str, RunnablePattern] = field(default_factory=dict)
-
-    def filtered(self, node: Any, is_schema: bool) -> Any:
-        if isinstance(node, list):
-            return map_items(node, lambda item: self.filtered(item, True))
-        if not isinstance(node, dict):
-            return node
-        changed: dict[str, Any] = {}
-        dropped: set[str] = set()
-        for key, child in node.items():
-            if is_schema and key == "pattern" and isinstance(child, str):
-                found = self._runnable(child)
-                if found is None:
-                    dropped.add(key)
-                elif found.lengths is not None:
-                    changed |= _with_lengths(node, found)
-                elif found.source != child:
-                    changed[key] = found.source
-            elif isinstance(child, dict | list) and not (is_schema and key in DATA_KEYWORDS):
-                below = child
-                if is_schema and key == "patternProperties" and isinstance(child, dict):
-                    below = self._members(child)
-                    if len(below) < len(child):
-                        # A name that this pattern may match is not undeclared.
-                        dropped |= {"additionalProperties", "unevaluatedProperties"}
-                before = len(self.left_out)
-                # Members of `properties` and the like are names, where `pattern` is a name as good as any other.
-                new = self.filtered(below, not (is_schema and key in SUBSCHEMA_MAPS))
-                if is_schema and key in _REVERSING and len(self.left_out) > before:
-                    # Without its pattern the schema accepts more, and what must not match it would accept less.
-                    dropped.update(_REVERSING[key])
-                elif new is not child:
-                    changed[key] = new
-        return edited(node, changes=changed, dropped=dropped)
-
-    def _members(self, members: dict[str, Any]) -> dict[str, Any]:
-        kept: dict[str, Any] = {}
-        for name, child in members.items():
-            found = self._runnable(name)
-            # A name has no keyword for its length; and two that are run alike are not told apart.
-            if found is not None and (found.lengths is not None or found.source in kept):
-                self.left_out.append(name)
-                found = None
-            if found is not None:
-                kept[found.source] = child
-        return members if list(kept) == list(members) else kept
-
-    def _runnable(self, pattern: str) -> RunnablePattern | None:
-        found = runnable_pattern(pattern) if pattern in self.affordable else None
-        if found is None or (self.without_quadratic and found.quadratic) or found.weight > self.max_weight:
-            self.left_out.append(pattern)
-            return None
-        self.runnable[pattern] = found
-        return found
-
-
-def _affordable(schema: Any) -> frozenset[str]:
-    """Return the patterns of a schema that are compiled within `MAX_COMPILE_COST`, the cheapest first."""
-    patterns: set[str] = set()
-    for node in containers(schema):
-        if isinstance(node, dict):
-            if isinstance(pattern := node.get("pattern"), str):
-                patterns.add(pattern)
-            if isinstance(members := node.get("patternProperties"), dict):
-                patterns.update(members)
-    cost, kept = 0, []
-    for own, pattern in sorted((compile_cost(pattern), pattern) for pattern in patterns):
-        cost += own
-        if cost > MAX_COMPILE_COST:
-            break
-        kept.append(pattern)
-    return frozenset(kept)
-
-
-def _with_lengths(node: dict[str, Any], found: RunnablePattern) -> dict[str, Any]:
-    """Return the keywords that say what a counted pattern says."""
-    assert found.lengths is not None
-    least, most = found.lengths
-    declared_least, declared_most = node.get("minLength"), node.get("maxLength")
-    changes: dict[str, Any] = {"pattern": found.source}
-    changes["minLength"] = max(least, declared_least) if isinstance(declared_least, int) else least
-    if most is not None:
-        changes["maxLength"] = min(most, declared_most) if isinstance(declared_most, int) else most
-    return changes
-
-
-# Keywords under which a schema that accepts more makes the whole accept less or something else, with all that goes
-# with them.
-_REVERSING: Final = {"not": ("not",), "if": ("if", "then", "else"), "oneOf": ("oneOf",), "contains": ("contains",)}
 
 
 def compile_cost(pattern: str) -> int:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final
-from urllib.parse import unquote, urljoin
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote, unquote, urljoin
 
 from registry.errors import SchemaRejected
 
@@ -25,11 +25,31 @@ DATA_KEYWORDS: Final = frozenset({"const", "enum", "default", "examples", "examp
 
 # Sets of strings iterate differently in each process; reports have to name the same reference everywhere.
 _REFERENCES_IN_ORDER: Final = tuple(sorted(REFERENCE_KEYWORDS))
+# Before 2019-09 a reference stood for all that is beside it.
+_LONE_REFERENCES: Final = ("draft-03", "draft-04", "draft-06", "draft-07")
 _DEFINITIONS: Final = frozenset({"$defs", "definitions"})
+# RFC 3986, section 3.5, less the slash that separates steps; the quotation mark of strings is not among them.
+_FRAGMENT_CHARACTERS: Final = "!$&'()*+,;=:@?~"
 # What is quoted of a reference in an error.
 _MAX_REPORTED: Final = 200
 # Digits of an array index in a pointer; no array within the bounds of a schema has ten million items.
 _MAX_INDEX_DIGITS: Final = 7
+
+
+class Resolution(NamedTuple):
+    """Where one reference leads.
+
+    Attributes:
+        keyword: Such as `$ref`.
+        reference: As it is written.
+        target: The schema; `MISSING` if it is not there, `REMOTE` if it is in another document.
+        from_root: Whether it is a pointer from the root of the document.
+    """
+
+    keyword: str
+    reference: str
+    target: object
+    from_root: bool
 
 
 class SchemaDocument:
@@ -40,10 +60,14 @@ class SchemaDocument:
     Attributes:
         remote: References to other documents, which are never fetched.
         broken: References to what is not there.
+        resolutions: Where the references of each object lead, by the identity of the object.
+        identified: Objects with an identifier (`$id`, or `id` as in draft 4), by identity.
+        dynamic_anchors: The schemas of each `$dynamicAnchor`.
         is_recursive: Whether a schema refers back to itself; known after `visits`.
     """
 
-    __slots__ = ("_anchors", "_edges", "_maps", "_root", "_roots", "broken", "is_recursive", "remote")
+    __slots__ = ("_anchors", "_edges", "_lone_references", "_maps", "_root", "_roots", "broken", "dynamic_anchors",
+                 "identified", "is_recursive", "remote", "resolutions")  # fmt: skip
 
     def __init__(self, schema: object) -> None:
         self._root = schema
@@ -53,11 +77,16 @@ class SchemaDocument:
         self._maps: set[int] = set()  # objects whose keys are the author's names, not keywords
         self.remote: list[str] = []
         self.broken: list[str] = []
+        self.resolutions: dict[int, list[Resolution]] = {}
+        self.identified: set[int] = set()
+        self.dynamic_anchors: dict[str, list[dict[str, Any]]] = {}
         self.is_recursive = False
+        declared = schema.get("$schema") if isinstance(schema, dict) else None
+        self._lone_references = isinstance(declared, str) and any(draft in declared for draft in _LONE_REFERENCES)
         # All of them first: a reference may lead to an anchor further down.
         references = list(self._scan())
-        for node, base, reference in references:
-            self._follow(node, base, reference)
+        for node, base, keyword, reference in references:
+            self._follow(node, base, keyword, reference)
 
     def require_resolvable(self) -> None:
         """Reject references that lead out of the document or nowhere.
@@ -132,8 +161,8 @@ class SchemaDocument:
                 if isinstance(child, dict | list):
                     yield child
 
-    def _scan(self) -> Iterator[tuple[dict[str, Any], str, str]]:
-        """Record identifiers and anchors; yield each reference with its node and base URI."""
+    def _scan(self) -> Iterator[tuple[dict[str, Any], str, str, str]]:
+        """Record identifiers and anchors; yield each reference with its node, base URI and keyword."""
         stack: list[tuple[object, str, bool]] = [(self._root, "", True)]
         while stack:
             node, base, is_schema = stack.pop()
@@ -146,7 +175,7 @@ class SchemaDocument:
                 base = self._identify(node, base)
                 for keyword in _REFERENCES_IN_ORDER:
                     if isinstance(reference := node.get(keyword), str):
-                        yield node, base, reference
+                        yield node, base, keyword, reference
             else:
                 self._maps.add(id(node))
             for key, child in node.items():
@@ -154,31 +183,42 @@ class SchemaDocument:
                     stack.append((child, base, not (is_schema and key in SUBSCHEMA_MAPS)))
 
     def _identify(self, node: dict[str, Any], base: str) -> str:
+        if self._lone_references and node is not self._root and isinstance(node.get("$ref"), str):
+            return base  # all that is beside the reference means nothing
         for keyword in ("$id", "id"):
             identifier = node.get(keyword)
             if not isinstance(identifier, str) or not identifier:
                 continue
             if identifier.startswith("#"):
+                self.identified.add(id(node))
                 self._anchors.setdefault((base, identifier[1:]), node)
                 continue
             if keyword == "id" and node is not self._root and "://" not in identifier:
                 continue  # since draft 6 an `id` is usually an ordinary property or a comment
+            self.identified.add(id(node))
             base = _join_uri(base, identifier).partition("#")[0]
             self._roots.setdefault(base, node)
         for keyword in ("$anchor", "$dynamicAnchor"):
             if isinstance(anchor := node.get(keyword), str):
                 self._anchors.setdefault((base, anchor), node)
+                if keyword == "$dynamicAnchor":
+                    self.dynamic_anchors.setdefault(anchor, []).append(node)
         return base
 
-    def _follow(self, node: dict[str, Any], base: str, reference: str) -> None:
+    def _follow(self, node: dict[str, Any], base: str, keyword: str, reference: str) -> None:
         uri, _, fragment = reference.partition("#")
         target_base = _join_uri(base, uri) if uri else base
-        root = self._roots.get(target_base, _MISSING)
-        if root is _MISSING:
+        root = self._roots.get(target_base, MISSING)
+        if root is MISSING:
             self.remote.append(reference)
+            self._note(node, Resolution(keyword, reference, REMOTE, from_root=False))
             return
         target = self._locate(root, target_base, unquote(fragment, errors="replace"))
-        if target is _MISSING:
+        if target is MISSING and "%" in fragment:
+            target = self._locate(root, target_base, fragment)  # a name with a percent sign, not encoded
+        from_root = root is self._root and (not fragment or fragment.startswith("/"))
+        self._note(node, Resolution(keyword, reference, target, from_root))
+        if target is MISSING:
             self.broken.append(reference)
         elif isinstance(target, dict | list):
             edges = self._edges.setdefault(id(node), [])
@@ -186,11 +226,14 @@ class SchemaDocument:
             if not any(known is target for known in edges):
                 edges.append(target)
 
+    def _note(self, node: dict[str, Any], resolution: Resolution) -> None:
+        self.resolutions.setdefault(id(node), []).append(resolution)
+
     def _locate(self, root: object, base: str, fragment: str) -> object:
         if not fragment:
             return root
         if not fragment.startswith("/"):
-            return self._anchors.get((base, fragment), _MISSING)
+            return self._anchors.get((base, fragment), MISSING)
         found = root
         for token in fragment[1:].split("/"):
             step = token.replace("~1", "/").replace("~0", "~")
@@ -199,11 +242,14 @@ class SchemaDocument:
             elif isinstance(found, list) and _is_index(step) and int(step) < len(found):
                 found = found[int(step)]
             else:
-                return _MISSING
+                return MISSING
         return found
 
 
-_MISSING: Final = object()
+MISSING: Final = object()
+"""The target of a reference that leads nowhere."""
+REMOTE: Final = object()
+"""The target of a reference to another document, which is never fetched."""
 
 
 def _is_index(step: str) -> bool:
@@ -220,3 +266,27 @@ def _join_uri(base: str, uri: str) -> str:
         return urljoin(base, uri)
     except ValueError:  # such as an unclosed bracket of an IPv6 address
         return uri
+
+
+def pointers_of(schema: Any) -> dict[int, str]:
+    """Return the pointer of every object in a schema as a fragment that needs no encoding, by identity."""
+    found: dict[int, str] = {}
+    pending: list[tuple[Any, str]] = [(schema, "#")]
+    while pending:
+        node, pointer = pending.pop()
+        if isinstance(node, dict):
+            found.setdefault(id(node), pointer)
+            pending += [(child, f"{pointer}/{encoded_step(key)}") for key, child in node.items()]
+        elif isinstance(node, list):
+            pending += [(child, f"{pointer}/{index}") for index, child in enumerate(node)]
+    return found
+
+
+def encoded_step(key: str) -> str:
+    """Return one step of a pointer as it stands in the fragment of a URI (RFC 6901, section 6)."""
+    return quote(key.replace("~", "~0").replace("/", "~1"), safe=_FRAGMENT_CHARACTERS, errors="replace")
+
+
+def encoded_pointer(fragment: str) -> str:
+    """Return a pointer in a fragment with every character encoded that a URI may not hold."""
+    return quote(fragment, safe=_FRAGMENT_CHARACTERS + "/%", errors="replace")

@@ -17,13 +17,15 @@ from registry.schema.check_cost import (
     shows_too_many,
     too_many_values,
 )
+from registry.schema.checked_form import checked_form
 from registry.schema.display_text import excerpt
+from registry.schema.drafts import compiler_of, draft_of, has_lone_references
 from registry.schema.effort import INLINE_MEMBERS, THOROUGH, Effort, Leniency, current_effort
 from registry.schema.failing_parts import FailingParts, FirstErrors
 from registry.schema.instance_size import MAX_INSTANCE_DEPTH, InstanceSize, readable_copy
 from registry.schema.json_paths import format_path, value_at
 from registry.schema.json_values import containers, without_keys
-from registry.schema.patterns import BACKTRACK_LIMIT, CHEAP_PATTERN_BYTES, PATTERN_BYTES, read_patterns
+from registry.schema.patterns import BACKTRACK_LIMIT, CHEAP_PATTERN_BYTES, PATTERN_BYTES
 
 if TYPE_CHECKING:
     import jsonschema_rs
@@ -45,13 +47,6 @@ _WORD: Final = re.compile("[A-Za-z]{1,20}")
 _MAX_REASON: Final = 200
 # `mask`: messages must not repeat a value that was sent, which may be a secret.
 _OPTIONS: Final[dict[str, Any]] = {"validate_formats": False, "offline": True, "mask": "the value"}
-_DRAFTS: Final = {
-    "http://json-schema.org/draft-04/schema": "Draft4Validator",
-    "http://json-schema.org/draft-06/schema": "Draft6Validator",
-    "http://json-schema.org/draft-07/schema": "Draft7Validator",
-    "https://json-schema.org/draft/2019-09/schema": "Draft201909Validator",
-    "https://json-schema.org/draft/2020-12/schema": "Draft202012Validator",
-}
 
 
 class SchemaNames(NamedTuple):
@@ -73,8 +68,9 @@ class Validator:
         unchecked_patterns: Patterns that no engine here supports: no text that one applies to can be checked.
     """
 
-    __slots__ = ("_backtracking", "_branches", "_cost", "_dialect", "_engine", "_names", "_parts", "_required",
-                 "_supported", "_visits", "_weight", "_without_patterns", "unchecked_patterns")  # fmt: skip
+    __slots__ = ("_backtracking", "_branches", "_cost", "_dialect", "_engine", "_lone_references", "_names", "_parts",
+                 "_required", "_supported", "_visits", "_weight", "_without_patterns",
+                 "unchecked_patterns")  # fmt: skip
 
     def __init__(
         self, schema: dict[str, Any] | bool, *, visits: int, weight: int, branches: int, has_references: bool = False
@@ -95,14 +91,14 @@ class Validator:
         self._weight = weight
         self._branches = branches
         self._required = _count_required(schema)
-        patterns = read_patterns(schema)
+        draft = draft_of(schema.get("$schema")) if isinstance(schema, dict) else None
+        self._dialect = compiler_of(draft)
+        self._lone_references = has_lone_references(draft)
+        patterns = checked_form(schema, lone_references=self._lone_references)
         self.unchecked_patterns = patterns.left_out
-        self._dialect = "Draft202012Validator"
-        if isinstance(schema, dict) and "$schema" in schema:
-            self._dialect = _DRAFTS.get(str(schema["$schema"]).rstrip("#"), "")
         self._supported, self._backtracking = patterns.schema, patterns.backtracking
-        if not self._dialect:
-            # The compiler would want to fetch a dialect that it does not know.
+        if isinstance(self._supported, dict) and "$schema" in self._supported:
+            # The class says which draft it is. The compiler would want to fetch a dialect that it does not know.
             self._supported = without_keys(self._supported, {"$schema"})
         self._engine = self._compile(self._supported, self._backtracking)
         self._parts: FailingParts | None = None
@@ -282,7 +278,7 @@ class Validator:
         """
         if self._parts is None:
             options = {**_OPTIONS, "pattern_options": _pattern_options(self._backtracking)}
-            self._parts = FailingParts(self._supported, self._dialect or "Draft202012Validator", options)
+            self._parts = FailingParts(self._supported, self._dialect, options)
         if self._parts.is_laborious and current_effort().check_ns is not None:
             raise NotChecked((), "there are too many references in the schema")
         return self._parts
@@ -292,7 +288,9 @@ class Validator:
         known = self._without_patterns.get(leniency)
         if known is None:
             weight = CHEAP_PATTERN_BYTES if leniency == "costly" else PATTERN_BYTES
-            without = read_patterns(self._supported, without_quadratic=True, max_weight=weight).schema
+            without = checked_form(
+                self._supported, lone_references=self._lone_references, without_quadratic=True, max_weight=weight
+            ).schema
             known = self._without_patterns[leniency] = self._compile(without, True)
         return known
 
@@ -307,7 +305,7 @@ class Validator:
         return cost
 
     def _compile(self, schema: Any, backtracking: bool) -> jsonschema_rs.Validator:
-        return _compile(schema, self._dialect or "Draft202012Validator", backtracking)
+        return _compile(schema, self._dialect, backtracking)
 
 
 def _compile(schema: Any, dialect: str, backtracking: bool) -> jsonschema_rs.Validator:
