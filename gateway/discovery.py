@@ -28,7 +28,13 @@ INLINE_TOOLS: Final = 8
 
 
 def listing_of(
-    raw: RawListing, *, server: ServerName, epoch: int, transport: Transport, before: ServerListing | None
+    raw: RawListing,
+    *,
+    server: ServerName,
+    epoch: int,
+    transport: Transport,
+    before: ServerListing | None,
+    strict: bool = False,
 ) -> ServerListing:
     """The listing that this answer makes of the one before it.
 
@@ -39,6 +45,7 @@ def listing_of(
         epoch: The number of the connection that it came on.
         transport: How it came; it decides what is done with unsound header annotations.
         before: The last listing of this server.
+        strict: Whether tools are quarantined whose arguments cannot be checked.
     """
     quarantined: list[ItemIssue] = []
     repaired: list[ItemIssue] = []
@@ -50,7 +57,7 @@ def listing_of(
     renewed = {"tools"} if raw.tools is not None else set()
     if raw.tools is not None:
         kept = _Kept(tools)
-        intake = admit_tools(_one_by_one(raw.tools), transport=transport, keep=kept.keep)
+        intake = admit_tools(_one_by_one(raw.tools), transport=transport, strict=strict, keep=kept.keep)
         tools = kept.all_of(intake.items)
         quarantined += [*raw.refused, *intake.quarantined]
         repaired += [*raw.noted, *intake.repaired]

@@ -105,8 +105,9 @@ async def reviewed(
     """
     alias, config = link.server, link.config
     take = partial(
-        listing_of, raw, server=ServerName(alias), epoch=link.epoch, transport=config.listed_over, before=before
-    )
+        listing_of, raw, server=ServerName(alias), epoch=link.epoch, transport=config.listed_over, before=before,
+        strict=config.validation == "strict",
+    )  # fmt: skip
 
     def look() -> tuple[ServerListing, Review]:
         listing = take()

@@ -10,7 +10,8 @@ from typing import Any, Final, Literal
 from registry.errors import SchemaRejected
 from registry.intake import param_headers
 from registry.intake.issues import IntakeResult, RepairNotes, check_each
-from registry.intake.repairs import repair_members, repair_root, repair_schema
+from registry.intake.repairs import repair_members
+from registry.intake.schema_repairs import outlined, repair_root, repair_schema
 from registry.schema import schemas
 from registry.schema.display_text import name_as_words
 from registry.schema.json_values import without_keys
@@ -21,6 +22,9 @@ MAX_NAME_LENGTH: Final = 1_024
 # Patterns that are reported as unchecked; one schema may have thousands.
 _MAX_REPORTED_PATTERNS: Final = 3
 
+# Repairs after which less is checked than the definition says.
+_UNCHECKED: Final = frozenset({"broken_ref", "remote_ref"})
+
 Transport = Literal["stdio", "http"]
 
 
@@ -28,6 +32,7 @@ def admit_tools(
     tools: Iterable[object],
     *,
     transport: Transport,
+    strict: bool = False,
     keep: Callable[[dict[str, Any]], Mapping[str, Any]] = lambda definition: definition,
 ) -> IntakeResult[Mapping[str, Any]]:
     """Check every tool on its own; never raises for any JSON value.
@@ -38,12 +43,15 @@ def admit_tools(
     Args:
         tools: As they were listed.
         transport: How they came.
+        strict: Whether a tool is quarantined whose arguments cannot be checked, instead of being called unchecked.
         keep: Returns what stays in memory of a definition, an equal one.
     """
     digests: dict[str, bytes] = {}
 
     def check(tool: Any, notes: RepairNotes) -> Mapping[str, Any] | None:
         name = _name(tool)
+        if not strict:
+            tool = _within_bounds(tool, notes)
         text = _bounded_text(tool)
         # Texts of thousands would take more memory meanwhile than all that stays.
         known = sha256(text).digest()
@@ -52,7 +60,7 @@ def admit_tools(
                 raise SchemaRejected("duplicate_name", "another tool of this name came first")
             notes.append(("duplicate", "listed twice with the same definition"))
             return None
-        definition = _admit_one(tool, text, transport, notes)
+        definition = _admit_one(tool, text, transport, notes, strict=strict)
         digests[name] = known
         return keep(definition)
 
@@ -82,9 +90,9 @@ def _bounded_text(tool: Any) -> bytes:
     return schemas.canonical_json(tool)
 
 
-def _admit_one(tool: Any, text: bytes, transport: Transport, notes: RepairNotes) -> dict[str, Any]:
+def _admit_one(tool: Any, text: bytes, transport: Transport, notes: RepairNotes, *, strict: bool) -> dict[str, Any]:
     definition = repair_members(tool, notes)
-    definition = _with_input(definition, notes)
+    definition = _with_input(definition, notes, strict=strict)
     definition = _with_output(definition, notes)
     if param_headers.KEYWORD_BYTES in text:  # spares nearly every tool a walk over its schema
         definition = _with_headers(definition, transport, notes)
@@ -93,21 +101,52 @@ def _admit_one(tool: Any, text: bytes, transport: Transport, notes: RepairNotes)
     return definition
 
 
-def _with_input(definition: dict[str, Any], notes: RepairNotes) -> dict[str, Any]:
+def _within_bounds(tool: Any, notes: RepairNotes) -> Any:
+    """Return a tool with an outline of its input schema, if that is too large or too deep to be walked."""
+    schema = tool.get("inputSchema")
+    try:
+        schemas.check_bounds(schema)
+    except SchemaRejected as rejected:
+        if not isinstance(schema, dict):
+            raise
+        notes.append(
+            ("schema_unchecked", f"only an outline of the input schema is shown and checked: {rejected.detail}")
+        )
+        return {**tool, "inputSchema": outlined(schema)}
+    return tool
+
+
+def _with_input(definition: dict[str, Any], notes: RepairNotes, *, strict: bool) -> dict[str, Any]:
     schema = definition.get("inputSchema")
     # Many servers mean "no arguments" by this.
-    if schema is None or schema is True or schema == {}:
+    if schema is None or schema is True or schema in ({}, []):
         notes.append(("input_schema", "there was no usable input schema"))
         repaired_schema: dict[str, Any] = {"type": "object"}
     elif not isinstance(schema, dict):
-        raise SchemaRejected("schema_not_an_object", "the input schema is not an object")
+        if strict:
+            raise SchemaRejected("schema_not_an_object", "the input schema is not an object")
+        notes.append(("schema_unchecked", "the input schema was not an object, so arguments are not checked"))
+        repaired_schema = {"type": "object"}
     else:
         schemas.check_bounds(schema)
+        before = len(notes)
         repaired_schema = repair_root(repair_schema(schema, notes), notes)
+        if strict and (lost := [note for note in notes[before:] if note[0] in _UNCHECKED]):
+            raise SchemaRejected(*lost[0])
         if repaired_schema.get("type") != "object":
-            raise SchemaRejected("root_type", "the input schema describes something else than an object")
+            if strict:
+                raise SchemaRejected("root_type", "the input schema describes something else than an object")
+            notes.append(("schema_unchecked", "the input schema described something else than an object"))
+            repaired_schema = outlined({**repaired_schema, "type": "object"})
     # Compiled now, so that no call has to wait for it and a bad schema is known at once.
-    compiled = schemas.validator(repaired_schema, schemas.digest(repaired_schema))
+    try:
+        compiled = schemas.validator(repaired_schema, schemas.digest(repaired_schema))
+    except SchemaRejected as rejected:
+        if strict:
+            raise
+        notes.append(("schema_unchecked", f"only an outline of the input schema is checked: {rejected.detail}"))
+        repaired_schema = outlined(repaired_schema)
+        compiled = schemas.validator(repaired_schema, schemas.digest(repaired_schema))
     for pattern in compiled.unchecked_patterns[:_MAX_REPORTED_PATTERNS]:
         notes.append(("pattern_unchecked", f"a pattern cannot be run here, so its texts are not checked: {pattern}"))
     return definition if repaired_schema is schema else {**definition, "inputSchema": repaired_schema}
@@ -121,7 +160,7 @@ def _with_output(definition: dict[str, Any], notes: RepairNotes) -> dict[str, An
         if not isinstance(schema, dict):
             raise SchemaRejected("schema_not_an_object", "it is not an object")
         schemas.check_bounds(schema)
-        repaired_schema = repair_schema(schema, notes)
+        repaired_schema = repair_schema(schema, notes, of_results=True)
         schemas.compile_schema(repaired_schema)
     except SchemaRejected as rejected:
         # Only results are checked against it, and a tool can do without.

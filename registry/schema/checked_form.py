@@ -77,6 +77,23 @@ def checked_form(
     return CheckedForm(schema=changed, runnable=form.runnable, left_out=tuple(dict.fromkeys(form.left_out)))
 
 
+def with_nulls_spelled_out(schema: Any, *, lone_references: bool) -> Any:
+    """Return a schema that says by types and alternatives where `nullable` makes it accept null."""
+    document = SchemaDocument(schema)
+    said = [node for node in schema_objects(schema, document) if "nullable" in node]
+    if not said:
+        return schema
+    nullable = _with_parts([node for node in said if node["nullable"] is True])
+
+    def edit(node: dict[str, Any]) -> Edit:
+        edit = Edit(dropped={"nullable"} & node.keys())
+        if id(node) in nullable:
+            accept_null(node, edit, lone=lone_references)
+        return edit
+
+    return weakened(schema, edit, document)
+
+
 @dataclass(slots=True, kw_only=True)
 class _Form:
     lone_references: bool
@@ -100,7 +117,7 @@ class _Form:
         if isinstance(members := node.get("patternProperties"), dict):
             self._edit_members(node, members, edit)
         if id(node) in self.nullable:
-            _accept_null(node, edit, lone=self.lone_references)
+            accept_null(node, edit, lone=self.lone_references)
         return edit
 
     def _edit_pattern(self, node: dict[str, Any], pattern: str, edit: Edit) -> None:
@@ -170,8 +187,13 @@ def _with_lengths(node: dict[str, Any], found: RunnablePattern) -> dict[str, Any
 
 def _nullable(nodes: list[dict[str, Any]]) -> frozenset[int]:
     """Return the identities of schemas that accept null, as they say by other words than their type."""
+    return _with_parts([node for node in nodes if says_nullable(node)])
+
+
+def _with_parts(nullable: list[dict[str, Any]]) -> frozenset[int]:
+    """Return the identities of schemas, and of all that their values have to match as well."""
     found: set[int] = set()
-    pending = [node for node in nodes if says_nullable(node)]
+    pending = list(nullable)
     while pending:
         node = pending.pop()
         if id(node) not in found:
@@ -189,7 +211,7 @@ def says_nullable(node: dict[str, Any]) -> bool:
     return node.get("default", ...) is None or (isinstance(options, list) and None in options)
 
 
-def _accept_null(node: dict[str, Any], edit: Edit, *, lone: bool) -> None:
+def accept_null(node: dict[str, Any], edit: Edit, *, lone: bool) -> None:
     """Edit the keywords of a schema that refuse null. Subschemas stay where they are: references may lead to them."""
     edit.widens = True
     reference = node.get("$ref")

@@ -33,10 +33,10 @@ def tool(**members: Any) -> dict[str, Any]:
     return {"name": "bad", "description": "A tool.", "inputSchema": OBJECT, **members}
 
 
-def take(*tools: object, transport: Any = "stdio") -> IntakeResult:
+def take(*tools: object, transport: Any = "stdio", strict: bool = False) -> IntakeResult:
     """Admit tools beside a sound one, which must pass untouched whatever they are."""
     started = time.process_time()
-    found = admit_tools([*tools, SOUND], transport=transport)
+    found = admit_tools([*tools, SOUND], transport=transport, strict=strict)
     assert time.process_time() - started < 0.5
     assert found.items[-1] is SOUND
     return found
@@ -53,8 +53,8 @@ def repaired(**members: Any) -> dict[str, Any]:
     return found.items[0]
 
 
-def quarantined(given_tool: object, transport: str = "stdio") -> str:
-    found = take(given_tool, transport=transport)
+def quarantined(given_tool: object, transport: str = "stdio", *, strict: bool = False) -> str:
+    found = take(given_tool, transport=transport, strict=strict)
     assert len(found.items) == 1
     (finding,) = found.quarantined
     assert finding.detail
@@ -84,7 +84,7 @@ def test_a_sound_definition_passes_as_the_same_object() -> None:
     assert (found.quarantined, found.repaired) == ((), ())
 
 
-@pytest.mark.parametrize("schema", [None, True, {}])
+@pytest.mark.parametrize("schema", [None, True, {}, [], False, "object", 7])
 def test_an_input_schema_that_says_nothing_becomes_an_object(schema: Any) -> None:
     assert repaired(inputSchema=schema)["inputSchema"] == OBJECT
 
@@ -110,7 +110,7 @@ def test_a_root_without_the_type_object_gains_it_and_keeps_the_rest(schema: dict
     assert repaired(inputSchema=schema)["inputSchema"] == {**schema, "type": "object"}
 
 
-@pytest.mark.parametrize("properties", [None, [], ["a"]])
+@pytest.mark.parametrize("properties", [None, [], ["a"], "a"])
 def test_properties_that_are_no_object_are_dropped(properties: Any) -> None:
     assert repaired(inputSchema={"type": "object", "properties": properties})["inputSchema"] == OBJECT
 
@@ -140,8 +140,8 @@ def test_bounds_that_are_excluded_by_a_switch_become_bounds_of_their_own() -> No
     assert admitted["properties"]["exclusiveMinimum"] == {"type": "boolean"}
     compiled = schemas.compile_schema(admitted)
     assert [compiled.is_valid({"n": n}) for n in (0, 0.5, 10, 11)] == [False, True, True, False]
-    earlier = tool(inputSchema={"$schema": "http://json-schema.org/draft-04/schema#", **schema})
-    assert take(earlier).items[0] is earlier, "there it is right as it stands"
+    earlier = repaired(inputSchema={"$schema": "http://json-schema.org/draft-04/schema#", **schema})["inputSchema"]
+    assert earlier == {**admitted, "$schema": "http://json-schema.org/draft-07/schema#"}, "which most clients know"
 
 
 def test_required_inside_a_property_is_said_by_the_object_around_it() -> None:
@@ -207,9 +207,7 @@ def test_icon_sizes_as_text_become_a_list_and_broken_icons_go() -> None:
         None,
         True,
         [],
-        {"type": "object", "properties": {"a": {"$ref": "#/$defs/none"}}},
-        {"$ref": "https://nowhere.example/x"},
-        {"type": "objekt"},
+        7,
         {"description": "x" * 2_000_000},
     ],
 )
@@ -246,19 +244,7 @@ def test_a_tool_listed_twice_is_kept_once_and_another_of_its_name_is_quarantined
         (tool(name=None), "no_name"),
         (tool(name=7), "no_name"),
         (tool(name="n" * 1_025), "name_too_long"),
-        (tool(inputSchema="object"), "schema_not_an_object"),
-        (tool(inputSchema=False), "schema_not_an_object"),
-        (tool(inputSchema=[]), "schema_not_an_object"),
-        (tool(inputSchema={"type": "string"}), "root_type"),
-        (tool(inputSchema={"type": ["array", "string"]}), "root_type"),
-        (tool(inputSchema={"type": "object", "properties": {"a": {"type": "strng"}}}), "invalid_schema"),
-        (tool(inputSchema={"type": "object", "properties": "a"}), "invalid_schema"),
-        (tool(inputSchema={"$ref": "https://nowhere.example/x"}), "remote_ref"),
-        (tool(inputSchema={"properties": {"a": {"$ref": "file:///etc/passwd"}}}), "remote_ref"),
-        (tool(inputSchema={"properties": {"a": {"$ref": "#/$defs/none"}}}), "broken_ref"),
-        (tool(inputSchema={"type": "object", "description": "x" * 5_000_000}), "too_large"),
         (tool(extra="x" * 5_000_000), "too_large"),
-        (tool(inputSchema={"type": "object", "minimum": float("nan")}), "not_json"),
         (tool(extra="\ud800"), "not_unicode"),
     ],
 )
@@ -266,17 +252,61 @@ def test_what_cannot_be_shown_is_quarantined_alone(given_tool: object, code: str
     assert quarantined(given_tool) == code
 
 
-def test_a_schema_of_ten_thousand_levels_is_quarantined_at_once() -> None:
+def nested(levels: int) -> dict[str, Any]:
     schema: dict[str, Any] = {"type": "string"}
-    for _ in range(10_000):
+    for _ in range(levels):
         schema = {"type": "object", "properties": {"a": schema}}
-    assert quarantined(tool(inputSchema=schema)) == "too_deep"
+    return schema
 
 
-def test_exponential_references_are_quarantined_at_once() -> None:
-    defs = {f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n + 1}"}, {"$ref": f"#/$defs/d{n + 1}"}]} for n in range(30)}
-    schema = {"type": "object", "$ref": "#/$defs/d0", "$defs": {**defs, "d30": {}}}
-    assert quarantined(tool(inputSchema=schema)) == "too_complex"
+DOUBLING = {f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n + 1}"}, {"$ref": f"#/$defs/d{n + 1}"}]} for n in range(30)}
+
+
+@pytest.mark.parametrize(
+    ("schema", "code", "shown"),
+    [
+        ("object", "schema_not_an_object", OBJECT),
+        (False, "schema_not_an_object", OBJECT),
+        ({"type": "string"}, "root_type", OBJECT),
+        ({"type": ["array", "string"]}, "root_type", OBJECT),
+        ({"type": "object", "$ref": "https://nowhere.example/x"}, "remote_ref", OBJECT),
+        (
+            {"type": "object", "properties": {"a": {"$ref": "file:///etc/passwd", "title": "A"}}},
+            "remote_ref",
+            {"type": "object", "properties": {"a": {"title": "A"}}},
+        ),
+        (
+            {"type": "object", "properties": {"a": {"$ref": "#/$defs/none"}}},
+            "broken_ref",
+            {"type": "object", "properties": {"a": {}}},
+        ),
+        (
+            {
+                "type": "object",
+                "description": "x" * 5_000_000,
+                "properties": {"a": {"type": "string"}},
+                "required": ["a"],
+            },
+            "too_large",
+            {
+                "type": "object",
+                "description": "x" * 1_000,
+                "properties": {"a": {"type": "string"}},
+                "required": ["a"],
+            },
+        ),
+        (nested(10_000), "too_deep", {"type": "object", "properties": {"a": {"type": "object"}}}),
+        ({"type": "object", "$ref": "#/$defs/d0", "$defs": {**DOUBLING, "d30": {}}}, "too_complex", OBJECT),
+        ({"type": "object", "minimum": float("nan")}, "not_json", OBJECT),
+    ],
+)
+def test_a_tool_whose_schema_cannot_be_checked_stays_unless_its_server_is_strict(
+    schema: Any, code: str, shown: dict[str, Any]
+) -> None:
+    assert quarantined(tool(inputSchema=schema), strict=True) == code
+    found = take(tool(inputSchema=schema))
+    assert found.items[0]["inputSchema"] == shown
+    assert found.repaired
 
 
 @pytest.mark.parametrize(
@@ -376,7 +406,7 @@ def test_cleaning_twice_is_cleaning_once(text: str) -> None:
 
 
 def test_a_finding_shows_no_hidden_characters_of_a_hostile_name() -> None:
-    found = take({"name": "x\x1b[31m\u202ey", "inputSchema": "no", "description": "d"})
+    found = take({"name": "x\x1b[31m\u202ey", "inputSchema": "no", "description": "d"}, strict=True)
     assert found.quarantined[0].tool == "xy"
 
 
