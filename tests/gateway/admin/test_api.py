@@ -57,7 +57,7 @@ async def test_every_route_wants_the_token_and_does_nothing_without_it(tmp_path:
 
 
 async def test_rows_tell_of_every_wrapper_server_and_refused_tool(tmp_path: Path) -> None:
-    bad = {"name": "bad", "inputSchema": {"type": "object"}, "extra": "\ud800"}
+    bad = {"name": "bad", "inputSchema": {"type": "object"}, "extra": "x" * 1_100_000}
     up, _ = scripted_stdio_server(
         tmp_path,
         "up",
