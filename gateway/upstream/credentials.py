@@ -127,6 +127,9 @@ class Credentials(Protocol):
             GatewayError: There is no telling at present.
         """
 
+    async def settled(self) -> None:
+        """Return once nobody is obtaining other credentials."""
+
     def accepted(self, version: int) -> None:
         """Take note that the upstream has answered a request with headers of this version; every answer tells."""
 

@@ -55,6 +55,11 @@ class HeadersCommand:
             await self._run()
             return version != self.version
 
+    async def settled(self) -> None:
+        """See `Credentials.settled`."""
+        async with self._running:
+            pass
+
     def accepted(self, version: int) -> None:
         """See `Credentials.accepted`."""
 

@@ -141,8 +141,11 @@ class _McpConnector(ABC, Generic[Config]):
                     if error.status in (401, 403):
                         raise
                     return None
+            if result is not None or self._credentials is None:
+                break
             # Silence says nothing of the server where the time went into other credentials.
-            if result is not None or self._credentials is None or self._credentials.version == version:
+            await self._credentials.settled()
+            if self._credentials.version == version:
                 break
         # Silence means no, too: old servers ignore what they do not know.
         versions = result.get("supportedVersions") if isinstance(result, dict) else None

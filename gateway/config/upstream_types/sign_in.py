@@ -78,6 +78,10 @@ class SignInConfig(Section):
     """Scopes to ask for; by default those that the server names. A list, or one text with spaces."""
     issuer: str | None = None
     """The only authorization server to use; by default the one that the server names."""
+    resource: bool | str = True
+    """The resource indicator (RFC 8707) of what is asked for: by default what the server says of itself. `false` for
+    authorization servers that refuse the parameter, as Microsoft Entra ID does beside scopes of its own; a text is sent
+    as it is."""
     per_user: bool = False
     """Whether each caller signs in for itself: with gateway.auth by its key or token, else whoever is on this machine.
     Each has its own connection, and sees what the server lists to it alone. For tokenExchange and enterprise: the
@@ -107,6 +111,13 @@ class SignInConfig(Section):
         if url is not None and (not is_http_url(url) or urlsplit(url).fragment):
             raise fault("is no absolute http or https URL", "a URL as https://example.test/path")
         return url
+
+    @field_validator("resource")
+    @classmethod
+    def _is_a_resource(cls, resource: bool | str) -> bool | str:
+        if isinstance(resource, str) and (not resource or not resource.isascii() or not resource.isprintable()):
+            raise fault("is no resource", "false, true, or a URI as https://example.test/mcp")
+        return resource
 
     @model_validator(mode="after")
     def _fits_its_type(self) -> SignInConfig:

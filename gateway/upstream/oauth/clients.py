@@ -26,6 +26,8 @@ _ASSERTION: Final = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 # Signed for one request that is sent at once; clocks differ by less.
 _ASSERTION_S: Final = 120
 _MAX_CHARS: Final = 4_096
+# Of seconds since 1970: the year 33658.
+_MAX_DIGITS: Final = 13
 
 
 class NoClient(ValueError):
@@ -130,7 +132,9 @@ def read_registration(document: object, *, asked: AuthMethod, redirect_uri: str)
         MetadataRefused: It is none.
     """
     body = document if isinstance(document, dict) else {}
-    client_id, secret = body.get("client_id"), body.get("client_secret")
+    client_id, secret = body.get("client_id"), body.get("client_secret") or None
+    if isinstance(client_id, int) and not isinstance(client_id, bool):
+        client_id = str(client_id)
     for value in (client_id, *([] if secret is None else [secret])):
         if not isinstance(value, str) or not 0 < len(value) <= _MAX_CHARS or not value.isprintable():
             raise MetadataRefused("the registration gave no client that can be used")
@@ -139,6 +143,8 @@ def read_registration(document: object, *, asked: AuthMethod, redirect_uri: str)
     if secret is None:
         method = "none"
     expires = body.get("client_secret_expires_at")
+    if isinstance(expires, str) and expires.isdecimal() and len(expires) < _MAX_DIGITS:
+        expires = int(expires)
     ends_s = float(expires) if isinstance(expires, int | float) and not isinstance(expires, bool) else 0.0
     return Client(
         client_id=str(client_id),

@@ -30,7 +30,8 @@ class ResourceMetadata:
 
     Attributes:
         resource: What tokens are to be for.
-        authorization_servers: The issuers that it takes tokens of, the first being its choice.
+        authorization_servers: The issuers that it takes tokens of, the first being its choice; empty where it names
+            none, as servers do that have their own.
         scopes_supported: None where it does not say.
         wants_proof: It takes only tokens that are presented with a proof of possession (RFC 9449, section 5.2).
     """
@@ -92,18 +93,23 @@ def resource_metadata_urls(url: str, challenge: Challenge | None) -> tuple[str, 
 
 
 def server_metadata_urls(issuer: str) -> tuple[str, ...]:
-    """Where the metadata of an authorization server may be, in the order in which it is looked for."""
+    """Where the metadata of an authorization server may be, in the order in which it is looked for.
+
+    Source: MCP 2025-11-25, "Authorization", "Authorization Server Metadata Discovery". The last three are where servers
+    in use have them beside that; the issuer in the document has to be the one that was asked for, wherever it is.
+    """
     origin, path = origin_of(issuer), urlsplit(issuer).path.rstrip("/")
     if not path:
         return f"{origin}{_SERVER}", f"{origin}{_OPENID}"
-    return f"{origin}{_SERVER}{path}", f"{origin}{_OPENID}{path}", f"{origin}{path}{_OPENID}"
+    required = (f"{origin}{_SERVER}{path}", f"{origin}{_OPENID}{path}", f"{origin}{path}{_OPENID}")
+    return *required, f"{origin}{path}{_SERVER}", f"{origin}{_SERVER}", f"{origin}{_OPENID}"
 
 
 def read_resource_metadata(document: object, url: str) -> ResourceMetadata:
     """Read the metadata of the upstream at this URL.
 
     Raises:
-        MetadataRefused: It is for another resource, or names no authorization server.
+        MetadataRefused: It is for another resource.
     """
     if not isinstance(document, dict):
         raise MetadataRefused("the metadata of the resource is no object")
@@ -111,12 +117,9 @@ def read_resource_metadata(document: object, url: str) -> ResourceMetadata:
     if not isinstance(resource, str) or not covers(resource, url):
         named = _shown(resource) if isinstance(resource, str) else "none"
         raise MetadataRefused(f"its metadata is for another resource ({named})")
-    servers = _texts(document, "authorization_servers") or ()
-    if not servers:
-        raise MetadataRefused("its metadata names no authorization server")
     return ResourceMetadata(
         resource=resource,
-        authorization_servers=servers,
+        authorization_servers=_texts(document, "authorization_servers") or (),
         scopes_supported=_texts(document, "scopes_supported"),
         wants_proof=document.get("dpop_bound_access_tokens_required") is True,
     )
@@ -148,7 +151,12 @@ def read_server_metadata(document: object, issuer: str, *, interactive: bool) ->
         raise MetadataRefused("the metadata of the authorization server is no object")
     named = document.get("issuer")
     if named != issuer:
-        raise MetadataRefused(f"the metadata found for {_shown(issuer)} is that of another issuer ({_shown(named)})")
+        hint = ""
+        if isinstance(named, str) and named.rstrip("/") == issuer.rstrip("/"):
+            hint = f'; if it is meant, write `"auth": {{"issuer": "{_shown(named)}"}}` into the entry of the server'
+        raise MetadataRefused(
+            f"the metadata found for {_shown(issuer)} is that of another issuer ({_shown(named)}){hint}"
+        )
     token_endpoint = _url(document, "token_endpoint")
     if token_endpoint is None:
         raise MetadataRefused("the authorization server names no token endpoint")

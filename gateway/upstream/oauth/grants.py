@@ -143,7 +143,7 @@ class TokenEndpoint:
         token, hint = (tokens.refresh, "refresh_token") if tokens.refresh else (tokens.access, "access_token")
         form = {"token": token, "token_type_hint": hint, **proof}
         try:
-            return (await self._requests.post_form(endpoint, form, headers)).status == 200
+            return 200 <= (await self._requests.post_form(endpoint, form, headers)).status < 300
         except GatewayError:
             return False
 

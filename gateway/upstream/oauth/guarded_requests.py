@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
-from urllib.parse import urljoin
+from urllib.parse import parse_qs, parse_qsl, urljoin, urlsplit
 
 import anyio
 
@@ -13,6 +13,7 @@ from gateway import wire
 from gateway.errors import ConnectionLost, GatewayError, HttpStatusError
 from gateway.upstream.oauth.address_guard import AddressGuard, AddressRefused
 from gateway.upstream.oauth.authorization import as_form
+from gateway.upstream.oauth.tokens import CLIENT_ERRORS
 from gateway.upstream.transport.http_client import HttpClient
 
 REQUEST_S: Final = 10.0
@@ -24,6 +25,9 @@ _MAX_BODY_BYTES: Final = 256 * 1024
 _MAX_REDIRECTS: Final = 3
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 _ACCEPT: Final = {"accept": "application/json"}
+_ACCEPT_PAGE: Final = {"accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
+# What authorization endpoints answer to a client that they do not know. 403 and 404 have other causes more often.
+_REFUSED: Final = frozenset({400, 401, 422})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +69,21 @@ class GuardedRequests:
             url = urljoin(url, location)
         raise HttpStatusError(status, "too many redirects")
 
+    async def leads_on(self, url: str) -> bool:
+        """Return whether an authorization endpoint takes a request: false where it says that it does not know us.
+
+        Raises:
+            AddressRefused: The URL is not to be requested.
+        """
+        try:
+            status, location, _, _ = await self._exchange("GET", url, _ACCEPT_PAGE, b"")
+        except AddressRefused:
+            raise
+        except GatewayError:
+            return True  # whoever signs in will see
+        error = parse_qs(urlsplit(location).query).get("error", [""])[0]
+        return status not in _REFUSED and error not in CLIENT_ERRORS
+
     async def post_form(self, url: str, form: Mapping[str, str], headers: Mapping[str, str] | None = None) -> Answer:
         """Post a form that may hold credentials: never beyond the URL itself.
 
@@ -74,7 +93,7 @@ class GuardedRequests:
         """
         head = {**_ACCEPT, "content-type": "application/x-www-form-urlencoded", **(headers or {})}
         status, _, body, nonce = await self._exchange("POST", url, head, as_form(form))
-        return Answer(status=status, document=_json(body), nonce=nonce)
+        return Answer(status=status, document=_json_or_form(body), nonce=nonce)
 
     async def post_json(self, url: str, document: Mapping[str, Any]) -> Answer:
         """Post a JSON document.
@@ -109,3 +128,12 @@ def _json(body: bytes) -> Any:
         return wire.loads(body)
     except wire.MalformedJson:
         return None
+
+
+def _json_or_form(body: bytes) -> Any:
+    """Read the answer of a token endpoint; some that are older than RFC 6749 answer with a form."""
+    document = _json(body)
+    if document is None and body.lstrip()[:1] not in (b"<", b"{", b"["):
+        pairs = parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True)
+        document = dict(pairs) if any(name in ("access_token", "error") for name, _ in pairs) else None
+    return document

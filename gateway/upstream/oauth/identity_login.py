@@ -29,6 +29,7 @@ from gateway.upstream.oauth.authorization import (
     new_state,
     new_verifier,
 )
+from gateway.upstream.oauth.clients import Client
 from gateway.upstream.oauth.discovery import MetadataRefused
 from gateway.upstream.oauth.kept_sign_in import KeptSignIn
 from gateway.upstream.oauth.obtaining import LINK_S, Obtaining
@@ -90,15 +91,30 @@ class IdentityLogin:
         key = f"identity:{issuer}"
         kept = await self._store.load(key)
         known = KeptSignIn.of_document(kept.document) if kept is not None else KeptSignIn(issuer=issuer)
+        state, verifier, nonce = new_state(), new_verifier(), new_state()
+
+        def url_for(client: Client) -> str:
+            return authorization_url(
+                server.authorization_endpoint or "",
+                client_id=client.client_id,
+                redirect_uri=redirect_uri,
+                state=state,
+                verifier=verifier,
+                resource="",
+                scopes=self._scopes,
+                nonce=nonce,
+            )
+
         try:
             server = await self._obtaining.server_metadata(issuer, interactive=True)
             client = await self._obtaining.client_at(known, server, redirect_uri, self._scopes)
+            if client == known.client:
+                client = await self._obtaining.known_client(client, server, redirect_uri, self._scopes, url_for)
         except (MetadataRefused, AddressRefused, SignInFailed) as error:
             raise SignInFailed(
                 f"the issuer {issuer} cannot be asked who you are: {error} (gateway.auth.oauth.issuers, signIn)"
             ) from None
         found = KeptSignIn(issuer=issuer, server=server, client=client)
-        state, verifier, nonce = new_state(), new_verifier(), new_state()
         document = found.document(server=_NAME, principal="")
         pending = {
             "identity": issuer,
@@ -117,16 +133,7 @@ class IdentityLogin:
             await self._store.save(f"pending:{state}", pending, expected=0)
         except StoreFailed as error:
             raise SignInFailed(str(error)) from None
-        return authorization_url(
-            server.authorization_endpoint or "",
-            client_id=client.client_id,
-            redirect_uri=redirect_uri,
-            state=state,
-            verifier=verifier,
-            resource="",
-            scopes=self._scopes,
-            nonce=nonce,
-        )
+        return url_for(client)
 
     async def end(self, returned: Returned, pending: Mapping[str, Any]) -> str:
         """The name of the caller who sits at the browser that has come back.
@@ -144,5 +151,8 @@ class IdentityLogin:
             )
             return await name_in(token, keys, client_id=kept.client.client_id, nonce=str(pending["nonce"]))
         except (AnswerRefused, TokenRefused, Rejected) as error:
+            if isinstance(error, TokenRefused) and error.client_refused:
+                with suppress(StoreFailed):
+                    await self._store.remove(f"identity:{self.issuer.issuer}")
             reason = SECRETS.scrub(str(error))
             raise SignInFailed(f"{self.issuer.issuer} did not say who you are: {reason}") from None

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 from gateway.config.upstream_types.sign_in import SignInConfig
@@ -45,6 +46,10 @@ from gateway.upstream.oauth.registered_clients import RegisteredClients
 from gateway.upstream.oauth.scopes import OFFLINE, scopes_to_request, union
 from gateway.upstream.oauth.store import Store, StoreFailed
 from gateway.upstream.oauth.tokens import Tokens
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 LINK_S: Final = 600.0
 """How long a link to sign in is good: time to find one's password, and little for somebody who finds the link."""
@@ -102,6 +107,9 @@ class Obtaining:
         if resource is not None:
             issuer = self._chosen(resource, kept)
             name, supported = resource.resource, resource.scopes_supported
+            if issuer is None:
+                # It has metadata of its own, and names no other server: as before they were invented.
+                issuer = origin_of(self._url)
         elif self._config.issuer is not None:
             issuer, name, supported = self._config.issuer, canonical_resource(self._url), None
         else:
@@ -130,10 +138,15 @@ class Obtaining:
             self._requests,
             kept.server,
             client,
-            resource=kept.resource,
+            resource=self._indicator(kept),
             owner=self._owner,
             proof_key=kept.proof_key,
         )
+
+    def _indicator(self, kept: KeptSignIn) -> str:
+        """The resource indicator (RFC 8707) of requests; empty where none is to be sent."""
+        wanted = self._config.resource
+        return wanted if isinstance(wanted, str) else kept.resource if wanted else ""
 
     async def link(
         self, kept: KeptSignIn, challenge: Challenge | None, store: Store, *, principal: str, browser: str | None = None
@@ -170,12 +183,27 @@ class Obtaining:
             if principal and found.client is None:
                 found = replace(found, client=await shared.known(found.issuer or ""))
             client = await self.client_at(found, server, redirect_uri, scopes)
-            if principal and client.origin == "registered" and client != found.client:
-                await shared.keep(server.issuer, client)
         except (MetadataRefused, AddressRefused) as error:
             raise SignInFailed(str(error)) from None
         state, verifier, expires_at_s = new_state(), new_verifier(), time.time() + LINK_S
         SECRETS.hide_latest(f"{self._owner}: code", [verifier])
+
+        def url_for(client: Client) -> str:
+            return authorization_url(
+                endpoint,
+                client_id=client.client_id,
+                redirect_uri=redirect_uri,
+                state=state,
+                verifier=verifier,
+                resource=self._indicator(found),
+                scopes=scopes,
+                consent=self.consent,
+            )
+
+        if client == found.client:
+            client = await self.known_client(client, server, redirect_uri, scopes, url_for)
+        if principal and client.origin == "registered" and client != found.client:
+            await shared.keep(server.issuer, client)
         begun = KeptSignIn(
             issuer=found.issuer,
             resource=found.resource,
@@ -193,6 +221,7 @@ class Obtaining:
             "redirectUri": redirect_uri,
             "expires": expires_at_s,
             "consent": self.consent and OFFLINE in scopes,
+            "reused": client.origin == "registered" and client == found.client,
             "browser": browser,
             "kept": begun.document(server=self._server, principal=principal),
         }
@@ -202,17 +231,7 @@ class Obtaining:
             await store.save(key, pending, expected=0)
         except StoreFailed as error:
             raise SignInFailed(str(error)) from None
-        url = authorization_url(
-            endpoint,
-            client_id=client.client_id,
-            redirect_uri=redirect_uri,
-            state=state,
-            verifier=verifier,
-            resource=found.resource,
-            scopes=scopes,
-            consent=self.consent,
-        )
-        made = SignInLink(url=url, expires_at_s=expires_at_s)
+        made = SignInLink(url=url_for(client), expires_at_s=expires_at_s)
         if browser is None:
             self._latest = _Latest(known=known, key=key, link=made)
         return made
@@ -273,7 +292,8 @@ class Obtaining:
                     secret=config.idp_client_secret,
                 )
                 owner = f"{self._owner}: identity"
-                identity = TokenEndpoint(self._requests, provider, known_as, resource=found.resource, owner=owner)
+                indicator = self._indicator(found)
+                identity = TokenEndpoint(self._requests, provider, known_as, resource=indicator, owner=owner)
                 grant = await identity.exchanged(
                     config.id_token or self._subject(),
                     subject_type="id_token" if config.id_token else config.subject_token_type,
@@ -306,10 +326,13 @@ class Obtaining:
         Raises:
             MetadataRefused: Nothing, or what must not be relied on.
         """
-        document = await self._server_document(issuer)
-        if document is None:
+        server = await self._first(
+            server_metadata_urls(issuer),
+            lambda document: read_server_metadata(document, issuer, interactive=interactive),
+            what="the authorization server",
+        )
+        if server is None:
             raise MetadataRefused(f"the authorization server {issuer[:200]} has no metadata")
-        server = read_server_metadata(document, issuer, interactive=interactive)
         for url in (
             server.token_endpoint,
             server.authorization_endpoint if interactive else None,
@@ -324,15 +347,22 @@ class Obtaining:
         return server
 
     async def _server_document(self, issuer: str) -> Any:
-        return await self._first(server_metadata_urls(issuer), what="the authorization server")
+        return await self._first(server_metadata_urls(issuer), lambda document: document, what="its metadata")
 
     async def _resource_metadata(self, challenge: Challenge | None) -> ResourceMetadata | None:
-        document = await self._first(resource_metadata_urls(self._url, challenge), what="the metadata")
-        return None if document is None else read_resource_metadata(document, self._url)
+        return await self._first(
+            resource_metadata_urls(self._url, challenge),
+            lambda document: read_resource_metadata(document, self._url),
+            what="the metadata",
+        )
 
-    async def _first(self, urls: tuple[str, ...], *, what: str) -> Any:
-        """The first document that is there; None where none is."""
-        failure: GatewayError | None = None
+    async def _first(self, urls: tuple[str, ...], read: Callable[[Any], T], *, what: str) -> T | None:
+        """Return the first document that can be used, as `read` reads it; None where there is none at all.
+
+        Raises:
+            MetadataRefused: There are documents, and `read` refuses all of them; or they cannot be fetched.
+        """
+        failure: GatewayError | MetadataRefused | None = None
         for url in urls:
             try:
                 answer = await self._requests.get_json(url)
@@ -342,21 +372,56 @@ class Obtaining:
                 failure = failure or error
                 continue
             if answer.status == 200 and isinstance(answer.document, dict):
-                return answer.document
-            if answer.status >= 500:
+                try:
+                    return read(answer.document)
+                except MetadataRefused as error:
+                    # Another place may have those that are meant: some servers answer everywhere.
+                    failure = error if not isinstance(failure, MetadataRefused) else failure
+            elif answer.status >= 500:
                 failure = failure or GatewayError(f"{url[:200]} answered HTTP {answer.status}")
+        if isinstance(failure, MetadataRefused):
+            raise failure
         if failure is not None:
             raise MetadataRefused(f"{what} cannot be fetched: {failure}")
         return None
 
-    def _chosen(self, resource: ResourceMetadata, kept: KeptSignIn) -> str:
+    def _chosen(self, resource: ResourceMetadata, kept: KeptSignIn) -> str | None:
+        """Return the issuer to use; None where neither the upstream nor the configuration names one."""
         named, wanted = resource.authorization_servers, self._config.issuer
         if wanted is not None:
-            for one in named:
-                if one.rstrip("/") == wanted.rstrip("/"):
-                    return one
+            # The operator knows how the issuer writes its own name; upstreams often differ by a slash at the end.
+            if not named or any(one.rstrip("/") == wanted.rstrip("/") for one in named):
+                return wanted
             raise MetadataRefused(f"it names another authorization server than auth.issuer ({named[0][:200]})")
+        if not named:
+            return None
         return kept.issuer if kept.issuer in named and kept.issuer is not None else named[0]
+
+    async def known_client(
+        self,
+        client: Client,
+        server: ServerMetadata,
+        redirect_uri: str,
+        scopes: tuple[str, ...],
+        url_for: Callable[[Client], str],
+    ) -> Client:
+        """Return a client that was registered before, or a new one where the authorization server has forgotten it.
+
+        Servers that keep clients in memory forget them at each restart, and tell the browser only (RFC 6749, section
+        4.1.2.1), so that the sign-in would fail there again and again.
+
+        Args:
+            client: The client.
+            server, redirect_uri, scopes: See `client_at`.
+            url_for: Makes the link with a client.
+
+        Raises:
+            SignInFailed, AddressRefused: See `client_at`.
+        """
+        if client.origin != "registered" or await self._requests.leads_on(url_for(client)):
+            return client
+        log.info("the authorization server has forgotten the client: registering again", extra={"server": self._server})
+        return await self.client_at(KeptSignIn(issuer=server.issuer), server, redirect_uri, scopes)
 
     async def client_at(
         self, kept: KeptSignIn, server: ServerMetadata, redirect_uri: str, scopes: tuple[str, ...]
@@ -388,7 +453,7 @@ class Obtaining:
             raise
         except GatewayError as error:
             raise SignInFailed(f"the registration endpoint cannot be reached ({error})") from None
-        if answer.status not in (200, 201):
+        if not 200 <= answer.status < 300:
             said = answer.document.get("error_description") if isinstance(answer.document, dict) else None
             reason = f": {str(said)[:200]}" if isinstance(said, str) else ""
             raise SignInFailed(

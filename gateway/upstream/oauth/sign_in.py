@@ -45,6 +45,11 @@ _STEP_UPS_S: Final = 3_600.0
 _RETRY_S: Final = 15.0
 # The issuer has this long to revoke; below the 30 s that another process waits for the lock.
 _REVOKE_S: Final = 25.0
+# Nothing was sent that could have been refused.
+_NOBODY_NAMED: Final = (
+    "it wants credentials, and does not say who gives them: there are no metadata of the resource (RFC 9728), and none "
+    "of an authorization server at its origin. Configure `headers`, or `auth.issuer`"
+)
 
 
 class SignIn(StoredSignIn):
@@ -132,6 +137,11 @@ class SignIn(StoredSignIn):
             work = partial(self._replace_refused, found, version)
         # Many requests are refused at a time, for one reason.
         return await self._tasks.run(work, key=(self, status, challenge, version))
+
+    async def settled(self) -> None:
+        """See `Credentials.settled`."""
+        async with self._renewing:
+            pass
 
     def accepted(self, version: int) -> None:
         """See `Credentials.accepted`."""
@@ -221,19 +231,38 @@ class SignIn(StoredSignIn):
             await self._reload()
             kept = self._kept
             tokens, server, client = kept.tokens, kept.server, kept.client
-            if tokens is None:
-                return False
-            if server is not None and client is not None:
+            if tokens is not None and server is not None and client is not None:
                 with anyio.move_on_after(_REVOKE_S):
                     taken = await self.obtaining.endpoint(kept).revoke(tokens)
                     log.info("revoked at the issuer" if taken else "not revoked at the issuer: only forgotten here")
+            # A new sign-in begins anew: the server may have forgotten the client that it registered.
+            is_registered = client is not None and client.origin == "registered"
+            if kept.issuer is not None and is_registered:
+                await RegisteredClients(self._store, self.server, self.url).forget(kept.issuer)
+            if tokens is None and not is_registered:
+                return False
             with anyio.CancelScope(shield=True):
-                failure = await self._save(kept.without_tokens(signed_out=True))
+                failure = await self._save(kept.without_tokens(signed_out=True, client=not is_registered))
+        self.obtaining.forget_link()
+        if tokens is None:
+            return False
         if failure is not None:
             raise SignInFailed(f"signed out, but not for good: {failure}")
         self._counts.sign_ins[self.server, "signed_out"] += 1
         self.needed = "signed out"
         return True
+
+    async def forget_client(self) -> None:
+        """Register again with the next link: the authorization server refuses the client that it registered."""
+        kept = self._kept
+        if kept.issuer is not None:
+            await RegisteredClients(self._store, self.server, self.url).forget(kept.issuer)
+        if kept.client is None or kept.client.origin != "registered":
+            return
+        async with self._locked():
+            await self._reload()
+            await self._save(replace(self._kept, client=None))
+        self.obtaining.forget_link()
 
     @property
     def signed_in(self) -> bool:
@@ -312,6 +341,8 @@ class SignIn(StoredSignIn):
             if time.monotonic() - self._asked_at_s >= _ASK_AGAIN_S:
                 self._challenge = found or self._challenge
                 if not await self._ask_issuer():
+                    if self._kept.tokens is None:
+                        raise HttpStatusError(401, _NOBODY_NAMED)
                     return False
                 self._asked_at_s = time.monotonic()
             if self._kept.tokens is None and self.config.interactive:

@@ -23,11 +23,10 @@ from gateway.upstream.oauth.clients import client_document
 from gateway.upstream.oauth.connecting import CallerChecks, Connecting, WrongCaller, check_browser, digest_of
 from gateway.upstream.oauth.counts import SignInCounts
 from gateway.upstream.oauth.kept_sign_in import KeptSignIn
-from gateway.upstream.oauth.registered_clients import RegisteredClients
 from gateway.upstream.oauth.sign_in import SignIn
 from gateway.upstream.oauth.signed_in_users import SignedInUsers
 from gateway.upstream.oauth.store import MemoryStore, Store, StoreFailed
-from gateway.upstream.oauth.tokens import TokenRefused
+from gateway.upstream.oauth.tokens import CLIENT_ERRORS, TokenRefused
 
 log = logging.getLogger(__name__)
 
@@ -254,8 +253,12 @@ class SignIns:
                 code_of(returned), verifier=str(pending["verifier"]), redirect_uri=str(pending["redirectUri"])
             )
         except (AnswerRefused, TokenRefused) as error:
-            if isinstance(error, TokenRefused) and error.client_refused and kept.issuer is not None:
-                await RegisteredClients(self._store, server, sign_in.url).forget(kept.issuer)
+            code = error.code if isinstance(error, TokenRefused) else returned.error_code
+            if code in CLIENT_ERRORS:
+                await sign_in.forget_client()
+                if pending.get("reused"):
+                    again = await sign_in.begin(browser=pending.get("browser"))
+                    return Finished(server=server, go_on_at=again.url)
             self.counts.sign_ins[server, "failed"] += 1
             reason = SECRETS.scrub(str(error))
             self._record(server, principal or None, "sign_in", reason)

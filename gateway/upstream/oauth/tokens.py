@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
@@ -15,9 +16,13 @@ _MAX_TOKEN_CHARS: Final = 32 * 1024
 # A year: what claims more is believed until it is refused, as one that claims nothing.
 _MAX_LIFE_S: Final = 366 * 24 * 60 * 60.0
 _MAX_ERROR_CHARS: Final = 300
+_SECONDS: Final = re.compile(r"\d{1,11}(\.\d{0,6})?")
 # The grant, or the client, is known and refused: no repetition mends it.
-_SPENT: Final = frozenset({"invalid_grant"})
-_CLIENT: Final = frozenset({"invalid_client", "unauthorized_client"})
+_SPENT: Final = frozenset({"invalid_grant", "bad_refresh_token", "invalid_refresh_token"})
+# Tokens that have to be presented with a proof (RFC 9449; the OAuth token type registry), or not at all (RFC 8693).
+_NO_BEARER: Final = frozenset({"dpop", "pop", "mac", "n_a"})
+CLIENT_ERRORS: Final = frozenset({"invalid_client", "unauthorized_client"})
+"""Errors that mean that the server does not know the client, or not for this."""
 _PASSING: Final = frozenset({"temporarily_unavailable", "server_error", "slow_down"})
 
 
@@ -42,7 +47,7 @@ class TokenRefused(Exception):
     @property
     def client_refused(self) -> bool:
         """Whether it does not know us, or not for this."""
-        return self.code in _CLIENT
+        return self.code in CLIENT_ERRORS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,14 +132,15 @@ def read_tokens(
         TokenRefused: It gave none.
     """
     body = document if isinstance(document, dict) else {}
-    if status != 200 or "access_token" not in body:
+    if not 200 <= status < 300 or body.get("access_token") in (None, ""):
         raise _refusal(status, body)
     access = body["access_token"]
-    kind = body.get("token_type", "bearer")
-    bound = proven and isinstance(kind, str) and kind.lower() == "dpop"
-    if bearer and not bound and (not isinstance(kind, str) or kind.lower() != "bearer"):
+    kind = str(body.get("token_type") or "bearer").strip().lower()
+    bound = proven and kind == "dpop"
+    # Any other word is one of the server's own for a bearer token, as `user` or `JWT`.
+    if bearer and not bound and kind in _NO_BEARER:
         raise TokenRefused("the token endpoint gave a token that is no bearer token")
-    refresh = body.get("refresh_token")
+    refresh = body.get("refresh_token") or None
     for token in (access, *([] if refresh is None else [refresh])):
         # It becomes a header: a line break in it would be a header of its own.
         sound = isinstance(token, str) and 0 < len(token) <= _MAX_TOKEN_CHARS and token.isascii()
@@ -154,8 +160,8 @@ def read_tokens(
 
 def _expiry(life: object, now_s: float) -> float | None:
     # Some servers send it as text. A boolean is an int to Python.
-    if isinstance(life, str) and life.strip().isdecimal() and len(life) < 12:
-        life = int(life)
+    if isinstance(life, str) and _SECONDS.fullmatch(life.strip()):
+        life = float(life)
     if isinstance(life, bool) or not isinstance(life, int | float) or not 0 < life <= _MAX_LIFE_S:
         return None
     return now_s + life

@@ -38,12 +38,16 @@ def test_metadata_of_a_resource_is_looked_for_at_its_challenge_then_its_path_the
     assert resource_metadata_urls("https://mcp.example.test/", None) == (well_known,)
 
 
-def test_metadata_of_a_server_is_looked_for_in_three_places_in_order() -> None:
-    assert server_metadata_urls("https://auth.example.test/tenant") == (
-        "https://auth.example.test/.well-known/oauth-authorization-server/tenant",
-        "https://auth.example.test/.well-known/openid-configuration/tenant",
-        "https://auth.example.test/tenant/.well-known/openid-configuration",
-    )
+def test_metadata_of_a_server_is_looked_for_in_the_places_of_the_specification_first() -> None:
+    for issuer in ("https://auth.example.test/tenant", "https://auth.example.test/tenant/"):
+        assert server_metadata_urls(issuer) == (
+            "https://auth.example.test/.well-known/oauth-authorization-server/tenant",
+            "https://auth.example.test/.well-known/openid-configuration/tenant",
+            "https://auth.example.test/tenant/.well-known/openid-configuration",
+            "https://auth.example.test/tenant/.well-known/oauth-authorization-server",
+            "https://auth.example.test/.well-known/oauth-authorization-server",
+            "https://auth.example.test/.well-known/openid-configuration",
+        )
     assert server_metadata_urls("https://auth.example.test:8443/") == (
         "https://auth.example.test:8443/.well-known/oauth-authorization-server",
         "https://auth.example.test:8443/.well-known/openid-configuration",
@@ -90,10 +94,15 @@ def test_a_token_for_another_resource_is_not_asked_for(resource: str, good: bool
             read_resource_metadata(document, URL)
 
 
-@pytest.mark.parametrize("document", [None, [], {}, {"resource": URL}, {"resource": URL, "authorization_servers": [1]}])
-def test_metadata_without_an_authorization_server_is_refused(document: object) -> None:
+@pytest.mark.parametrize("document", [None, [], {}, {"authorization_servers": [ISSUER]}])
+def test_metadata_of_no_resource_are_refused(document: object) -> None:
     with pytest.raises(MetadataRefused):
         read_resource_metadata(document, URL)
+
+
+@pytest.mark.parametrize("servers", [{}, {"authorization_servers": [1]}, {"authorization_servers": []}])
+def test_metadata_may_name_no_authorization_server(servers: dict[str, object]) -> None:
+    assert read_resource_metadata({"resource": URL, **servers}, URL).authorization_servers == ()
 
 
 @pytest.mark.parametrize("issuer", [f"{ISSUER}/", "https://AUTH.example.test", "https://evil.example.test", None, 1])

@@ -202,7 +202,9 @@ async def test_a_redirect_of_the_token_endpoint_is_not_followed() -> None:
 async def test_without_metadata_a_refusal_is_one() -> None:
     async with lying() as (server, _, sign_in):
         server.paths.clear()
-        assert await refused(sign_in, "Bearer") is False
+        with pytest.raises(HttpStatusError, match="does not say who gives them") as error:
+            await refused(sign_in, "Bearer")
+        assert not isinstance(error.value, NotSignedIn)
 
 
 async def test_nothing_of_one_issuer_is_used_at_another() -> None:

@@ -53,7 +53,8 @@ def test_what_a_refresh_does_not_send_again_stays() -> None:
     "members",
     [
         {"token_type": "DPoP"},
-        {"token_type": 1},
+        {"token_type": "mac"},
+        {"token_type": "N_A"},
         {"access_token": "a\r\nx: y"},
         {"access_token": "a b"},
         {"access_token": ""},
@@ -101,3 +102,24 @@ def test_scopes_are_those_of_the_challenge_else_of_the_metadata_else_none() -> N
     assert asked(requested_before=("a", "b"), challenged=("b", "c")) == ("a", "b", "c")
     assert asked(challenged=("a",), offered_by_server=("offline_access",)) == ("a", "offline_access")
     assert asked(offered_by_server=("offline_access",)) == ()
+
+
+@pytest.mark.parametrize("status", [200, 201, 202, 203, 206])
+@pytest.mark.parametrize("kind", ["bearer", "Bearer ", "BEARER", None, "", "user", "JWT", "urn:x"])
+def test_every_successful_answer_with_a_token_gives_it(status: int, kind: str | None) -> None:
+    found = read_tokens(status, {"access_token": "t", "token_type": kind, "refresh_token": ""}, now_s=100.0)
+    assert (found.access, found.scheme, found.refresh) == ("t", "Bearer", None)
+
+
+@pytest.mark.parametrize(
+    ("life", "ends_s"), [("3600", 3600), ("3600.0", 3600), (" 60 ", 60), (60.5, 60.5), ("soon", None)]
+)
+def test_the_life_of_a_token_may_be_a_text(life: object, ends_s: float | None) -> None:
+    found = read_tokens(200, {"access_token": "t", "expires_in": life}, now_s=100.0)
+    assert found.expires_at_s == (None if ends_s is None else 100.0 + ends_s)
+
+
+def test_an_error_that_comes_with_status_200_is_one() -> None:
+    with pytest.raises(TokenRefused, match="bad_refresh_token: The refresh token") as error:
+        read_tokens(200, {"error": "bad_refresh_token", "error_description": "The refresh token ..."}, now_s=100.0)
+    assert error.value.spent
