@@ -77,6 +77,9 @@ async def serving(serve: Serve, *, tls: ssl.SSLContext | None = None) -> AsyncIt
             yield site
     finally:
         server.close()
+        # A connection that was accepted just now becomes a peer within a few turns of the loop.
+        for _ in range(5):
+            await asyncio.sleep(0)
         for peer in site.peers:
             peer.writer.transport.abort()
             await peer.left.wait()

@@ -105,7 +105,8 @@ async def test_pauses_grow_whether_or_not_the_port_accepts_connections(monkeypat
     for kind, times in attempts.items():
         gaps = [after - before for before, after in itertools.pairwise(times)]
         wanted = [0.25, 0.5, 1, 2]
-        assert all(gap >= least * 0.98 for gap, least in zip(gaps, wanted, strict=True)), (kind, gaps)
+        # A busy machine may see the beginning of a pause late, and so a shorter one.
+        assert all(gap >= least - 0.15 for gap, least in zip(gaps, wanted, strict=True)), (kind, gaps)
 
 
 async def test_a_process_that_exits_at_once_is_started_ever_more_seldom(tmp_path: Path) -> None:
