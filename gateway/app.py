@@ -17,7 +17,7 @@ from gateway import __version__
 from gateway.access.api_keys import ApiKeys
 from gateway.access.credentials import Credentials
 from gateway.access.oauth.tokens import Tokens
-from gateway.access.principal import LOCAL, Principal
+from gateway.access.principal import LOCAL
 from gateway.access.quotas import Quotas
 from gateway.access.signing import Signer
 from gateway.audit.record import Audit
@@ -40,6 +40,8 @@ from gateway.config.conversion import policy_of, profile_of
 from gateway.config.model import Config
 from gateway.config.plan import Steps, plan
 from gateway.downstream.changes import ChangeAnnouncer
+from gateway.downstream.first_lists import FirstLists
+from gateway.downstream.messages import McpRequest
 from gateway.downstream.server import McpServer
 from gateway.downstream.subscriptions import Subscriptions
 from gateway.embeddings.tool_vectors import ToolVectors
@@ -70,8 +72,8 @@ from registry.catalog.store import Registry
 from registry.lock.lockfile import Lockfile
 from registry.views.profile import Profile
 
-FIRST_LIST_S: Final = 0.8
-"""How long a first list waits for upstreams of which nothing is known: two of five hosts wait for one second."""
+# How long a list waits for the servers to which its caller has signed in for itself: two of five hosts wait a second.
+_OWN_LISTINGS_S: Final = 0.8
 
 
 class Gateway:
@@ -125,7 +127,6 @@ class Gateway:
         self.on_refused: Callable[[], object] = _nothing
         self._group = group
         self._client = HttpClient()
-        self._began_s = anyio.current_time()
         auth = config.gateway.auth
         self.authenticator = Credentials(ApiKeys(auth.api_keys), Tokens(auth.oauth, IssuerFetch(self._client)))
         self.quotas = Quotas(config.gateway.quotas)
@@ -219,6 +220,11 @@ class Gateway:
             approvals=Approvals(
                 self.approvals if role is None or role.book is None else role.book(self.approvals), signer, tasks
             ),
+        )
+        self._first_lists = FirstLists(
+            is_settled=lambda: self.fleet.tried,
+            settled=self.fleet.settled,
+            has_snapshot=lambda: self.fleet.has_snapshot,
         )
         self.server = McpServer(
             views=self.views,
@@ -328,11 +334,10 @@ class Gateway:
     def _pending(self) -> bool:
         return self.fleet.pending
 
-    async def _first_listings(self, principal: Principal) -> None:
-        if not self.fleet.tried:
-            await self.fleet.settled(self._began_s + FIRST_LIST_S - anyio.current_time())
+    async def _first_listings(self, request: McpRequest) -> None:
+        await self._first_lists.wait(request)
         if self.users.are_used:
-            await self.users.connect_signed_in(principal, FIRST_LIST_S)
+            await self.users.connect_signed_in(request.principal, _OWN_LISTINGS_S)
 
     async def call(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
         """Call one wrapper as a local caller.

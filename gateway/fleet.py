@@ -74,6 +74,7 @@ class Fleet:
         servers: By alias, the configuration of each.
         lock: What was approved of them.
         listings: What they list to everybody.
+        has_snapshot: Some servers are listed as they were stored.
         left_out: Servers that the configuration names and that are not served, with the reason.
         sign_ins: What upstreams are signed in to with.
         users: The links of single callers, where each signs in for itself.
@@ -138,6 +139,7 @@ class Fleet:
         self.links = links
         self.servers: dict[str, ServerConfig] = {}
         self.left_out: Mapping[str, LeftOut] = {}
+        self.has_snapshot = False
 
     async def start(self, servers: Mapping[str, ServerConfig], *, resting: Collection[str] = ()) -> None:
         """Show what the snapshot has, then start every link at once; the loop is free meanwhile.
@@ -157,7 +159,9 @@ class Fleet:
             return self._shape_of(servers, self._prefix, length), (), self.listings.to_recall(servers)
 
         await self._updates.prepare(plan, more_tools=self.listings.kept.tools)
-        self._reshape(put=self.listings.recalled(servers))
+        recalled = self.listings.recalled(servers)
+        self.has_snapshot = any(listing.origin == "snapshot" for listing in recalled)
+        self._reshape(put=recalled)
         for alias, config in servers.items():
             if alias not in resting:
                 self._start_link(alias, config)
@@ -343,10 +347,11 @@ class Fleet:
         return any(alias not in self._registry.catalog.servers for alias in self.links)
 
     async def settled(self, timeout_s: float) -> None:
-        """Wait until every upstream was tried once, within the bound."""
+        """Wait until every upstream was tried once, or answers from the snapshot, within the bound."""
         with anyio.move_on_after(timeout_s):
-            for link in list(self.links.values()):
-                await link.tried.wait()
+            for alias, link in list(self.links.items()):
+                if alias not in self._registry.catalog.servers:
+                    await link.tried.wait()
 
     # links
 

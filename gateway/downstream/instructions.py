@@ -5,21 +5,27 @@ from __future__ import annotations
 from typing import Final
 
 from registry.catalog.names import NAME_SEPARATOR
+from registry.schema.display_text import listed
 from registry.views.view import View
 
 MAX_LENGTH: Final = 2_000
 """Hosts put instructions into every conversation, and one of five cuts them here."""
 # Servers that are named; of more than that a model is told the number.
 _MAX_NAMED: Final = 12
+# The same of those that are missing, which stand first: the point of the text is in its first 250 characters.
+_MAX_MISSING: Final = 5
 
 
 def instructions(view: View) -> str:
     """What `initialize` and `server/discover` say: the point in the first 250 characters, at most 2,000 in all.
 
-    Every typed name in it is one that is listed.
+    Every typed name in it is one that is listed. Servers that have not listed anything yet are named first.
     """
+    missing = [server for server in view.servers if server not in view.catalog.servers]
+    told = f"Not connected yet: {listed(missing, _MAX_MISSING)}. Their tools are listed once they are. "
+    told = told if missing else ""
     if view.profile.instructions is not None:
-        return view.profile.instructions[:MAX_LENGTH]
+        return (told + view.profile.instructions)[:MAX_LENGTH]
     parts = [
         "A gateway to the tools of several servers. A typed tool is named by its server, two underscores and the "
         "tool, and takes its parameters at the top level: call it directly."
@@ -42,4 +48,4 @@ def instructions(view: View) -> str:
         shown = ", ".join(view.servers[:_MAX_NAMED])
         more = f" and {len(view.servers) - _MAX_NAMED} more" if len(view.servers) > _MAX_NAMED else ""
         parts.append(f"Servers: {shown}{more}.")
-    return " ".join(parts)[:MAX_LENGTH]
+    return (told + " ".join(parts))[:MAX_LENGTH]

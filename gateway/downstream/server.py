@@ -11,7 +11,6 @@ from typing import Any, Final
 import anyio
 
 from gateway import wire
-from gateway.access.principal import Principal
 from gateway.audit.record import Audit
 from gateway.calls.context import Caller
 from gateway.calls.permission import Permission
@@ -84,7 +83,7 @@ class McpServer:
         subscriptions: Subscriptions,
         announcer: ChangeAnnouncer,
         shared: bool,
-        first_listings: Callable[[Principal], Awaitable[None]],
+        first_listings: Callable[[McpRequest], Awaitable[None]],
         pending: Callable[[], bool],
         private_links: PrivateLinks,
         audit: Audit,
@@ -103,7 +102,7 @@ class McpServer:
             subscriptions: Connects callers with changes.
             announcer: Announces changes of lists.
             shared: No credentials are asked for, so that caches may share answers between callers.
-            first_listings: Waits, bounded, until a first list has something to show.
+            first_listings: Waits, bounded, until the list that a request asks for has something to show.
             pending: Whether some upstream has not listed anything yet.
             private_links: The connections that belong to one session.
             audit: The record of what is asked for.
@@ -278,7 +277,7 @@ class McpServer:
     async def _list(self, request: McpRequest) -> wire.Pieces:
         if request.params.get("cursor") is not None:
             raise RpcError(INVALID_PARAMS, "Invalid cursor: the list has one page")
-        await self._first_listings(request.principal)
+        await self._first_listings(request)
         view = await self._prepared_view(request)
         return await self._lists.prepared(
             view,
