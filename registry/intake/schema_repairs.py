@@ -1,24 +1,23 @@
 """Repair schemas so that no client loses a list to them, and whatever they accepted is still accepted.
 
-Each keyword is held to the form that the drafts give it (`_FORMS`): what is clearly meant is written in that form, and
-what is not is removed. Identifiers are removed and references become pointers into the same schema: in a client that
-keeps the schemas of all servers together, equal identifiers would be one schema. Clients also compile the schemas of
-results, so their patterns are written in a syntax that all clients read.
+Each keyword is held to the form that the drafts give it (`keyword_forms`): what is clearly meant is written in that
+form, and what is not is removed. Identifiers are removed and references become pointers into the same schema: in a
+client that keeps the schemas of all servers together, equal identifiers would be one schema. Clients also compile the
+schemas of results, so their patterns are written in a syntax that all clients read.
 """
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Callable
 from typing import Any, Final
 
 from registry.intake.issues import RepairNotes
+from registry.intake.keyword_forms import DROP, FORMS, TYPES, schema_form
 from registry.intake.param_headers import KEYWORD
 from registry.schema.checked_form import says_nullable, with_nulls_spelled_out
 from registry.schema.display_text import clean_json, excerpt
 from registry.schema.drafts import DRAFT_7, draft_of, has_lone_references, has_tuples_in_items, uri_of
-from registry.schema.json_values import map_items
+from registry.schema.json_values import map_items, without_keys
 from registry.schema.portable_patterns import portable
 from registry.schema.references import (
     DATA_KEYWORDS,
@@ -30,7 +29,6 @@ from registry.schema.references import (
     encoded_pointer,
     pointers_of,
 )
-from registry.schema.schemas import canonical_json
 from registry.schema.weakening import Edit, schema_objects, weakened
 
 # Texts that say what a schema accepts or refers to; all others are for readers, whatever they are called.
@@ -46,17 +44,6 @@ _ANNOTATIONS: Final = frozenset(
 # What stays of a schema in a draft where a reference, which leads nowhere, stood for all that is beside it.
 _BESIDE_REFERENCES: Final = _ANNOTATIONS | {"$schema", "$defs", "definitions"}
 _BOUNDS: Final = (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum"))
-_TYPES: Final = ("array", "boolean", "integer", "null", "number", "object", "string")
-# Names of types in other languages, where no value of the language is anything else in JSON.
-_OTHER_TYPES: Final = {
-    "int": "integer", "int32": "integer", "int64": "integer", "uint": "integer", "uint32": "integer",
-    "uint64": "integer", "long": "integer", "short": "integer", "bigint": "integer", "float": "number",
-    "float32": "number", "float64": "number", "double": "number", "decimal": "number", "num": "number",
-    "str": "string", "text": "string", "char": "string", "varchar": "string", "bool": "boolean", "list": "array",
-    "tuple": "array", "set": "array", "vector": "array", "dict": "object", "dictionary": "object", "map": "object",
-    "hash": "object", "struct": "object", "record": "object", "none": "null", "nil": "null", "nonetype": "null",
-    "void": "null",
-}  # fmt: skip
 # Of an outline: properties, and characters of a description. Together they stay far below the bounds of a schema.
 _MAX_OUTLINED: Final = 200
 _MAX_OUTLINED_TEXT: Final = 1_000
@@ -78,7 +65,29 @@ def repair_root(schema: dict[str, Any], notes: RepairNotes) -> dict[str, Any]:
         notes.append(("root_type", "the input schema allowed more than an object"))
     else:
         return schema
-    return {**schema, "type": "object"}
+    return {**_with_root_apart(schema), "type": "object"}
+
+
+def _with_root_apart(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return a schema whose references to its root lead to a copy of it, for a root that is about to accept less."""
+    document = SchemaDocument(schema)
+    if id(schema) not in document.target_ids:
+        return schema
+    name = "root"
+    while name in schema.get("$defs", {}):
+        name += "_"
+
+    def edit(node: dict[str, Any]) -> Edit:
+        edit = Edit()
+        for keyword, _, target, _ in document.resolutions.get(id(node), ()):
+            if target is schema and (keyword == "$ref" or "$ref" not in node):
+                edit.dropped |= {keyword} - {"$ref"}
+                edit.changes["$ref"] = f"#/$defs/{name}"
+        return edit
+
+    apart: dict[str, Any] = weakened(schema, edit, document)
+    root = without_keys(apart, ("$schema", "$defs", "definitions", "$recursiveAnchor", "$dynamicAnchor", "$anchor"))
+    return {**apart, "$defs": {**apart.get("$defs", {}), name: root}}
 
 
 def repair_schema(schema: Any, notes: RepairNotes, *, of_results: bool = False) -> Any:
@@ -125,7 +134,7 @@ def _outlined_property(schema: Any) -> dict[str, Any]:
     outline: dict[str, Any] = {}
     if not isinstance(schema, dict):
         return outline
-    if schema.get("type") in _TYPES and not says_nullable(schema):
+    if schema.get("type") in TYPES and not says_nullable(schema):
         outline["type"] = schema["type"]
     if isinstance(description := schema.get("description"), str):
         outline["description"] = description[:_MAX_OUTLINED_TEXT]
@@ -177,11 +186,11 @@ class _SchemaRepair:
         for key, value in node.items():
             if key in edit.dropped or key in edit.changes:
                 continue
-            form = _FORMS.get(key)
+            form = FORMS.get(key)
             if form is None:
                 continue
             fixed = form(value)
-            if fixed is _DROP:
+            if fixed is DROP:
                 self._drop(key, value, edit)
             elif fixed is not value:
                 edit.changes[key] = fixed
@@ -207,6 +216,10 @@ class _SchemaRepair:
         if "$schema" in node:
             if not is_root and self._loses_ids:
                 edit.dropped.add("$schema")
+            elif is_root and self._of_results and self._draft is None and self._new_draft == node["$schema"]:
+                # A client refuses calls of a tool whose result is described in a dialect that it does not know.
+                edit.dropped.add("$schema")
+                self._notes.append(("dialect", "the dialect is not one of those that clients know"))
             elif is_root and isinstance(node["$schema"], str) and _is_other_draft(node["$schema"], self._new_draft):
                 edit.changes["$schema"] = self._new_draft
                 self._notes.append(("dialect", "the draft was named in a form that not all clients know"))
@@ -234,10 +247,12 @@ class _SchemaRepair:
         elif keyword == "$ref":
             self._edit_ref(node, reference, target, from_root, edit)
         elif self._loses_ids or self._loses_anchors:
-            anchors = self._document.dynamic_anchors
-            name = reference.rpartition("#")[2]
-            is_one = keyword == "$recursiveRef" and not self._loses_anchors
-            if "$ref" not in node and isinstance(target, dict) and (is_one or len(anchors.get(name, ())) <= 1):
+            if keyword == "$recursiveRef":
+                leads_on = self._loses_anchors and isinstance(target, dict) and target.get("$recursiveAnchor") is True
+            else:
+                leads_on = len(self._document.dynamic_anchors.get(reference.rpartition("#")[2], ())) > 1
+            # With several schemas of the name, the one that is meant depends on where a check comes from.
+            if "$ref" not in node and isinstance(target, dict) and not leads_on:
                 edit.dropped.add(keyword)
                 edit.changes["$ref"] = self._pointer(target)
             else:
@@ -302,9 +317,9 @@ class _SchemaRepair:
         edit.dropped |= {"items", "additionalItems"}
         if tuples:
             edit.changes["prefixItems"] = tuples
-        if "additionalItems" in node and _schema(node["additionalItems"]) is not _DROP:
+        if "additionalItems" in node and schema_form(node["additionalItems"]) is not DROP:
             edit.dropped.discard("items")
-            edit.changes["items"] = _schema(node["additionalItems"])
+            edit.changes["items"] = schema_form(node["additionalItems"])
 
     def _edit_bounds(self, node: dict[str, Any], edit: Edit) -> None:
         """Make `exclusiveMinimum: true` beside a `minimum` a bound of its own, as since draft 6."""
@@ -393,201 +408,6 @@ def _cleaned(node: Any, notes: RepairNotes) -> Any:
     return {**node, **changes} if changes else node
 
 
-# The forms of keywords: each function returns a value in the right form, the same object if it had that; or `_DROP`.
-
-_DROP: Final = object()
-
-
-def _schema(value: Any) -> Any:
-    if isinstance(value, dict | bool):
-        return value
-    if isinstance(value, str):
-        if value.strip().lower() in ("true", "false"):
-            return value.strip().lower() == "true"
-        found = _type(value)
-        return _DROP if found is _DROP else {"type": found}
-    return {} if value == [] else _DROP  # PHP has one empty value for lists and objects
-
-
-def _property(value: Any) -> Any:
-    # Valid JSON Schema, but several model APIs and clients expect an object for each property.
-    if isinstance(value, bool):
-        return {} if value else {"not": {}}
-    found = _schema(value)
-    return {} if found is _DROP or isinstance(found, bool) else found
-
-
-def _schemas(value: Any) -> Any:
-    if isinstance(value, dict):
-        return [value]
-    if not isinstance(value, list) or not value:
-        return _DROP
-    fixed = [_schema(one) for one in value]
-    fixed = [True if one is _DROP else one for one in fixed]
-    return value if all(new is old for new, old in zip(fixed, value, strict=True)) else fixed
-
-
-def _every(value: Any) -> Any:
-    """Return the schemas of `allOf`, without what is none."""
-    fixed = _schemas(value)
-    if not isinstance(fixed, list):
-        return fixed
-    kept = [one for one in fixed if one is not True] or [True]
-    return fixed if len(kept) == len(fixed) else kept
-
-
-def _items(value: Any) -> Any:
-    if isinstance(value, list) and value:
-        return _schemas(value)
-    return value if value == [] else _schema(value)
-
-
-def _map(value: Any, form: Callable[[Any], Any]) -> Any:
-    if not isinstance(value, dict):
-        return _DROP
-    fixed = {name: form(below) for name, below in value.items()}
-    fixed = {name: {} if below is _DROP else below for name, below in fixed.items()}
-    return value if all(fixed[name] is below for name, below in value.items()) else fixed
-
-
-def _dependencies(value: Any) -> Any:
-    def form(below: Any) -> Any:
-        return _names([below] if isinstance(below, str) else below) if isinstance(below, str | list) else _schema(below)
-
-    return _map(value, form)
-
-
-def _dependent_names(value: Any) -> Any:
-    if not isinstance(value, dict):
-        return _DROP
-    fixed = {name: _names(below) for name, below in value.items()}
-    fixed = {name: [] if below is _DROP else below for name, below in fixed.items()}
-    return value if all(fixed[name] is below for name, below in value.items()) else fixed
-
-
-def _names(value: Any) -> Any:
-    """Return a list of names, each once."""
-    if isinstance(value, str) and value and value.lower() not in ("true", "false"):
-        return [value]
-    if not isinstance(value, list):
-        return _DROP
-    kept = list(dict.fromkeys(name for name in value if isinstance(name, str)))
-    return value if len(kept) == len(value) else kept
-
-
-def _type(value: Any) -> Any:
-    if isinstance(value, list):
-        found: list[str] = []
-        for one in value:
-            kind = _type(one)
-            if kind is _DROP or not isinstance(one, str):
-                # One of the alternatives is not known, so any type may be meant.
-                return _DROP if one is not None else _type([*(other for other in value if other is not None), "null"])
-            found += kind if isinstance(kind, list) else [kind]
-        kept = list(dict.fromkeys(found))
-        return _DROP if not kept else value if kept == value else kept
-    if not isinstance(value, str):
-        return _DROP
-    if value in _TYPES:
-        return value
-    plain = value.strip().lower()
-    if plain in _TYPES:
-        return plain
-    if plain.endswith("?"):
-        return _type([plain[:-1], "null"])
-    if "|" in plain or "," in plain:
-        return _type([part.strip() for part in re.split(r"[|,]", plain)])
-    if plain.endswith("[]") or re.fullmatch(r"(?:array|list|set)\s*[<\[(].*", plain):
-        return "array"
-    if re.fullmatch(r"(?:dict|map|record)\s*[<\[(].*", plain):
-        return "object"
-    return _OTHER_TYPES.get(plain, _DROP)
-
-
-def _options(value: Any) -> Any:
-    """Return the options of an `enum`, each once."""
-    if not isinstance(value, list) or not value:
-        return _DROP
-    distinct: dict[bytes, Any] = {}
-    for option in value:
-        distinct.setdefault(canonical_json(option), option)
-    kept = list(distinct.values())
-    return value if len(kept) == len(value) else kept
-
-
-def _number(value: Any) -> Any:
-    if isinstance(value, bool):
-        return _DROP
-    if isinstance(value, str):
-        try:
-            value = float(value) if "." in value or "e" in value.lower() else int(value)
-        except ValueError:
-            return _DROP
-    return value if isinstance(value, int | float) and math.isfinite(value) else _DROP
-
-
-def _bound(value: Any) -> Any:
-    return value if isinstance(value, bool) else _number(value)
-
-
-def _divisor(value: Any) -> Any:
-    found = _number(value)
-    return found if found is not _DROP and found > 0 else _DROP
-
-
-def _count(value: Any) -> Any:
-    found = _number(value)
-    if found is _DROP or found < 0 or found != int(found):
-        return _DROP
-    return int(found) if isinstance(found, float) else found
-
-
-def _switch(value: Any) -> Any:
-    if isinstance(value, str) and value.lower() in ("true", "false"):
-        return value.lower() == "true"
-    return value if isinstance(value, bool) else _DROP
-
-
-def _text(value: Any) -> Any:
-    return value if isinstance(value, str) else _DROP
-
-
-def _prose(value: Any) -> Any:
-    if isinstance(value, list) and value and all(isinstance(line, str) for line in value):
-        return "\n".join(value)
-    return value if isinstance(value, str) else _DROP
-
-
-def _list(value: Any) -> Any:
-    return value if isinstance(value, list) else _DROP if value is None else [value]
-
-
-_FORMS: Final[dict[str, Callable[[Any], Any]]] = {
-    **dict.fromkeys(("title", "description", "$comment"), _prose),
-    **dict.fromkeys(("$schema", "$ref", "$dynamicRef", "$recursiveRef", "pattern", "format"), _text),
-    **dict.fromkeys(("contentEncoding", "contentMediaType"), _text),
-    **dict.fromkeys(("minimum", "maximum"), _number),
-    **dict.fromkeys(("exclusiveMinimum", "exclusiveMaximum"), _bound),
-    "multipleOf": _divisor,
-    **dict.fromkeys(("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"), _count),
-    **dict.fromkeys(("minContains", "maxContains"), _count),
-    **dict.fromkeys(("uniqueItems", "deprecated", "readOnly", "writeOnly", "nullable", "$recursiveAnchor"), _switch),
-    "type": _type,
-    "enum": _options,
-    "required": _names,
-    "examples": _list,
-    **dict.fromkeys(("additionalProperties", "additionalItems", "contains", "not", "if", "then", "else"), _schema),
-    **dict.fromkeys(("propertyNames", "unevaluatedItems", "unevaluatedProperties", "contentSchema"), _schema),
-    "items": _items,
-    **dict.fromkeys(("anyOf", "oneOf", "prefixItems"), _schemas),
-    "allOf": _every,
-    "properties": lambda value: _map(value, _property),
-    **dict.fromkeys(
-        ("patternProperties", "$defs", "definitions", "dependentSchemas"), lambda value: _map(value, _schema)
-    ),
-    "dependencies": _dependencies,
-    "dependentRequired": _dependent_names,
-}
 # Keywords that describe members, so that without them `unevaluatedProperties` and the like would apply to these.
 _COVERING: Final = frozenset(
     {"properties", "patternProperties", "additionalProperties", "items", "prefixItems", "additionalItems", "contains"}

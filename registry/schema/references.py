@@ -20,6 +20,7 @@ SINGLE_SUBSCHEMAS: Final = frozenset(
     {"items", "additionalItems", "additionalProperties", "contains", "not", "if", "then", "else"}
     | {"propertyNames", "unevaluatedItems", "unevaluatedProperties", "contentSchema"}
 )
+_HOLDING_SCHEMAS: Final = SUBSCHEMA_MAPS | SUBSCHEMA_LISTS | SINGLE_SUBSCHEMAS
 # Keywords that hold instance data, where a member called `$ref` means nothing.
 DATA_KEYWORDS: Final = frozenset({"const", "enum", "default", "examples", "example", "required", "type"})
 
@@ -66,8 +67,8 @@ class SchemaDocument:
         is_recursive: Whether a schema refers back to itself; known after `visits`.
     """
 
-    __slots__ = ("_anchors", "_edges", "_lone_references", "_maps", "_root", "_roots", "broken", "dynamic_anchors",
-                 "identified", "is_recursive", "remote", "resolutions")  # fmt: skip
+    __slots__ = ("_anchors", "_edges", "_lone_references", "_maps", "_root", "_roots", "_unsure", "broken",
+                 "dynamic_anchors", "identified", "is_recursive", "remote", "resolutions")  # fmt: skip
 
     def __init__(self, schema: object) -> None:
         self._root = schema
@@ -84,7 +85,10 @@ class SchemaDocument:
         declared = schema.get("$schema") if isinstance(schema, dict) else None
         self._lone_references = isinstance(declared, str) and any(draft in declared for draft in _LONE_REFERENCES)
         # All of them first: a reference may lead to an anchor further down.
+        self._unsure: list[tuple[dict[Any, object], Any, object]] = []
         references = list(self._scan())
+        for names, name, node in self._unsure:
+            names.setdefault(name, node)
         for node, base, keyword, reference in references:
             self._follow(node, base, keyword, reference)
 
@@ -163,16 +167,17 @@ class SchemaDocument:
 
     def _scan(self) -> Iterator[tuple[dict[str, Any], str, str, str]]:
         """Record identifiers and anchors; yield each reference with its node, base URI and keyword."""
-        stack: list[tuple[object, str, bool]] = [(self._root, "", True)]
+        # With each: whether its members are keywords, and whether it is known to be a schema by its place.
+        stack: list[tuple[object, str, bool, bool]] = [(self._root, "", True, True)]
         while stack:
-            node, base, is_schema = stack.pop()
+            node, base, is_schema, is_known = stack.pop()
             if isinstance(node, list):
-                stack.extend((child, base, True) for child in node if isinstance(child, dict | list))
+                stack.extend((child, base, True, is_known) for child in node if isinstance(child, dict | list))
                 continue
             if not isinstance(node, dict):
                 continue
             if is_schema:
-                base = self._identify(node, base)
+                base = self._identify(node, base, is_known)
                 for keyword in _REFERENCES_IN_ORDER:
                     if isinstance(reference := node.get(keyword), str):
                         yield node, base, keyword, reference
@@ -180,9 +185,14 @@ class SchemaDocument:
                 self._maps.add(id(node))
             for key, child in node.items():
                 if isinstance(child, dict | list) and not (is_schema and key in DATA_KEYWORDS):
-                    stack.append((child, base, not (is_schema and key in SUBSCHEMA_MAPS)))
+                    known = is_known and (not is_schema or key in _HOLDING_SCHEMAS)
+                    stack.append((child, base, not (is_schema and key in SUBSCHEMA_MAPS), known))
 
-    def _identify(self, node: dict[str, Any], base: str) -> str:
+    def _identify(self, node: dict[str, Any], base: str, is_known: bool) -> str:
+        """Record what identifies a schema, and return the base of references in it.
+
+        What an unknown keyword holds may look like a schema: it identifies something only if no schema does.
+        """
         if self._lone_references and node is not self._root and isinstance(node.get("$ref"), str):
             return base  # all that is beside the reference means nothing
         for keyword in ("$id", "id"):
@@ -191,19 +201,26 @@ class SchemaDocument:
                 continue
             if identifier.startswith("#"):
                 self.identified.add(id(node))
-                self._anchors.setdefault((base, identifier[1:]), node)
+                self._record(self._anchors, (base, identifier[1:]), node, is_known)
                 continue
             if keyword == "id" and node is not self._root and "://" not in identifier:
                 continue  # since draft 6 an `id` is usually an ordinary property or a comment
-            self.identified.add(id(node))
+            if is_known:
+                self.identified.add(id(node))
             base = _join_uri(base, identifier).partition("#")[0]
-            self._roots.setdefault(base, node)
+            self._record(self._roots, base, node, is_known)
         for keyword in ("$anchor", "$dynamicAnchor"):
             if isinstance(anchor := node.get(keyword), str):
-                self._anchors.setdefault((base, anchor), node)
+                self._record(self._anchors, (base, anchor), node, is_known)
                 if keyword == "$dynamicAnchor":
                     self.dynamic_anchors.setdefault(anchor, []).append(node)
         return base
+
+    def _record(self, names: dict[Any, object], name: object, node: object, is_known: bool) -> None:
+        if is_known:
+            names.setdefault(name, node)
+        else:
+            self._unsure.append((names, name, node))
 
     def _follow(self, node: dict[str, Any], base: str, keyword: str, reference: str) -> None:
         uri, _, fragment = reference.partition("#")
