@@ -13,7 +13,7 @@ from typing import Any
 import anyio
 import pytest
 from support.callers import handshake, hello, running_host
-from support.gateways import RunningGateway, glance_again, running_gateway, text_of
+from support.gateways import RunningGateway, answer_of, glance_again, running_gateway, text_of
 from support.pace import limit_now
 from support.upstreams.running import builtin_tools, rescript, scripted_http_server, scripted_stdio_server, tool
 
@@ -212,7 +212,8 @@ async def test_what_the_snapshot_knows_of_another_server_under_the_same_alias_is
     async with running_gateway(tmp_path / "again", {"up": other}) as gateway:
         assert await gateway.tools() == {}
         session = await handshake(gateway)
-        listed = (await session.post({"jsonrpc": "2.0", "id": 1, "method": "tools/list"})).json()
+        # It waits for the new server as long as a host does, which may take a stream.
+        listed = answer_of(await session.post({"jsonrpc": "2.0", "id": 1, "method": "tools/list"}))
         assert [one["name"] for one in listed["result"]["tools"]] == ["invoke_tool", "get_server_details"]
 
 
