@@ -219,6 +219,11 @@ class ServerConfig(Section):
     changes; by default as in `gateway.lock.policy`."""
 
     @property
+    def proxy_choice(self) -> str | Literal[False] | None:
+        """What the entry says of a forward proxy: its URL, False for none, or None for what the environment says."""
+        return None
+
+    @property
     def address(self) -> str | None:
         """Where it is on the network; None for a process."""
         return None

@@ -7,9 +7,10 @@ import json
 import time
 from contextlib import closing
 from typing import Any, Final
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import SplitResult, urljoin, urlsplit
 
 from gateway.server_sources.proposal import SourceRefused
+from gateway.upstream.transport.proxies import proxy_for, tls_context
 
 MAX_DOCUMENT_BYTES: Final = 8 * 1024 * 1024
 """Of a JSON document: npm's of one package with all its versions may have some megabytes."""
@@ -47,9 +48,8 @@ def fetch(url: str, *, most_bytes: int, accept: str = "*/*") -> bytes:
     for _ in range(_MAX_REDIRECTS + 1):
         target = urlsplit(url)
         _check_address(url)
-        kind = http.client.HTTPSConnection if target.scheme == "https" else http.client.HTTPConnection
         path = (target.path or "/") + (f"?{target.query}" if target.query else "")
-        with closing(kind(target.hostname or "", target.port, timeout=_PAUSE_S)) as connection:
+        with closing(_connection(target)) as connection:
             try:
                 connection.request("GET", path, headers={"Accept": accept, "User-Agent": "typegate"})
                 answer = connection.getresponse()
@@ -68,6 +68,20 @@ def fetch(url: str, *, most_bytes: int, accept: str = "*/*") -> bytes:
             raise SourceRefused(f"{_shown(url)} answered HTTP {answer.status}")
         return content
     raise SourceRefused(f"{_shown(url)} redirects without end")
+
+
+def _connection(target: SplitResult) -> http.client.HTTPConnection:
+    host, port = target.hostname or "", target.port
+    if target.scheme == "http":  # this machine
+        return http.client.HTTPConnection(host, port, timeout=_PAUSE_S)
+    proxy = proxy_for(host, port or http.client.HTTPS_PORT, secure=True)
+    if proxy is None:
+        return http.client.HTTPSConnection(host, port, timeout=_PAUSE_S, context=tls_context())
+    # To the proxy itself only without TLS: http.client has no TLS within TLS.
+    connection = http.client.HTTPSConnection(proxy.host, proxy.port, timeout=_PAUSE_S, context=tls_context())
+    credentials = {} if proxy.authorization is None else {"Proxy-Authorization": proxy.authorization}
+    connection.set_tunnel(host, port or http.client.HTTPS_PORT, headers=credentials)
+    return connection
 
 
 def _read(answer: http.client.HTTPResponse, most_bytes: int, end_s: float, url: str) -> bytes:

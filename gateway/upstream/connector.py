@@ -45,4 +45,5 @@ def connector_of(
     # Late: a host waits for the first answer of `typegate stdio`, and no configuration uses every type.
     module, _, name = config.connector.partition(":")
     connector: Callable[..., Connector] = getattr(import_module(module), name)
+    client = client.via(config.proxy_choice)
     return connector(server, config, client, host=host, credentials=credentials)

@@ -32,7 +32,7 @@ from gateway.upstream.connector import Connector
 from gateway.upstream.credentials import NotSignedIn, SignInRequired, SignInSource, refuses_us
 from gateway.upstream.link_ports import LinkPorts
 from gateway.upstream.link_states import Connecting, LinkState, Ready, SignInNeeded, Starting, Waiting
-from gateway.upstream.reachability import accepts_connections
+from gateway.upstream.reachability import accepts_connections, is_behind_proxy
 from gateway.upstream.relisting import Relisting
 from gateway.upstream.session import ALL_KINDS, RawListing, SessionPorts, UpstreamCall, UpstreamSession, nothing_new
 from gateway.upstream.transport.process_start import ProcessStart
@@ -452,6 +452,8 @@ class UpstreamLink:
     async def _pause(self, seconds: float, *, probe_port: bool) -> None:
         """Wait before the next attempt; a port that refused connections and accepts them again ends the wait."""
         address = self.config.address if probe_port else None
+        if address is not None and is_behind_proxy(address, self.config.proxy_choice):
+            address = None
         with anyio.CancelScope() as scope:
             self.state = Waiting(scope)
             until_s = time.monotonic() + seconds

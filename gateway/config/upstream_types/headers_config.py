@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field, field_validator
 
 from gateway.config.section import fault, is_http_url
@@ -12,15 +14,34 @@ class HeadersConfig(ServerConfig):
     """An upstream to which headers are sent."""
 
     # They hold credentials, of which nothing may be kept on disk: no part of the identity.
-    connection = (*ServerConfig.connection, "headers")
+    connection = (*ServerConfig.connection, "headers", "proxy")
 
     headers: dict[str, str] = Field(default_factory=dict, repr=False)
     """http, sse, graphql: HTTP headers sent with every request, such as Authorization."""
+
+    proxy: str | Literal[False] | None = Field(default=None, repr=False)
+    """http, sse, graphql: forward proxy to reach this server through, as http://proxy.example.test:3128; `false` for
+    none. By default HTTPS_PROXY, HTTP_PROXY, ALL_PROXY and NO_PROXY of the environment say which."""
+
+    @property
+    def proxy_choice(self) -> str | Literal[False] | None:
+        """See `ServerConfig.proxy_choice`."""
+        return self.proxy
 
     @property
     def authenticated(self) -> bool:
         """See `ServerConfig.authenticated`."""
         return any(name.lower() in ("authorization", "x-api-key") for name in self.headers)
+
+    @field_validator("proxy", mode="before")
+    @classmethod
+    def _is_a_proxy(cls, proxy: object) -> object:
+        if proxy is None or proxy is False:
+            return proxy
+        url = proxy if isinstance(proxy, str) else ""
+        if not is_http_url(url if "://" in url else f"http://{url}"):
+            raise fault("is no proxy that can be used", "a URL as http://proxy.example.test:3128, or false")
+        return url
 
     @field_validator("headers")
     @classmethod

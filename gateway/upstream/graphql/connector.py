@@ -18,7 +18,7 @@ from gateway.extras import install_command
 from gateway.upstream.credentials import Credentials
 from gateway.upstream.graphql.endpoint import Endpoint
 from gateway.upstream.graphql.folder import FileStamp, FilesUnusable, stamp_of, watch_paths
-from gateway.upstream.reachability import accepts_connections
+from gateway.upstream.reachability import accepts_connections, is_behind_proxy
 from gateway.upstream.request_callbacks import HostSession
 from gateway.upstream.session import SessionPorts, UpstreamSession
 from gateway.upstream.transport.http_client import HttpClient
@@ -73,7 +73,8 @@ class GraphqlConnector:
         config = self._config
         if self._unusable is not None:
             await self._wait_for_other_files(self._unusable)
-        if self._unreachable and not await accepts_connections(config.endpoint):
+        direct = not is_behind_proxy(config.endpoint, config.proxy)
+        if self._unreachable and direct and not await accepts_connections(config.endpoint):
             raise ConnectionLost("the endpoint cannot be reached", sent=False)
         if self._builder is None:
             self._builder = ToolSetBuilder(config)

@@ -15,6 +15,7 @@ from gateway.upstream.oauth.address_guard import AddressGuard, AddressRefused
 from gateway.upstream.oauth.authorization import as_form
 from gateway.upstream.oauth.tokens import CLIENT_ERRORS
 from gateway.upstream.transport.http_client import HttpClient
+from gateway.upstream.transport.proxies import ProxyChoice
 
 REQUEST_S: Final = 10.0
 """For one exchange with its redirects: what a browser's user waits for, and below the 30 s of a lock of the store."""
@@ -47,9 +48,11 @@ class Answer:
 class GuardedRequests:
     """Sends the requests of the sign-in to one upstream."""
 
-    def __init__(self, guard: AddressGuard) -> None:
+    def __init__(self, guard: AddressGuard, proxy: ProxyChoice = None) -> None:
         self.guard = guard
-        self._client = HttpClient(connect_timeout_s=_CONNECT_S, resolve=guard.resolve, follows_redirects=False)
+        self._client = HttpClient(
+            connect_timeout_s=_CONNECT_S, resolve=guard.resolve, follows_redirects=False, proxy=proxy
+        )
 
     def close(self) -> None:
         """Drop every idle connection."""

@@ -46,6 +46,7 @@ from gateway.upstream.oauth.registered_clients import RegisteredClients
 from gateway.upstream.oauth.scopes import OFFLINE, scopes_to_request, union
 from gateway.upstream.oauth.store import Store, StoreFailed
 from gateway.upstream.oauth.tokens import Tokens
+from gateway.upstream.transport.proxies import ProxyChoice
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +75,16 @@ class _Latest:
 class Obtaining:
     """Obtains what one upstream wants, by its configuration."""
 
-    def __init__(self, server: str, url: str, config: SignInConfig, addresses: Addresses, *, owner: str) -> None:
+    def __init__(
+        self,
+        server: str,
+        url: str,
+        config: SignInConfig,
+        addresses: Addresses,
+        *,
+        owner: str,
+        proxy: ProxyChoice = None,
+    ) -> None:
         self._server = server
         self._owner = owner
         self._url = url
@@ -82,7 +92,8 @@ class Obtaining:
         self._addresses = addresses
         # What the operator wrote may be reached wherever it is; only what others name is guarded.
         own = (urlsplit(one).hostname for one in (config.issuer, config.idp_token_endpoint) if one is not None)
-        self._requests = GuardedRequests(guard_of(url, [*config.private_hosts, *(host for host in own if host)]))
+        guard = guard_of(url, [*config.private_hosts, *(host for host in own if host)])
+        self._requests = GuardedRequests(guard, proxy)
         # Of the caller whose token is exchanged.
         self.subject: Callable[[], str | None] = lambda: None
         # Servers differ in what they want for refresh tokens: one that refuses the prompt is asked without.

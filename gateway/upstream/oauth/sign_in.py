@@ -29,6 +29,7 @@ from gateway.upstream.oauth.signed_in_users import SignedInUsers
 from gateway.upstream.oauth.store import Store, StoreFailed
 from gateway.upstream.oauth.stored_sign_in import StoredSignIn
 from gateway.upstream.oauth.tokens import TokenRefused, Tokens
+from gateway.upstream.transport.proxies import ProxyChoice
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +71,7 @@ class SignIn(StoredSignIn):
         connect: Callable[[SignIn], Awaitable[SignInLink]] | None = None,
         users: SignedInUsers | None = None,
         listening: Callable[[], Awaitable[None]] | None = None,
+        proxy: ProxyChoice = None,
     ) -> None:
         """Know nothing yet; `prepare` reads what is kept.
 
@@ -84,11 +86,12 @@ class SignIn(StoredSignIn):
             connect: Makes a link for its principal, who is asked to show who it is; None where all callers share it.
             users: See `StoredSignIn`.
             listening: Waits until browsers can come back, where a port is opened for them only when one is wanted.
+            proxy: What requests to the authorization server go through.
         """
         super().__init__(server, url, config, store, principal=principal, users=users)
         # Why there was no link the last time that somebody wanted one.
         self._failure: str | None = None
-        self.obtaining = Obtaining(server, url, config, addresses, owner=self._owner)
+        self.obtaining = Obtaining(server, url, config, addresses, owner=self._owner, proxy=proxy)
         self._tasks = tasks
         self._counts = counts
         self._on_needed = on_needed

@@ -114,7 +114,8 @@ class SignIns:
         made = self._made.get((server, principal))
         if made is not None:
             before = made[0]
-            if isinstance(before, UrlConfig) and (before.url, before.sign_in) == (config.url, wanted):
+            reach = (config.url, wanted, config.proxy)
+            if isinstance(before, UrlConfig) and (before.url, before.sign_in, before.proxy) == reach:
                 return made[1]
             made[1].obtaining.close()
         is_own = wanted.per_user and wanted.interactive and bool(user)
@@ -132,6 +133,7 @@ class SignIns:
             connect=self.connecting.link if is_own else None,
             users=self.users if is_own else None,
             listening=self._until_listening,
+            proxy=config.proxy,
         )
         self._made[server, principal] = (config, sign_in)
         if len(self._made) > _MOST_MADE:

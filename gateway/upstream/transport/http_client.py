@@ -6,7 +6,7 @@ import asyncio
 import ssl
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
@@ -19,6 +19,8 @@ from gateway.errors import ConnectionLost, HttpStatusError, UnusableAnswer
 from gateway.upstream.transport.bounds import LARGE_BYTES, MAX_MESSAGE_BYTES, PAUSE_BYTES
 from gateway.upstream.transport.http_connection import HttpConnection
 from gateway.upstream.transport.media_type import media_type
+from gateway.upstream.transport.proxies import Proxy, ProxyChoice, proxy_for, tls_context
+from gateway.upstream.transport.tunnel import open_tunnel
 
 Dial = Callable[[Callable[[], HttpConnection]], Awaitable[HttpConnection]]
 """Opens a connection with the protocol that the function makes; raises `OSError` where it cannot."""
@@ -29,6 +31,8 @@ IDLE_S: Final = 4.0
 MAX_IDLE: Final = 256
 # One for a trailing slash, one for a moved path; more is a loop.
 _MAX_REDIRECTS: Final = 3
+# Behind a proxy few names can be resolved here; one that can be is resolved at once.
+_LOOK_UP_S: Final = 1.0
 # Far above the URLs of a configuration; those of redirects must not fill the memory.
 _MAX_CACHED_URLS: Final = 1024
 
@@ -91,6 +95,19 @@ def _first_lines(method: str, url: str) -> tuple[str, bytes]:
     origin, target = split_url(url)
     head = f"{method} {target} HTTP/1.1\r\nhost: {origin.authority}\r\naccept-encoding: identity\r\n"
     return str(origin), head.encode("latin-1", "replace")
+
+
+@lru_cache(maxsize=_MAX_CACHED_URLS)
+def _first_lines_for(proxy: Proxy, method: str, url: str) -> bytes:
+    """The lines that every request to a URL begins with that a proxy forwards.
+
+    Source: RFC 9112, section 3.2.2 "absolute-form".
+    """
+    origin, target = split_url(url)
+    head = f"{method} {origin}{target} HTTP/1.1\r\nhost: {origin.authority}\r\naccept-encoding: identity\r\n"
+    if proxy.authorization is not None:
+        head += f"proxy-authorization: {proxy.authorization}\r\n"
+    return head.encode("latin-1", "replace")
 
 
 class Response(Struct, eq=False):
@@ -171,6 +188,7 @@ class HttpClient:
         resolve: Resolve | None = None,
         dial: Dial | None = None,
         follows_redirects: bool = True,
+        proxy: ProxyChoice = None,
     ) -> None:
         """Open no connection yet.
 
@@ -180,8 +198,11 @@ class HttpClient:
             resolve: Says which addresses are dialled, in place of the system; names are not looked up again.
             dial: Opens every connection, whatever host the URL names.
             follows_redirects: Otherwise a redirect is an answer as any other.
+            proxy: What connections go through; by default what the environment says. Not with `unix_path` and `dial`.
         """
         self._resolve = resolve
+        self._proxy = proxy
+        self._via: dict[ProxyChoice, HttpClient] = {}
         self._follows_redirects = follows_redirects
         self._connect_timeout_s = connect_timeout_s
         self._unix_path = unix_path
@@ -196,6 +217,20 @@ class HttpClient:
             for connection in connections:
                 connection.abort()
         self._idle.clear()
+        for client in self._via.values():
+            client.close()
+
+    def via(self, proxy: ProxyChoice) -> HttpClient:
+        """Return the client whose connections go through a proxy, or through none; it is closed with this one."""
+        if proxy == self._proxy:
+            return self
+        client = self._via.get(proxy)
+        if client is None:
+            client = self._via[proxy] = HttpClient(
+                connect_timeout_s=self._connect_timeout_s, follows_redirects=self._follows_redirects, proxy=proxy
+            )
+            client.parsing = self.parsing
+        return client
 
     @asynccontextmanager
     async def send(
@@ -230,6 +265,8 @@ class HttpClient:
         pauses_from_bytes = LARGE_BYTES if in_pieces else PAUSE_BYTES
         for _ in range(_MAX_REDIRECTS + 1):
             connection = self._kept(origin) or await self._connect(url)
+            if connection.via is not None:
+                first = _first_lines_for(connection.via, method, url)
             try:
                 # Not kept in a name: whoever waits would hold it all that time.
                 if body or method == "POST":
@@ -288,6 +325,9 @@ class HttpClient:
                     return made
                 if self._opener is not None:
                     return await self._opener(lambda: HttpConnection(loop, str(origin)))
+                proxy = proxy_for(origin.host, origin.port, secure=origin.secure, choice=self._proxy)
+                if proxy is not None:
+                    return await self._dial_through(proxy, origin, loop)
                 return await self._dial(origin, loop)
         except TimeoutError:
             raise ConnectionLost(f"no connection within {self._connect_timeout_s:g} s", sent=False) from None
@@ -314,6 +354,31 @@ class HttpClient:
                 return made
         raise failure
 
+    async def _dial_through(self, proxy: Proxy, origin: Origin, loop: asyncio.AbstractEventLoop) -> HttpConnection:
+        if self._resolve is not None:
+            # A name that is known here is looked at; any other is the proxy's to resolve.
+            with suppress(OSError, TimeoutError):
+                async with asyncio.timeout(_LOOK_UP_S):
+                    await self._resolve(origin)
+        connection = HttpConnection(loop, str(origin))
+        context = self._context() if origin.secure or proxy.secure else None
+        try:
+            if origin.secure:
+                assert context is not None
+                await open_tunnel(proxy, origin.host, origin.port, connection, context)
+            else:
+                await loop.create_connection(
+                    lambda: connection,
+                    proxy.host,
+                    proxy.port,
+                    ssl=context,
+                    server_hostname=proxy.host if context is not None else None,
+                )
+                connection.via = proxy
+        except OSError as error:
+            raise OSError(error.errno, f"by the proxy {proxy}: {error.strerror or error}") from None
+        return connection
+
     def keep(self, connection: HttpConnection) -> None:
         """End an exchange: its connection is kept, or dropped where the answer was not read to its end."""
         if not connection.end():
@@ -329,5 +394,5 @@ class HttpClient:
     def _context(self) -> ssl.SSLContext:
         # Late: reading the system's certificates takes tens of milliseconds.
         if self._tls is None:
-            self._tls = ssl.create_default_context()
+            self._tls = tls_context()
         return self._tls

@@ -12,6 +12,7 @@ from gateway.errors import ConnectionLost
 from gateway.upstream.transport.bounds import MAX_MESSAGE_BYTES, PAUSE_BYTES
 from gateway.upstream.transport.known_heads import KNOWN_HEADS, MAX_KNOWN_BYTES, KnownHead
 from gateway.upstream.transport.media_type import media_type
+from gateway.upstream.transport.proxies import Proxy
 
 # What servers in use accept of requests (8 to 64 KiB), applied to their answers.
 MAX_HEAD_BYTES: Final = 64 * 1024
@@ -23,6 +24,7 @@ class HttpConnection(asyncio.Protocol):
 
     Attributes:
         origin: Where it leads to, as its owner names it.
+        via: The proxy that forwards its requests one by one; None where it leads to the origin itself.
         lost: Why it can carry nothing more; None while it can.
         status: Of the answer; 0 before its head is there.
         head_done: The head of the answer has come.
@@ -39,6 +41,7 @@ class HttpConnection(asyncio.Protocol):
         self._poll: select.poll | None = None
         self._latest: KnownHead | None = None
         self.origin = origin
+        self.via: Proxy | None = None
         self.lost: str | None = None
         self._idle_since_s = 0.0
         self._begun = b""
