@@ -51,6 +51,15 @@ def read_private(path: Path, *, most_bytes: int) -> bytes:
         return file.read(most_bytes + 1)
 
 
+def make_private_folder(path: Path) -> None:
+    """Create a folder that only this user may enter, with its parents, unless it exists.
+
+    Raises:
+        OSError: It cannot be created.
+    """
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
 def write_whole(path: Path, content: bytes, *, mode: int = 0o600) -> None:
     """Write a file; whoever opens it sees the old one or the new one.
 

@@ -31,6 +31,7 @@ class ApiKeys:
     Attributes:
         revoked: The digests of keys that open nothing any more, though they may stand there.
         required: Whether callers must present a key; also where all keys have expired.
+        withheld: Whether no key opens anything at present, because it is not known which ones were revoked.
     """
 
     def __init__(
@@ -45,7 +46,7 @@ class ApiKeys:
         """
         self._poll_s = poll_s
         self._by_digest: dict[bytes, _Key] = {}
-        self.required = False
+        self.required = self.withheld = False
         self._given: tuple[ApiKey, ...] = ()
         self.revoked: frozenset[str] = frozenset()
         self._expiring = False
@@ -58,7 +59,7 @@ class ApiKeys:
         self._given = tuple(keys)
         # Kept as expired: without any key everybody could call.
         self._by_digest = {
-            digest: _Key(principal_of(key), 0.0 if digest.hex() in self.revoked else _expiry_s(key))
+            digest: _Key(principal_of(key), 0.0 if self.withheld or digest.hex() in self.revoked else _expiry_s(key))
             for key in self._given
             for digest in [_digest_of(key)]
         }
@@ -76,6 +77,20 @@ class ApiKeys:
         if revoked != self.revoked:
             self.revoked = revoked
             self.replace(self._given)
+
+    def withhold(self) -> None:
+        """Accept no key until `accept` is called."""
+        self.withheld = True
+        self.replace(self._given)
+
+    def accept(self) -> None:
+        """Accept the keys that were not revoked."""
+        self.withheld = False
+        self.replace(self._given)
+
+    def has(self, digest: bytes) -> bool:
+        """Return whether there is a key with this SHA-256, whether or not it is accepted."""
+        return digest in self._by_digest
 
     def on_change(self, callback: Callable[[], None]) -> None:
         """Have this called whenever keys were replaced, or one may have expired."""

@@ -18,6 +18,11 @@ from gateway.config.auth import AuthConfig
 _MAX_KEPT: Final = 512
 _MAX_KEPT_CHARS: Final = 4_096
 _NO_KEY: Final = Refusal(description="a valid API key is needed")
+_WITHHELD: Final = Refusal(
+    status=503,
+    description="it is not known yet which keys were revoked, because the shared store cannot be reached",
+    retry_after_s=2,
+)
 _NO_TOKEN: Final = Refusal(description="an access token is needed", bearer_of_token=True)
 
 
@@ -86,6 +91,8 @@ class Credentials:
         known = keys.of_digest(digest)
         if known is not None:
             return known
+        if keys.withheld and keys.has(digest):
+            return _WITHHELD
         return tokens.principal(text.strip(), digest) if tokens.accepted else _NO_KEY
 
     def _digest_of(self, authorization: str, text: str) -> bytes:

@@ -64,7 +64,13 @@ class AdminApi:
     """One server's configuration, or one note: far below the largest configuration file."""
 
     def __init__(
-        self, *, administrators: Administrators, probes: Probes, audit: Audit, operations: Sequence[object]
+        self,
+        *,
+        administrators: Administrators,
+        probes: Probes,
+        audit: Audit,
+        operations: Sequence[object],
+        share: Callable[[], Awaitable[object]] | None = None,
     ) -> None:
         """Answer with these.
 
@@ -73,10 +79,12 @@ class AdminApi:
             probes: What orchestrators, scrapers and browsers of sign-ins ask.
             audit: The record, into which every change goes.
             operations: Objects with routes.
+            share: Makes what was changed last, and known to other replicas as far as they can be reached.
         """
         self._administrators = administrators
         self._probes = probes
         self._audit = audit
+        self._share = share
         self._failed_logins = FailedLogins()
         self._description: tuple[bytes, str] | None = None
         self.routes = tuple(chain.from_iterable(map(routes_of, (self, *operations))))
@@ -193,6 +201,9 @@ class AdminApi:
             response = await found.handler(request)
         except Refusal as error:
             response = error.response()
+        if self._share is not None and request.method not in _READS and found.recorded:
+            # Whoever is told that a key is revoked may rely on it, even if this replica crashes now.
+            await self._share()
         if found.rows is not None and WHOLE not in request.scope and isinstance(response, JsonDocument):
             response = response.with_document(partial(chosen_rows, found, request.query_params))
         if request.method not in _READS and found.recorded and not request.scope.get(REPEATED):

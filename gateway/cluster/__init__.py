@@ -27,7 +27,7 @@ Gateways of a cluster (`gateway.cluster`; a `pod`), each with state of its own:
 - As with workers, the id of a session of the handshake era says who has it, and requests that arrive elsewhere are
   carried there (`pods`, `carrying`), over TLS whose certificates come from the secret that all gateways have
   (`peer_credentials`). An owner that is gone is a session that is gone: 404.
-- Changes by administrators, approvals and revoked keys are fields that every gateway has in memory (`shared_changes`,
+- Changes by administrators, approvals and revoked keys are fields that every replica has in memory (`shared_changes`,
   `shared_parts`, `shared_book`); calls per minute are counted together (`shared_limits`). They meet in a store
   (`store`, `redis_store`), in which everything is encrypted (`sealing`) and for which only calls of a caller that is
   close to its quota wait; `status` tells how it does.

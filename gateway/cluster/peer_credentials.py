@@ -87,6 +87,13 @@ class PeerCredentials:
         """For who connects."""
         return self._context(ssl.PROTOCOL_TLS_CLIENT)
 
+    @cached_property
+    def any_replica_context(self) -> ssl.SSLContext:
+        """For a caller to whom it does not matter which replica answers."""
+        context = self._context(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        return context
+
     def _context(self, protocol: int) -> ssl.SSLContext:
         context = ssl.SSLContext(protocol)
         context.minimum_version = ssl.TLSVersion.TLSv1_3

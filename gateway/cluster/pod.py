@@ -141,14 +141,17 @@ class Pod:
             status,
             (
                 SharedNotes(notes),
-                SharedLock(fleet),
                 SharedRevocations(keys),
                 waiting,
-                # The last, for it is the one that takes time: nothing of the others changes while they take theirs.
+                # The last, because these take time: nothing of the others changes while they apply theirs.
+                SharedLock(fleet),
                 SharedOverlay(reloader),
             ),
             state_dir=state_dir,
+            ask_peers=None if self.pods is None else self.pods.ask_all,
+            on_informed=keys.accept,
         )
+        keys.withhold()
         self.limits = SharedLimits(self.name, quotas, store, status)
         quotas.ledger = self.limits
 
@@ -216,12 +219,12 @@ class Pod:
         async with anyio.create_task_group() as group:
             group.start_soon(self.connections.watch)
             if self.changes is not None and self.limits is not None:
-                # What was revoked is known before the first caller is served, as far as the store answers.
+                # Before the first caller is served, this replica learns what was revoked.
                 await self.changes.begin()
                 group.start_soon(self.changes.run)
                 group.start_soon(self.limits.run)
             if listener is not None:
-                router = PeerRouter(endpoint, draining)
+                router = PeerRouter(endpoint, draining, None if self.changes is None else self.changes.document)
                 self._server = await asyncio.get_running_loop().create_server(
                     lambda: HttpProtocol(self.connections, router),
                     sock=listener,

@@ -7,7 +7,9 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final
+from typing import Any, Final
+
+import anyio
 
 from gateway.cluster.carrying import NotCarried, answer_gone, carry
 from gateway.cluster.peer_credentials import PROTOCOL, PeerCredentials
@@ -15,6 +17,7 @@ from gateway.config.cluster import DiscoveryConfig, PeersConfig, host_and_port
 from gateway.downstream.http.handler import Handler
 from gateway.downstream.http.request import RequestHead, RequestRefused
 from gateway.downstream.http.responder import PING_S, Responder
+from gateway.errors import GatewayError
 from gateway.upstream.transport.http_client import HttpClient
 from gateway.upstream.transport.http_connection import HttpConnection
 
@@ -32,6 +35,9 @@ _GONE_S: Final = 1.0
 _MAX_CLIENTS: Final = 1_000
 """More names than replicas that a cluster ever had: only names that gateways of ours gave out are counted."""
 _ANOTHER_VERSION: Final = 505
+# A replica that starts does not wait longer than this for those that run, which answer within milliseconds.
+_ASK_ALL_S: Final = 1.0
+_CHANGES: Final = b"/changes"
 
 
 class Pods:
@@ -90,6 +96,43 @@ class Pods:
             self._gone_until_s[owner] = time.monotonic() + _GONE_S
             log.log(logging.WARNING if isinstance(lost, NotCarried) else logging.INFO, "%s: %s", owner, lost)
 
+    async def ask_all(self) -> list[str]:
+        """Return what the replicas that answer within a second hold, each as `SharedChanges.document` has made it."""
+        found: list[str] = []
+
+        async def ask(host: str, port: int) -> None:
+            async def dial(make: Callable[[], HttpConnection]) -> HttpConnection:
+                # Any replica will do: the certificate has to be that of one, whatever its name is.
+                context = self._credentials.any_replica_context
+                _, made = await asyncio.get_running_loop().create_connection(make, host, port, ssl=context)
+                return made
+
+            client = HttpClient(connect_timeout_s=_ASK_ALL_S, dial=dial)
+            try:
+                response = await client.exchange("GET", f"http://{host}{_CHANGES.decode()}", self._lines, b"")
+                if response.status == 200:
+                    found.append((await response.read()).decode("ascii"))
+            except (GatewayError, OSError, ValueError) as error:
+                log.debug("%s:%d does not tell what it holds: %s", host, port, error)
+            finally:
+                client.close()
+
+        with anyio.move_on_after(_ASK_ALL_S):
+            async with anyio.create_task_group() as group:
+                for host, port in await self._all_addresses():
+                    group.start_soon(ask, host, port)
+        return found
+
+    async def _all_addresses(self) -> Sequence[tuple[str, int]]:
+        discovery = self._discovery
+        if discovery.dns is None:
+            return [host_and_port(each) for name, each in discovery.addresses.items() if name != self._name]
+        try:
+            # A headless Service has the addresses of all its pods.
+            return sorted(set(await self._resolve(discovery.dns, self._port)))
+        except OSError:
+            return []
+
     def _client(self, name: str) -> HttpClient:
         client = self._clients.get(name)
         if client is None:
@@ -131,11 +174,15 @@ class PeerRouter:
     Args:
         endpoint: Answers requests of sessions that live here.
         draining: Whether this gateway is about to end, and its sessions with it.
+        changes: Makes the document for a replica that starts, or None; absent where nothing is shared.
     """
 
-    def __init__(self, endpoint: Handler, draining: Callable[[], bool]) -> None:
+    def __init__(
+        self, endpoint: Handler, draining: Callable[[], bool], changes: Callable[[], str | None] | None = None
+    ) -> None:
         self._endpoint = endpoint
         self._draining = draining
+        self._changes = _Changes(changes) if changes is not None else None
 
     def route(self, head: RequestHead) -> Handler:
         """The handler of a carried request.
@@ -145,12 +192,31 @@ class PeerRouter:
         """
         if head.raw(b"typegate-peer") != PROTOCOL:
             raise RequestRefused(_ANOTHER_VERSION, "another version of the protocol between gateways")
+        if head.path == _CHANGES and self._changes is not None:
+            return self._changes
         if not (head.path == b"/mcp" or head.path.startswith(b"/mcp/")):
             raise RequestRefused(404, "there is nothing here")
         if self._draining():
             # Not 503: whoever tries again would not find it then either, and can open a session elsewhere now.
             raise RequestRefused(404, "Session not found")
         return self._endpoint
+
+
+class _Changes:
+    """Tells a replica that starts what this one holds (a `Handler`)."""
+
+    max_body_bytes: Final = 0
+
+    def __init__(self, document: Callable[[], str | None]) -> None:
+        self._document = document
+
+    def admit(self, head: RequestHead, peer: str) -> None:
+        """Accept every request: only replicas can connect."""
+
+    def answer(self, head: RequestHead, admitted: Any, body: bytes, responder: Responder, peer: str) -> None:
+        """Respond with the document."""
+        document = self._document()
+        responder.respond(503 if document is None else 200, ((document or "").encode("ascii"),))
 
 
 async def _resolve(host: str, port: int) -> Sequence[tuple[str, int]]:

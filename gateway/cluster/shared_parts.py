@@ -20,6 +20,7 @@ class SharedOverlay:
     """What administrators have changed over the configuration, of which each gateway has a file of its own."""
 
     prefix: Final = "change:"
+    passing: Final = False
 
     def __init__(self, reloader: Reloader) -> None:
         self._reloader = reloader
@@ -33,8 +34,8 @@ class SharedOverlay:
             self._of, self._fields = changes, {each.id: asdict(each) for each in changes}
         return self._fields
 
-    async def take(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
-        """See `Part.take`."""
+    async def apply(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+        """See `Part.apply`."""
         # From what the others were told: what was changed here since then is none of theirs to take back.
         await self._reloader.change(Edit.between(self._of, (Change(**each) for each in fields.values())))
         return fields
@@ -44,6 +45,7 @@ class SharedNotes:
     """Notes about tools."""
 
     prefix: Final = "note:"
+    passing: Final = False
 
     def __init__(self, notes: OperatorNotes) -> None:
         self._notes = notes
@@ -52,8 +54,8 @@ class SharedNotes:
         """See `Part.fields`."""
         return {str(entry["id"]): entry for entry in self._notes.entries()}
 
-    async def take(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
-        """See `Part.take`."""
+    async def apply(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+        """See `Part.apply`."""
         self._notes.replace_all(list(fields.values()))
         return self.fields()
 
@@ -62,6 +64,7 @@ class SharedLock:
     """What was approved of servers since the start, for gateways that started with the same lock file."""
 
     prefix: Final = "lock:"
+    passing: Final = False
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
@@ -79,8 +82,8 @@ class SharedLock:
             self._fields = {} if text == self._first else {self._name: text}
         return self._fields
 
-    async def take(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
-        """See `Part.take`."""
+    async def apply(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+        """See `Part.apply`."""
         await take_lock(self._fleet, fields.get(self._name, self._first))
         return self.fields()
 
@@ -89,6 +92,7 @@ class SharedRevocations:
     """Keys that were revoked, by their digests; what was revoked once stays so."""
 
     prefix: Final = "revoked:"
+    passing: Final = False
 
     def __init__(self, keys: ApiKeys) -> None:
         self._keys = keys
@@ -97,8 +101,8 @@ class SharedRevocations:
         """See `Part.fields`."""
         return dict.fromkeys(self._keys.revoked, True)
 
-    async def take(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
-        """See `Part.take`."""
+    async def apply(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+        """See `Part.apply`."""
         self._keys.revoke(fields)
         return self.fields()
 
@@ -107,6 +111,8 @@ class SharedApprovals:
     """Calls that wait for a person, and what persons have allowed."""
 
     prefix: Final = "approval:"
+    # Nothing is lost without them but the answer to a question, which is then asked again.
+    passing: Final = True
 
     def __init__(self, book: ApprovalBook) -> None:
         self._book = book
@@ -123,8 +129,8 @@ class SharedApprovals:
             self._fields = self._book.fields()
         return self._fields
 
-    async def take(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
-        """See `Part.take`."""
+    async def apply(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+        """See `Part.apply`."""
         self._book.take(fields)
         self._fields = None
         return self.fields()

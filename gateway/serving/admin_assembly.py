@@ -110,10 +110,26 @@ def admin_api(
     probes = Probes(
         scrapers=partial(_may_read_metrics, gateway, administrators),
         metrics=partial(_metrics, gateway, pod),
-        unready=lambda: "draining" if draining() else None if gateway.fleet.ready else "connecting",
+        unready=partial(_unready, gateway, draining),
         sign_ins=gateway.sign_ins,
     )
-    return AdminApi(administrators=administrators, probes=probes, audit=gateway.audit, operations=operations)
+    changes = pod.changes if pod is not None else None
+    return AdminApi(
+        administrators=administrators,
+        probes=probes,
+        audit=gateway.audit,
+        operations=operations,
+        share=changes.sync if changes is not None else None,
+    )
+
+
+def _unready(gateway: Gateway, draining: Callable[[], bool]) -> str | None:
+    if draining():
+        return "draining"
+    keys = gateway.authenticator.keys
+    if keys.required and keys.withheld:
+        return "waiting for the shared store"
+    return None if gateway.fleet.ready else "connecting"
 
 
 def _metrics(gateway: Gateway, pod: Pod | None) -> tuple[bytes, str]:

@@ -27,6 +27,7 @@ class Held:
     """A part that holds whatever it is given."""
 
     prefix = "held:"
+    passing = False
 
     def __init__(self) -> None:
         self.values: dict[str, Any] = {}
@@ -34,8 +35,9 @@ class Held:
     def fields(self) -> dict[str, Any]:
         return dict(self.values)
 
-    def take(self, fields: Mapping[str, Any]) -> None:
+    async def apply(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
         self.values = dict(fields)
+        return self.fields()
 
 
 def changes_of(

@@ -1,0 +1,114 @@
+"""Replicas that start while the store is away: what they learn from their files and from each other."""
+
+from __future__ import annotations
+
+import signal
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import anyio
+import httpx2
+import pytest
+from support.callers import hello
+from support.clusters import Cluster, running_cluster, running_store, start_again
+from support.gateways import RunningGateway
+from support.teams import until
+from support.upstreams.running import scripted_http_server, tool
+
+pytestmark = pytest.mark.heavy
+
+ECHO = tool("echo", n={"type": "integer"})
+KEYS = {"auth": {"apiKeys": [{"name": "ada", "key": "k-ada"}, {"name": "bob", "key": "k-bob"}]}}
+
+
+async def opens(one: RunningGateway, key: str) -> int:
+    return (await one.post(hello(), {"authorization": f"Bearer {key}"})).status_code
+
+
+async def holds(one: RunningGateway, kinds: list[str]) -> bool:
+    rows = (await one.admin("overlay")).json()["changes"]
+    return sorted(row["kind"] for row in rows) == sorted(kinds)
+
+
+async def crash(cluster: Cluster, index: int) -> None:
+    process = cluster.gateways[index].process
+    process.send_signal(signal.SIGKILL)
+    await process.wait()
+
+
+async def start(cluster: Cluster, index: int, stack: AsyncExitStack) -> RunningGateway:
+    again = await stack.enter_async_context(start_again(cluster.gateways[index].config.parent))
+    cluster.gateways[index] = again
+    return again
+
+
+async def test_a_replica_that_restarts_while_the_store_is_away_knows_what_was_changed(tmp_path: Path) -> None:
+    async with (
+        running_store(tmp_path) as store,
+        scripted_http_server(tmp_path, "up", tools=[ECHO]) as up,
+        running_cluster(tmp_path, {"up": up.config}, store={"url": store.url}, gateway=KEYS) as cluster,
+        AsyncExitStack() as stack,
+    ):
+        first, second, _ = cluster.gateways
+        await until(lambda: _is_listed(first))
+        assert (await first.admin("wrappers/up__echo/disable", "POST", {})).status_code == 200
+        await until(lambda: holds(second, ["tool_disabled"]))
+        await crash(cluster, 1)
+        # While one is down: a change is taken back, and a key is revoked, in a file that nobody else reads.
+        assert (await first.admin("overlay", "DELETE")).status_code == 200
+        assert (await first.admin("keys/ada", "DELETE")).status_code == 200
+        await store.stop()
+        again = await start(cluster, 1, stack)
+        assert await opens(again, "k-ada") == 401
+        assert await opens(again, "k-bob") == 200
+        assert await holds(again, [])
+        # All of them crash, and the one that has learned it from another is alone.
+        for index in range(3):
+            await crash(cluster, index)
+        alone = await start(cluster, 1, stack)
+        assert await opens(alone, "k-ada") == 401
+        assert await opens(alone, "k-bob") == 200
+        # The store is back, empty, and so are the others: nothing has come back.
+        await store.start()
+        for index in (0, 2):
+            one = await start(cluster, index, stack)
+            await until(lambda one=one: _is_up(one))
+            assert await opens(one, "k-ada") == 401
+            assert await opens(one, "k-bob") == 200
+            assert await holds(one, [])
+        assert await holds(alone, [])
+
+
+async def test_a_replica_that_cannot_know_what_was_revoked_accepts_no_key_and_says_so(tmp_path: Path) -> None:
+    async with running_store(tmp_path) as store, scripted_http_server(tmp_path, "up", tools=[ECHO]) as up:
+        await store.stop()
+        async with running_cluster(
+            tmp_path, {"up": up.config}, count=2, store={"url": store.url}, gateway=KEYS
+        ) as cluster:
+            for one in cluster.gateways:
+                refused = await one.post(hello(), {"authorization": "Bearer k-ada"})
+                assert refused.status_code == 503
+                assert refused.headers["retry-after"] == "2"
+                assert "which keys were revoked" in refused.text
+                assert await opens(one, "k-nobody") == 401
+                async with httpx2.AsyncClient() as client:
+                    ready = await client.get(f"{one.origin}/readyz")
+                assert (ready.status_code, ready.text) == (503, "waiting for the shared store\n")
+            await store.start()
+            with anyio.fail_after(5):
+                for one in cluster.gateways:
+                    await until(lambda one=one: _accepts(one))
+
+
+async def _accepts(one: RunningGateway) -> bool:
+    return await opens(one, "k-ada") == 200
+
+
+async def _is_listed(one: RunningGateway) -> bool:
+    rows = (await one.admin("wrappers")).json()["wrappers"]
+    return bool(rows)
+
+
+async def _is_up(one: RunningGateway) -> bool:
+    row = (await one.admin("cluster")).json()
+    return row["store"]["state"] == "up" and not row["pendingChanges"]
