@@ -7,7 +7,7 @@ import os
 import re
 import sys
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from gateway.config.leads_back import leads_back
 from gateway.config.load import parse
 from gateway.config.source import read
 from gateway.config.upstream_types.registration import read_server
+from gateway.config.variables import input_defaults, workspace_of
 from gateway.errors import ConfigError, GatewayError
 from gateway.files import write_whole
 from gateway.host_files import installing
@@ -100,8 +101,15 @@ def import_servers(args: Namespace) -> int:
     vault = Vault(state_dir(args).absolute() / _SECRETS)
     root = values_of(text_of(path), path)
     found = [
-        adopt(name, entry, words, vault.reference)
-        for _, words, entries in blocks_in(root, host)
+        adopt(
+            name,
+            entry,
+            words,
+            vault.reference,
+            workspace=_workspace(keys, path, host, args),
+            inputs=input_defaults(root),
+        )
+        for keys, words, entries in blocks_in(root, host)
         for name, entry in entries.items()
         if isinstance(entry, dict)
     ]
@@ -172,6 +180,14 @@ def uninstall(args: Namespace) -> int:
     done = installing.uninstall(host, path, Installations(state_dir(args)), force=args.force)
     output.say(f"{path}: {done}")
     return 0
+
+
+def _workspace(keys: Sequence[str], path: Path, host: HostFile | None, args: Namespace) -> Path | None:
+    """Return the folder that a host has open where it uses the servers of a block; None where that differs."""
+    if keys[0] == "projects":
+        return Path(keys[1])
+    is_of_user = host is not None and args.project is None
+    return None if is_of_user else workspace_of(path.parent)
 
 
 def _names() -> str:

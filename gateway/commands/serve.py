@@ -190,7 +190,7 @@ def demo_config() -> Config:
 
     # For a checkout that is run without being installed; an installed package is found anyway.
     root = Path(__file__).parents[2]
-    env = {} if root.name == "site-packages" else {"PYTHONPATH": str(root)}
+    env: dict[str, str | None] = {} if root.name == "site-packages" else {"PYTHONPATH": str(root)}
     return Config(
         servers={
             alias: StdioConfig(command=sys.executable, args=["-m", module], env=env)

@@ -11,7 +11,7 @@ from typing import Any, Final
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import PydanticCustomError
 
-from gateway.config.host_entries import in_common_words
+from gateway.config.host_entries import in_common_words, is_local_or_remote
 from gateway.config.model import LeftOut
 from gateway.config.section import suggestion
 from gateway.config.server import ServerConfig
@@ -25,7 +25,10 @@ from registry.schema.display_text import strip_accents
 
 LEFT_OUT: Final = "left out: "
 """What the reason of a faulty entry begins with."""
-Expand = Callable[[dict[str, Any]], dict[str, Any]]
+Expand = Callable[..., dict[str, Any]]
+"""Puts in what placeholders stand for; see `variables.expand`."""
+VariablesIn = Callable[..., dict[str, str]]
+"""Reads a file of variables; see `variables.variables_in`."""
 _ALIAS_FORM: Final = "letters and digits joined by single - or _, unlike every other alias"
 # Keys that narrow what a server shows: whoever misspells one believes that something is hidden.
 _NARROWING: Final = ("allow", "deny", "tools", "excludeMutations", "disabled", "validation")
@@ -52,7 +55,9 @@ class Entries:
     warnings: list[str] = field(default_factory=list)
 
 
-def read_entries(block: str, entries: Mapping[str, Any], *, file: str, expand: Expand) -> Entries:
+def read_entries(
+    block: str, entries: Mapping[str, Any], *, file: str, expand: Expand, variables_in: VariablesIn
+) -> Entries:
     """Read every entry.
 
     Args:
@@ -60,13 +65,14 @@ def read_entries(block: str, entries: Mapping[str, Any], *, file: str, expand: E
         entries: The block.
         file: How messages name the file.
         expand: Puts in what placeholders stand for; raises `ConfigError`.
+        variables_in: Reads a file of variables; raises `ConfigError`.
     """
     found = Entries()
     aliases = _aliases(block, entries, found, file)
     for written, alias in aliases.items():
         where = join(block, written)
         try:
-            server, warnings = _read_entry(where, entries[written], file, expand)
+            server, warnings = _read_entry(where, entries[written], file, expand, variables_in)
         except ConfigError as error:
             _leave_out(found, alias, error)
             continue
@@ -113,7 +119,9 @@ def sound_alias(written: str) -> str:
     return plain or written
 
 
-def _read_entry(where: str, entry: Any, file: str, expand: Expand) -> tuple[ServerConfig | None, list[str]]:
+def _read_entry(
+    where: str, entry: Any, file: str, expand: Expand, variables_in: VariablesIn
+) -> tuple[ServerConfig | None, list[str]]:
     if not isinstance(entry, dict):
         return _checked(where, entry, file), []
     try:
@@ -132,7 +140,12 @@ def _read_entry(where: str, entry: Any, file: str, expand: Expand) -> tuple[Serv
     except ConfigError as error:
         problems.append(error)
     try:
-        [expanded] = expand({where: common}).values()
+        [expanded] = expand({where: common}, braces=is_local_or_remote(entry)).values()
+        if "command" in expanded and isinstance(name := expanded.get("envFile"), str):
+            variables = variables_in(name, file=file, key=join(where, "envFile"))
+            if isinstance(named := expanded.get("env", {}), dict):
+                expanded["env"] = {**variables, **named}
+            del expanded["envFile"]
         config = _checked(where, expanded, file)
     except ConfigError as error:
         problems.append(error)

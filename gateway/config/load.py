@@ -20,7 +20,7 @@ from gateway.config.section import suggestion
 from gateway.config.source import join, kind, read, values
 from gateway.config.unmatched import unmatched_names
 from gateway.config.unmatched_rules import NOTHING_ADDED, AddedNames, unmatched_in_rules
-from gateway.config.variables import expand
+from gateway.config.variables import expand, input_defaults, variables_in
 from gateway.config.wording import refusal
 from gateway.embeddings.model import EXTRA, missing_packages
 from gateway.errors import ConfigError, together
@@ -129,7 +129,9 @@ def parse(
     if not isinstance(entries, dict):
         problems.append(ConfigError(f"is {kind(entries)}; expected an object", file=file, key=block))
         entries = {}
-    found = read_entries(str(block), entries, file=file, expand=put_in)
+    variables = partial(variables_in, folder=folder, secrets=secrets, files=files)
+    put_in = partial(put_in, inputs=input_defaults(raw))
+    found = read_entries(str(block), entries, file=file, expand=put_in, variables_in=variables)
     # What is said of the gateway decides who may call what: without it nothing is served. And where no entry is sound,
     # there is nothing to go on with.
     if problems or (found.problems and (strict or not found.servers)):

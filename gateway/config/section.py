@@ -65,6 +65,26 @@ _MAX_UNKNOWN: Final = 8
 # At most a day: more is milliseconds written where seconds are meant.
 Seconds = Annotated[float, BeforeValidator(not_boolean), Field(gt=0, le=86_400, allow_inf_nan=False)]
 Count = Annotated[int, BeforeValidator(not_boolean)]
+
+
+def as_text(value: object) -> object:
+    """Return a number or a boolean as JavaScript writes it into a text, as hosts do; other values as they are."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return str(int(value)) if value == value // 1 else str(value)
+    return value
+
+
+def _texts(value: object) -> object:
+    return [as_text(one) for one in value] if isinstance(value, list) else value
+
+
+# What hosts put into variables, headers and arguments: `"PORT": 3000` is the text 3000.
+_SCALAR: Final = [{"type": "string"}, {"type": "number"}, {"type": "boolean"}]
+Text = Annotated[str, BeforeValidator(as_text), WithJsonSchema({"anyOf": _SCALAR})]
+OptionalText = Annotated[str | None, BeforeValidator(as_text), WithJsonSchema({"anyOf": [*_SCALAR, {"type": "null"}]})]
+Texts = Annotated[list[str], BeforeValidator(_texts), WithJsonSchema({"type": "array", "items": {"anyOf": _SCALAR}})]
 # Required text. Absent it is empty, so that the check of the type reports what it expects, instead of pydantic.
 WrittenText = Annotated[str, WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "null"}]})]
 

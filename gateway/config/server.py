@@ -18,7 +18,7 @@ from pydantic import (
 
 from gateway.config.launch_identity import of_url
 from gateway.config.lock import LockPolicyConfig
-from gateway.config.section import Count, Seconds, Section, absent, fault
+from gateway.config.section import Count, OptionalText, Seconds, Section, Texts, absent, fault
 from gateway.secrets import secrets_in
 
 Prefix = Literal["always", "none"]
@@ -31,11 +31,11 @@ class HostKeys(BaseModel):
     """What hosts write in the entry of any MCP server, whichever of it its type uses."""
 
     command: str | None = None
-    args: list[str] | None = None
-    env: dict[str, str] | None = None
+    args: Texts | None = None
+    env: dict[str, OptionalText] | None = None
     cwd: str | None = None
     url: str | None = None
-    headers: dict[str, str] | None = None
+    headers: dict[str, OptionalText] | None = None
 
 
 class AnnotationsConfig(Section):

@@ -1,10 +1,17 @@
-"""`${NAME}`, `${NAME:-default}` and `${file:/path}` in any string of the configuration."""
+"""Placeholders in any string of the configuration, and files of variables.
+
+`${NAME}`, `${NAME:-default}` and `${file:/path}` are ours, and Claude Code's, Cursor's and Windsurf's too. VS Code and
+Cursor have names of their own, as `${workspaceFolder}`; OpenCode writes `{env:NAME}` and `{file:path}`, and Gemini CLI
+and Qwen Code `$NAME` as well.
+"""
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,9 +25,44 @@ MAX_SECRET_BYTES: Final = 64 * 1024
 _FORMS: Final = "${NAME}, ${NAME:-default} or ${file:/path}; write $${ for a literal ${"
 # `$${` stays as `${`; an unclosed `${` is ordinary text, as shells in args have it.
 PLACEHOLDER: Final = re.compile(r"(\$)?\$\{([^{}]*)\}")
-# `env:` is how VS Code and Cursor write the same thing.
 _INPUT: Final = "input:"
+# `env:` is how VS Code, Cursor and Windsurf write the same thing.
 _VARIABLE: Final = re.compile(r"(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?", re.DOTALL)
+# Folders in which editors and hosts keep their part of a project.
+_HOST_FOLDERS: Final = frozenset({".vscode", ".cursor", ".gemini", ".qwen", ".roo", ".amazonq", ".claude-plugin"})
+# Their settings have `$NAME` without braces.
+_BARE_FOLDERS: Final = frozenset({".gemini", ".qwen"})
+# Claude Code: the folder of a plugin, or of the project, in which the file is.
+_FOLDERS_OF_CLAUDE: Final = frozenset({"CLAUDE_PLUGIN_ROOT", "CLAUDE_PROJECT_DIR"})
+# Source: the parser of dotenv, which VS Code uses for an `envFile`.
+_ASSIGNMENT: Final = re.compile(
+    r"""^\s*(?:export\s+)?([\w.-]+)(?:\s*=[^\S\n]*?|:[^\S\n]+?)
+    ([^\S\n]*'(?:\\'|[^'])*'|[^\S\n]*"(?:\\"|[^"])*"|[^\S\n]*`(?:\\`|[^`])*`|[^#\r\n]+)?\s*?(?:\#.*)?$""",
+    re.MULTILINE | re.VERBOSE,
+)
+_QUOTED: Final = re.compile(r"(['\"`])(.*)\1", re.DOTALL)
+
+
+def workspace_of(folder: Path) -> Path:
+    """Return the folder that a host has open where it reads a file in this folder."""
+    here = folder.absolute()
+    return here.parent if here.name in _HOST_FOLDERS else here
+
+
+def input_variable(name: str) -> str:
+    """Return the variable that stands for what an editor asks its user, by the id of the question."""
+    variable = re.sub(r"[^A-Za-z0-9]+", "_", name).strip("_").upper()
+    return f"_{variable}" if variable[:1].isdigit() else variable
+
+
+def input_defaults(root: Mapping[str, Any]) -> dict[str, str]:
+    """Return what an editor offers its user as the answer to each question of a file, by the id of the question."""
+    inputs = root.get("inputs")
+    return {
+        one["id"]: one["default"]
+        for one in (inputs if isinstance(inputs, list) else ())
+        if isinstance(one, dict) and isinstance(one.get("id"), str) and isinstance(one.get("default"), str)
+    }
 
 
 def expand(
@@ -31,6 +73,8 @@ def expand(
     folder: Path,
     secrets: set[str],
     files: set[Path] | None = None,
+    inputs: Mapping[str, str] | None = None,
+    braces: bool = False,
 ) -> dict[str, Any]:
     """A copy of `root` in which every placeholder is replaced.
 
@@ -41,15 +85,19 @@ def expand(
         folder: Where relative paths of `${file:…}` start.
         secrets: Takes what was put in and is a secret, by its name or form; of a file, whatever it holds.
         files: Takes the files that were read, or could not be.
+        inputs: See `input_defaults`.
+        braces: The placeholders of OpenCode are replaced, too.
 
     Raises:
         ConfigError: A variable is not set, a secret file cannot be read, or a form is unknown; it tells all of them.
     """
     problems: list[ConfigError] = []
+    pattern = _pattern(braces=braces, bare=folder.absolute().name in _BARE_FOLDERS)
+    signs = "${" if pattern is PLACEHOLDER else "$" if not braces else ""
 
     def walk(value: Any, path: str) -> Any:
         if isinstance(value, str):
-            return replace_all(value, path) if "${" in value else value
+            return replace_all(value, path) if signs in value else value
         if isinstance(value, dict):
             return {key: walk(member, join(path, key)) for key, member in value.items()}
         if isinstance(value, list):
@@ -58,7 +106,7 @@ def expand(
 
     def replace_all(value: str, path: str) -> str:
         try:
-            return PLACEHOLDER.sub(lambda m: replace(m, path), value)
+            return pattern.sub(lambda m: replace(m, path), value)
         except ConfigError as problem:
             # Whoever has to set three variables wants to know of three.
             problems.append(problem)
@@ -67,23 +115,32 @@ def expand(
     def replace(found: re.Match[str], path: str) -> str:
         if found[1]:
             return found[0][1:]
-        inside = found[2]
+        named = found.groupdict()
+        if (name := named.get("bare")) is not None:
+            # Hosts leave one that is not set as it is: the dollar may be part of a password.
+            return variable(name, None, path) if name in environ else found[0]
+        if (inside := found[2]) is None:
+            inside = f"{named['kind']}:{named['braced']}"
         if inside.startswith("file:"):
-            named = inside.removeprefix("file:")
-            if files is not None:
-                with suppress(RuntimeError, ValueError):
-                    files.add(folder / Path(named).expanduser())
-            content = _secret(named, folder, file, path)
-            secrets.add(content)
-            return content
-        if (known := _of_an_editor(inside, folder)) is not None:
+            return content_of(inside.removeprefix("file:"), path)
+        if (known := _of_a_host(inside, folder, environ, file, path)) is not None:
             return known
         if inside.startswith(_INPUT):
             return asked(inside.removeprefix(_INPUT), path)
-        variable = _VARIABLE.fullmatch(inside)
-        if variable is None:
+        form = _VARIABLE.fullmatch(inside)
+        if form is None:
             raise ConfigError(f"${{{inside}}} is no placeholder; expected {_FORMS}", file=file, key=path)
-        name, default = variable[1], variable[2]
+        return variable(form[1], form[2], path)
+
+    def content_of(name: str, path: str) -> str:
+        if files is not None:
+            with suppress(RuntimeError, ValueError):
+                files.add(folder / Path(name).expanduser())
+        content = _read(name, folder, file, path)
+        secrets.add(content)
+        return content
+
+    def variable(name: str, default: str | None, path: str) -> str:
         value = environ.get(name)
         if default is not None:
             value = value or default
@@ -95,9 +152,9 @@ def expand(
         return value
 
     def asked(name: str, path: str) -> str:
-        variable = re.sub(r"[^A-Za-z0-9]+", "_", name).strip("_").upper()
-        value = environ.get(variable)
+        value = environ.get(input_variable(name), (inputs or {}).get(name))
         if value is None:
+            variable = input_variable(name)
             what = f"stands for what an editor asks its user; expected the environment variable {variable} instead"
             raise ConfigError(f"${{{_INPUT}{name}}} {what}", file=file, key=path)
         # Editors ask for what nobody writes into a file.
@@ -110,17 +167,71 @@ def expand(
     return expanded
 
 
-def _of_an_editor(name: str, folder: Path) -> str | None:
-    """What VS Code and Cursor put in for a name of theirs."""
-    if name == "userHome":
-        return str(Path.home())
-    if name == "workspaceFolder":
-        here = folder.absolute()
-        return str(here.parent if here.name in (".vscode", ".cursor") else here)
+def variables_in(
+    name: str, *, file: str, key: str, folder: Path, secrets: set[str], files: set[Path]
+) -> dict[str, str]:
+    """Return the variables in a file of lines `NAME=value`, as hosts read an `envFile`.
+
+    Args:
+        name: Its path; a relative one starts at the folder that the host has open.
+        file, key: How messages name the place where it is named.
+        folder: That of the configuration.
+        secrets: Takes the values that are secrets, by their names or forms.
+        files: Takes the path.
+
+    Raises:
+        ConfigError: It cannot be read.
+    """
+    start = workspace_of(folder)
+    with suppress(RuntimeError, ValueError):
+        files.add(start / Path(name).expanduser())
+    found: dict[str, str] = {}
+    for line in _ASSIGNMENT.finditer(_read(name, start, file, key).removeprefix("\ufeff").replace("\r\n", "\n")):
+        value = (line[2] or "").strip()
+        if (quoted := _QUOTED.fullmatch(value)) is not None:
+            value = quoted[2]
+            if quoted[1] == '"':
+                value = value.replace("\\n", "\n").replace("\\r", "\r")
+        found[line[1]] = value
+    secrets.update(value for variable, value in found.items() if is_secret(variable, value))
+    return found
+
+
+@cache
+def _pattern(*, braces: bool, bare: bool) -> re.Pattern[str]:
+    """Return what finds the placeholders of these forms; a placeholder of ours is never read as another one's."""
+    if not (braces or bare):
+        return PLACEHOLDER
+    opencode = r"|\{(?P<kind>env|file):(?P<braced>[^{}]+)\}" if braces else ""
+    gemini = r"|\$(?P<bare>[A-Za-z_][A-Za-z0-9_]*)" if bare else ""
+    return re.compile(PLACEHOLDER.pattern + opencode + gemini)
+
+
+def _of_a_host(name: str, folder: Path, environ: Mapping[str, str], file: str, key: str) -> str | None:
+    """Return what VS Code, Cursor and Claude Code put in for a name of theirs; None for other names."""
+    known, _, _ = name.partition(":")
+    workspace = workspace_of(folder)
+    match known:
+        case "workspaceFolder" | "workspaceRoot":
+            return str(workspace)
+        case "workspaceFolderBasename" | "workspaceRootFolderName":
+            return workspace.name
+        case "pathSeparator" | "/":
+            return os.sep
+        case "cwd":
+            return str(Path.cwd())
+        case "userHome":
+            try:
+                return str(Path.home())
+            except RuntimeError:
+                what = "the user of this process has no home; expected the variable HOME, or a path"
+                raise ConfigError(what, file=file, key=key) from None
+    if known in _FOLDERS_OF_CLAUDE and not environ.get(known):
+        return str(workspace)
     return None
 
 
-def _secret(name: str, folder: Path, file: str, key: str) -> str:
+def _read(name: str, folder: Path, file: str, key: str) -> str:
     try:
         path = folder / Path(name).expanduser()
         with path.open("rb") as stream:

@@ -6,10 +6,15 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
+
+from pydantic_core import PydanticCustomError
 
 from gateway.config.edit import literal
 from gateway.config.entries import sound_alias
+from gateway.config.host_entries import in_common_words
+from gateway.config.variables import input_variable
 from gateway.host_files.hosts import HostFile
 from gateway.secrets import secrets_in
 
@@ -18,16 +23,23 @@ Reference = Callable[[str, str, str], str]
 
 # Claude Desktop and files of no known host take every text as it is.
 _LITERAL_HOSTS: Final = frozenset({"claude-desktop", "codex", "opencode"})
-_ENV_OF_OPENCODE: Final = re.compile(r"\{(env|file):([^{}]+)\}")
+_OF_OPENCODE: Final = re.compile(r"\{(env|file):([^{}]+)\}")
 _INPUT: Final = re.compile(r"\$\{input:([^{}]+)\}")
 _VARIABLE_OF_GEMINI: Final = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)")
-_OF_EDITORS: Final = re.compile(r"\$\{(?:workspaceFolder|userHome|pathSeparator|workspaceFolderBasename|/)[^{}]*\}")
-_KEPT: Final = ("type", "command", "args", "env", "cwd", "url", "headers", "disabled", "allow", "deny")
+# What depends on the folder that a host has open; other names of editors mean the same everywhere.
+_OF_WORKSPACE: Final = re.compile(
+    r"\$\{(workspaceFolder(?:Basename)?|workspaceRoot(?:FolderName)?|CLAUDE_PLUGIN_ROOT|CLAUDE_PROJECT_DIR)(?:[:-][^{}]*)?\}"
+)
+_BASENAMES: Final = frozenset({"workspaceFolderBasename", "workspaceRootFolderName"})
+_KEPT: Final = (
+    "type", "command", "args", "env", "envFile", "cwd", "url", "headers", "disabled", "allow", "deny", "callTimeout",
+)  # fmt: skip
 # Of hosts alone: what they ask their users, how they show a server, and what has been dealt with.
 _UNTOLD: Final = frozenset(
-    {"alwaysAllow", "autoApprove", "trust", "enabled", "description", "name", "icon", "gallery", "version", "disabled",
-     "timeout", "startup_timeout_sec", "tool_timeout_sec", "required"}
+    {"description", "name", "icon", "gallery", "version", "dev", "timeout", "startup_timeout_sec", "tool_timeout_sec",
+     "required"}
 )  # fmt: skip
+_OF_CODEX: Final = frozenset({"bearer_token_env_var", "http_headers", "env_http_headers", "env_vars"})
 _BLOCKS: Final[tuple[tuple[tuple[str, ...], str], ...]] = (
     (("mcpServers",), "claude-code"),
     (("servers",), "vscode"),
@@ -74,7 +86,15 @@ def blocks_in(root: Mapping[str, Any], host: HostFile | None) -> Iterator[tuple[
             return
 
 
-def adopt(written: str, entry: Mapping[str, Any], host: str, reference: Reference) -> Adopted:
+def adopt(
+    written: str,
+    entry: Mapping[str, Any],
+    host: str,
+    reference: Reference,
+    *,
+    workspace: Path | None = None,
+    inputs: Mapping[str, str] | None = None,
+) -> Adopted:
     """Return the entry of a host as we write it.
 
     Args:
@@ -82,74 +102,103 @@ def adopt(written: str, entry: Mapping[str, Any], host: str, reference: Referenc
         entry: The entry.
         host: Whose words it is in.
         reference: Makes the reference that stands for a secret.
+        workspace: The folder that the host has open where it reads the file; None where that differs each time.
+        inputs: What the host offers its user as answers; see `input_defaults`.
     """
     found = Adopted(written=written, alias=sound_alias(written), entry={})
-    said = _common(entry, host, found.notes)
-    for key in entry:
-        if key not in said and key not in _KEPT and key not in _UNTOLD and key not in _TRANSLATED:
-            found.notes.append(f"{key} is left out: it means nothing here")
-    said = _mapped(said, lambda text: _placeholders(text, host, found.notes))
-    found.entry = _with_references(said, found.alias, reference)
+    words = _Words(host, workspace, inputs or {}, found.notes)
+    found.entry = _with_references(words.translated(entry), found.alias, reference)
     return found
-
-
-_TRANSLATED: Final = frozenset(
-    {"serverUrl", "httpUrl", "environment", "bearer_token_env_var", "http_headers", "env_http_headers", "env_vars",
-     "includeTools", "excludeTools", "enabled_tools", "disabled_tools", "enabledTools", "disabledTools", "envFile"}
-)  # fmt: skip
-
-
-def _common(entry: Mapping[str, Any], host: str, notes: list[str]) -> dict[str, Any]:
-    """The entry in the words that most hosts use."""
-    said = {key: value for key, value in entry.items() if key in _KEPT and value is not None}
-    kind = said.get("type")
-    if kind in ("local", "stdio"):
-        said.pop("type")
-    elif kind == "remote":
-        said["type"] = "http"
-    command = said.get("command")
-    if isinstance(command, list) and command:
-        said["command"], said["args"] = command[0], [*command[1:], *said.get("args", [])]
-    if isinstance(entry.get("environment"), dict):
-        said["env"] = {**said.get("env", {}), **entry["environment"]}
-    for key in ("serverUrl", "httpUrl"):
-        if key in entry:
-            said["url"] = entry[key]
-    if host in ("gemini", "qwen") and "url" in entry and "httpUrl" not in entry and "type" not in entry:
-        said["type"] = "sse"
-    headers = {**said.get("headers", {}), **(entry.get("http_headers") or {})}
-    for name, variable in (entry.get("env_http_headers") or {}).items():
-        headers[name] = _Reference(f"${{{variable}}}")
-    if isinstance(entry.get("bearer_token_env_var"), str):
-        headers["Authorization"] = _Reference(f"Bearer ${{{entry['bearer_token_env_var']}}}")
-    if headers:
-        said["headers"] = headers
-    if isinstance(entry.get("env_vars"), list):
-        passed = {str(name): _Reference(f"${{{name}}}") for name in entry["env_vars"]}
-        said["env"] = {**passed, **said.get("env", {})}
-    if entry.get("enabled") is False:
-        said["disabled"] = True
-    for ours, theirs in (
-        ("allow", ("includeTools", "enabled_tools", "enabledTools")),
-        ("deny", ("excludeTools", "disabled_tools", "disabledTools")),
-    ):
-        for key in theirs:
-            if isinstance(entry.get(key), list):
-                said[ours] = {"tools": entry[key]} if ours == "deny" else entry[key]
-    for key, ours, per_second in (
-        ("timeout", "callTimeout", 1000), ("tool_timeout_sec", "callTimeout", 1),
-        ("startup_timeout_sec", "connectTimeout", 1),
-    ):  # fmt: skip
-        value = entry.get(key)
-        if isinstance(value, int | float) and not isinstance(value, bool) and value > 0:
-            said[ours] = value / per_second if value % per_second else int(value // per_second)
-    if "envFile" in entry:
-        notes.append(f"envFile is not read: put what it sets into env ({entry['envFile']})")
-    return said
 
 
 class _Reference(str):
     """A text that is in our own form already."""
+
+
+@dataclass(slots=True)
+class _Words:
+    """The words of a host, and what they mean in a file of ours, which is elsewhere."""
+
+    host: str
+    workspace: Path | None
+    inputs: Mapping[str, str]
+    notes: list[str]
+
+    def translated(self, entry: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the entry in common words, with placeholders of ours."""
+        try:
+            common = in_common_words({**entry, **self._of_codex(entry)})
+        except PydanticCustomError as error:
+            # It says one thing twice; it is refused as it stands, when it is served.
+            self.notes.append(error.message())
+            common = dict(entry)
+        if self.host in ("gemini", "qwen") and "url" in entry and "httpUrl" not in entry and "type" not in entry:
+            common["type"] = "sse"
+        if common.get("type") == "stdio":
+            del common["type"]
+        if common.get("disabled") is False:
+            del common["disabled"]
+        said: dict[str, Any] = {key: common[key] for key in (*_KEPT, "connectTimeout") if key in common}
+        for key in common:
+            if key not in said and key not in _UNTOLD and key not in _OF_CODEX:
+                self.notes.append(f"{key} is left out: it means nothing here")
+        said = {key: _mapped(value, self._placeholders) for key, value in said.items()}
+        for key in ("cwd", "envFile"):
+            if (
+                isinstance(path := said.get(key), str)
+                and "${" not in path
+                and not Path(path).expanduser().is_absolute()
+            ):
+                if self.workspace is None:
+                    self.notes.append(f"{key} is relative: write out from where")
+                else:
+                    said[key] = literal(str(self.workspace / path))
+        return said
+
+    def _of_codex(self, entry: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what Codex has words of its own for."""
+        said: dict[str, Any] = {}
+        headers = {**(entry.get("headers") or {}), **(entry.get("http_headers") or {})}
+        for name, variable in (entry.get("env_http_headers") or {}).items():
+            headers[name] = _Reference(f"${{{variable}}}")
+        if isinstance(entry.get("bearer_token_env_var"), str):
+            headers["Authorization"] = _Reference(f"Bearer ${{{entry['bearer_token_env_var']}}}")
+        if headers:
+            said["headers"] = headers
+        if isinstance(entry.get("env_vars"), list):
+            passed = {str(name): _Reference(f"${{{name}}}") for name in entry["env_vars"]}
+            said["env"] = {**passed, **(entry.get("env") or {})}
+        for key, ours in (("tool_timeout_sec", "callTimeout"), ("startup_timeout_sec", "connectTimeout")):
+            value = entry.get(key)
+            if isinstance(value, int | float) and not isinstance(value, bool) and value > 0:
+                said[ours] = int(value) if value == int(value) else value
+        return said
+
+    def _placeholders(self, text: str) -> str:
+        """Return a text with the placeholders of its host in our form."""
+        if self.host in _LITERAL_HOSTS:
+            text = literal(text)
+            if self.host != "opencode":
+                return text
+            return _OF_OPENCODE.sub(lambda m: f"${{{'file:' if m[1] == 'file' else ''}{m[2]}}}", text)
+        text = _INPUT.sub(self._asked, text)
+        text = _OF_WORKSPACE.sub(self._in_workspace, text)
+        if self.host in ("gemini", "qwen"):
+            text = _VARIABLE_OF_GEMINI.sub(lambda m: f"${{{m[1]}}}", text)
+        return text
+
+    def _asked(self, found: re.Match[str]) -> str:
+        name, default = input_variable(found[1]), self.inputs.get(found[1])
+        if default is not None and not set(default) & set("${}"):
+            return f"${{{name}:-{default}}}"
+        self.notes.append(f"set the variable {name}: the host asks its user for it")
+        return f"${{{name}}}"
+
+    def _in_workspace(self, found: re.Match[str]) -> str:
+        if self.workspace is None:
+            self.notes.append(f"{found[0]} is only known to the host: write out what it stands for")
+            return found[0]
+        return literal(self.workspace.name if found[1] in _BASENAMES else str(self.workspace))
 
 
 def _mapped(value: Any, change: Callable[[str], str]) -> Any:
@@ -158,28 +207,6 @@ def _mapped(value: Any, change: Callable[[str], str]) -> Any:
     if isinstance(value, list):
         return [_mapped(one, change) for one in value]
     return {key: _mapped(one, change) for key, one in value.items()} if isinstance(value, dict) else value
-
-
-def _placeholders(text: str, host: str, notes: list[str]) -> str:
-    """A text with the placeholders of its host in our form."""
-    if host in _LITERAL_HOSTS:
-        text = literal(text)
-        if host != "opencode":
-            return text
-        return _ENV_OF_OPENCODE.sub(lambda m: f"${{{'file:' if m[1] == 'file' else ''}{m[2]}}}", text)
-
-    def asked(found: re.Match[str]) -> str:
-        name = re.sub(r"\W", "_", found[1]).upper()
-        name = name if not name[:1].isdigit() else f"_{name}"
-        notes.append(f"set the variable {name}: the host asks its user for it")
-        return f"${{{name}}}"
-
-    text = _INPUT.sub(asked, text)
-    for found in _OF_EDITORS.findall(text):
-        notes.append(f"{found} is only known to the host: write out what it stands for")
-    if host in ("gemini", "qwen"):
-        text = _VARIABLE_OF_GEMINI.sub(lambda m: f"${{{m[1]}}}", text)
-    return text
 
 
 def _with_references(entry: dict[str, Any], alias: str, reference: Reference) -> dict[str, Any]:

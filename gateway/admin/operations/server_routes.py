@@ -21,6 +21,7 @@ from gateway.config.per_user import check_exchanges, check_per_user
 from gateway.config.section import suggestion
 from gateway.config.server import ServerConfig
 from gateway.config.upstream_types.registration import AnyServerConfig, all_keys, read_server, unknown_keys
+from gateway.config.upstream_types.stdio_config import StdioConfig
 from gateway.config.wording import refusal
 from gateway.errors import ConfigError
 from gateway.fleet import Fleet
@@ -273,6 +274,8 @@ class ServerRoutes:
             config = read_server(entry)
             if isinstance(entry, dict) and (unknown := unknown_keys(entry)):
                 raise Refusal(400, f"request: {_unknown(unknown[0], config)}")
+            if isinstance(config, StdioConfig) and config.env_file is not None:
+                raise Refusal(400, "envFile is read where it stands in the configuration file; expected env")
             if config.disabled:
                 raise Refusal(400, "it is disabled; expected a server to connect to")
             check_exchanges({name: config}, has_issuers=self._has_issuers(), file="request")

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, field_validator
+from pydantic import BeforeValidator, Field, field_validator
 
-from gateway.config.section import fault, is_http_url
+from gateway.config.section import Text, fault, is_http_url
 from gateway.config.server import ServerConfig
+
+
+def _without_nulls(value: object) -> object:
+    return {name: one for name, one in value.items() if one is not None} if isinstance(value, dict) else value
 
 
 class HeadersConfig(ServerConfig):
@@ -16,7 +20,7 @@ class HeadersConfig(ServerConfig):
     # They hold credentials, of which nothing may be kept on disk: no part of the identity.
     connection = (*ServerConfig.connection, "headers", "proxy")
 
-    headers: dict[str, str] = Field(default_factory=dict, repr=False)
+    headers: Annotated[dict[str, Text], BeforeValidator(_without_nulls)] = Field(default_factory=dict, repr=False)
     """http, sse, graphql: HTTP headers sent with every request, such as Authorization."""
 
     proxy: str | Literal[False] | None = Field(default=None, repr=False)

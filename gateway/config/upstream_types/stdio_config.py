@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
@@ -11,8 +12,9 @@ from pydantic import Field
 
 from gateway.config.launch_identity import of_command
 from gateway.config.leads_back import leads_back
-from gateway.config.section import Seconds, WrittenText, fault
+from gateway.config.section import OptionalText, Seconds, Texts, WrittenText, fault
 from gateway.config.server import ServerConfig
+from gateway.config.variables import workspace_of
 
 _WHAT_RUNS: Final = ("command", "url")
 
@@ -25,21 +27,25 @@ class StdioConfig(ServerConfig):
     listed_over = "stdio"
     identity = ("command", "args", "cwd")
     # The environment holds credentials, of which nothing may be kept on disk, not even a digest.
-    connection = ("elicitation", "env")
+    connection = ("elicitation", "env", "env_file")
     # A process that is starting goes on starting while its file is edited.
     in_place = (*ServerConfig.in_place, "connect_timeout", "start_timeout")
 
     type: Literal["stdio"] = "stdio"
     command: WrittenText = Field(default="", json_schema_extra={"default": None})
     """stdio: program to start."""
-    args: list[str] = Field(default_factory=list, repr=False)
+    args: Texts = Field(default_factory=list, repr=False)
     """stdio: arguments of the program."""
-    env: dict[str, str] = Field(default_factory=dict, repr=False)
-    """stdio: environment variables of the program. Of the gateway's own it gets a few basic ones such as PATH and HOME,
-    and those that say how the network is reached, so that npx and uvx work behind a proxy: HTTPS_PROXY, HTTP_PROXY,
-    NO_PROXY (also in small letters), SSL_CERT_FILE, SSL_CERT_DIR, REQUESTS_CA_BUNDLE, NODE_EXTRA_CA_CERTS."""
+    env: dict[str, OptionalText] = Field(default_factory=dict, repr=False)
+    """stdio: environment variables of the program; null takes one away that it would get otherwise. Of the gateway's
+    own it gets a few basic ones such as PATH and HOME, and those that say how the network is reached, so that npx and
+    uvx work behind a proxy: HTTPS_PROXY, HTTP_PROXY, NO_PROXY (also in small letters), SSL_CERT_FILE, SSL_CERT_DIR,
+    REQUESTS_CA_BUNDLE, NODE_EXTRA_CA_CERTS."""
+    env_file: str | None = None
+    """stdio: file with more variables, one NAME=value a line, as VS Code and Cursor read it; `env` counts first."""
     cwd: str | None = None
-    """stdio: working directory of the program; by default the gateway's."""
+    """stdio: working directory of the program; by default the gateway's. A relative one starts at the folder of the
+    configuration file."""
     # A package runner or a container on a slow line takes minutes at its first start; what takes longer hangs.
     start_timeout: Seconds = 300.0
     """stdio: seconds to wait for a process that has been started and does not answer yet; then it is ended. Without
@@ -58,6 +64,13 @@ class StdioConfig(ServerConfig):
     def leads_back(self, path: Path) -> bool:
         """See `ServerConfig.leads_back`."""
         return leads_back(self.command, self.args, cwd=self.cwd, path=path)
+
+    def with_absolute_paths(self, folder: Path) -> StdioConfig:
+        """See `ServerConfig.with_absolute_paths`."""
+        if self.cwd is None:
+            return self
+        path = workspace_of(folder) / os.path.expanduser(self.cwd)
+        return self.model_copy(update={"cwd": os.path.abspath(path)})
 
     def launch_identity(self, folder: Path | None) -> str:
         """See `ServerConfig.launch_identity`."""

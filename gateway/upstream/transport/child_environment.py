@@ -22,16 +22,21 @@ _NETWORK: Final = (
 )  # fmt: skip
 
 
-def child_environment(named: Mapping[str, str], ours: Mapping[str, str]) -> dict[str, str]:
-    """Return what a child sees: the safe part of ours, how the network is reached, and what its configuration names."""
+def child_environment(named: Mapping[str, str | None], ours: Mapping[str, str]) -> dict[str, str]:
+    """Return what a child sees: the safe part of ours, how the network is reached, and what its configuration names.
+
+    Args:
+        named: The variables of its configuration; None takes one away.
+        ours: Those of this process.
+    """
     said = {key.upper() for key in named}
     environment = {key: ours[key] for key in _SAFE if key in ours}
     # In the other case too: what is configured for a server must not have a rival.
     environment |= {key: ours[key] for key in _NETWORK if key in ours and key.upper() not in said}
     # The URL of a proxy may hold a password, which the child may repeat when it fails.
     SECRETS.hide(_credentials([environment[key] for key in _PROXIES if key in environment]))
-    environment.update(named)
-    return environment
+    environment.update({key: value for key, value in named.items() if value is not None})
+    return {key: value for key, value in environment.items() if named.get(key, "") is not None}
 
 
 def _credentials(proxies: list[str]) -> set[str]:

@@ -86,7 +86,7 @@ class ChildProcess(asyncio.SubprocessProtocol):
         command: str,
         args: Sequence[str],
         *,
-        env: Mapping[str, str],
+        env: Mapping[str, str | None],
         cwd: str | None,
         on_line: Callable[[bytes], None],
         on_skipped: Callable[[bytes], None],
@@ -96,7 +96,7 @@ class ChildProcess(asyncio.SubprocessProtocol):
         Args:
             command: The program, looked for on the child's own PATH.
             args: Its arguments.
-            env: Variables in addition to those of ours that it gets.
+            env: Variables in addition to those of ours that it gets; None takes one of these away.
             cwd: Where it starts.
             on_line: Takes each line of its output.
             on_skipped: Takes the two ends of each line that was too long.
@@ -327,7 +327,7 @@ async def open_stdio(
     command: str,
     args: Sequence[str],
     *,
-    env: Mapping[str, str],
+    env: Mapping[str, str | None],
     cwd: str | None,
     on_message: OnMessage,
     start: ProcessStart,

@@ -5,12 +5,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gateway.config.conversion import shape_of
 from gateway.config.load import load, parse
 from gateway.config.model import Config, json_schema
+from gateway.config.upstream_types.stdio_config import StdioConfig
 from gateway.errors import ConfigError
 from registry.catalog.filters import NameFilter
 from registry.catalog.shape import ServerShape
@@ -99,8 +101,10 @@ def test_a_url_that_ends_in_sse_is_http_unless_the_type_says_sse() -> None:
         ({"command": "x", "connectTimeout": -1}, "mcpServers.cal.connectTimeout"),
         ({"command": "x", "maxConcurrency": 0}, "mcpServers.cal.maxConcurrency"),
         ({"command": "x", "args": "-m"}, "mcpServers.cal.args"),
-        ({"command": "x", "args": ["-m", 3]}, "mcpServers.cal.args[1]"),
-        ({"command": "x", "env": {"PORT": 80}}, "mcpServers.cal.env.PORT"),
+        ({"command": "x", "args": ["-m", {}]}, "mcpServers.cal.args[1]"),
+        ({"command": "x", "env": {"PORT": [80]}}, "mcpServers.cal.env.PORT"),
+        ({"command": "x", "envFile": "/no/such/file"}, "mcpServers.cal.envFile"),
+        ({"command": "x", "envFile": 3}, "mcpServers.cal.envFile"),
         ({"command": "x", "prefix": "some"}, "mcpServers.cal.prefix"),
         ({"command": "x", "repair": "maybe"}, "mcpServers.cal.repair"),
         ({"command": "x", "tools": {"t": {"hidden": "perhaps"}}}, "mcpServers.cal.tools.t.hidden"),
@@ -484,3 +488,82 @@ def test_loading_json_is_light_enough_for_a_host_that_waits_one_second(tmp_path:
     took_s, usual_s = zip(*((cpu_s(code, str(path)), cpu_s(usual)) for _ in range(3)), strict=True)
     # CPU time, the interpreter's start included: measured at five times the usual.
     assert min(took_s) < 12 * min(usual_s)
+
+
+def test_values_that_hosts_write_without_quotes_are_texts() -> None:
+    config = tolerated(
+        env={"command": "x", "args": ["-p", 3000, True, 1.5], "env": {"A": 3000, "B": False, "C": 2.0, "D": None}},
+        http={"url": "https://h/mcp", "headers": {"X-Version": 3, "X-On": True, "X-None": None}},
+    )
+    assert config.left_out == {}
+    assert config.servers["env"].args == ["-p", "3000", "true", "1.5"]
+    assert config.servers["env"].env == {"A": "3000", "B": "false", "C": "2", "D": None}
+    assert config.servers["http"].headers == {"X-Version": "3", "X-On": "true"}
+
+
+@pytest.mark.parametrize(
+    ("entry", "kind"),
+    [
+        ({"type": "local", "command": ["x", "-y"]}, "stdio"),
+        ({"type": "remote", "url": "https://h/mcp"}, "http"),
+        ({"type": "streamable-http", "url": "https://h/mcp"}, "http"),
+        ({"type": "streamableHttp", "url": "https://h/mcp"}, "http"),
+        ({"type": "Streamable_HTTP", "url": "https://h/mcp"}, "http"),
+        ({"type": "http-stream", "url": "https://h/mcp"}, "http"),
+        ({"transport": "sse", "url": "https://h/sse"}, "sse"),
+        ({"transportType": "stdio", "command": "x"}, "stdio"),
+        ({"type": "http", "transport": "sse", "url": "https://h/mcp"}, "http"),
+        ({"httpUrl": "https://h/mcp", "url": "https://h/sse"}, "http"),
+    ],
+)
+def test_the_type_of_a_server_is_known_in_the_words_of_each_host(entry: dict[str, Any], kind: str) -> None:
+    config = tolerated(one=entry)
+    assert config.left_out == {}
+    assert config.servers["one"].type == kind
+    if "httpUrl" in entry:
+        assert config.servers["one"].address == "https://h/mcp"
+
+
+@pytest.mark.parametrize(
+    ("entry", "seconds"),
+    [
+        ({"timeout": 30_000}, 30),  # Gemini CLI, Qwen Code, Amazon Q
+        ({"timeout": 2_500}, 2.5),
+        ({"timeout": 60}, 60),  # Cline, Roo Code
+        ({"timeout": 1_800}, 1_800),
+        ({"timeout": 3_600}, 3_600),
+        ({"timeout": 30_000, "callTimeout": 5}, 5),
+        ({"timeout": 999_999_999}, 86_400),
+        ({"timeout": 0}, 60),
+        ({"timeout": True}, 60),
+        ({"type": "local", "timeout": 5_000}, 60),  # of its lists
+        ({"type": "local", "timeout": 120_000}, 120),
+    ],
+)
+def test_the_patience_of_a_host_is_that_of_a_call(entry: dict[str, Any], seconds: float) -> None:
+    config = tolerated(one={"command": ["x"] if "type" in entry else "x", **entry})
+    assert config.left_out == {}
+    assert config.servers["one"].call_timeout == seconds
+
+
+def test_a_file_of_variables_counts_less_than_what_the_entry_says(tmp_path: Path) -> None:
+    (tmp_path / "one.env").write_text("A=file\nB=file\nAPI_KEY=k9f8e7d6c5b4a3928170\n")
+    entry = {"command": "x", "envFile": "${workspaceFolder}/one.env", "env": {"A": "entry", "C": "c"}}
+    config = parse(json.dumps({"servers": {"one": entry}}), path=tmp_path / "mcp.json", environ={})
+    assert config.servers["one"].env == {"A": "entry", "B": "file", "C": "c", "API_KEY": "k9f8e7d6c5b4a3928170"}
+    assert tmp_path / "one.env" in config.files
+    assert "k9f8e7d6c5b4a3928170" in config.secrets
+
+
+def test_a_working_directory_starts_at_the_folder_of_the_file(tmp_path: Path) -> None:
+    def cwd(value: object, folder: str = "") -> str | None:
+        text = json.dumps({"mcpServers": {"one": {"command": "x", "cwd": value}}})
+        found = parse(text, path=tmp_path / folder / "mcp.json", environ={}).servers["one"]
+        assert isinstance(found, StdioConfig)
+        return found.cwd
+
+    assert cwd("sub/..") == str(tmp_path)
+    assert cwd("sub", ".vscode") == str(tmp_path / "sub")
+    assert cwd("/abs") == "/abs"
+    assert cwd("~") == str(Path.home())
+    assert cwd("") is cwd(None) is None

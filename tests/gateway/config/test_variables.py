@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.config.variables import expand
+from gateway.config.variables import expand, input_defaults, variables_in
 from gateway.errors import ConfigError
 
 
@@ -94,3 +94,84 @@ def test_strings_at_any_depth_are_replaced_and_the_path_is_told() -> None:
 @given(st.text().filter(lambda text: "${" not in text))
 def test_text_without_placeholders_is_untouched(text: str) -> None:
     assert expanded(text) == text
+
+
+def test_names_of_editors_stand_for_what_they_mean_in_the_folder_of_the_file(tmp_path: Path) -> None:
+    folder = tmp_path / "project" / ".vscode"
+    assert expanded("${workspaceFolder}${pathSeparator}a${/}b", folder) == f"{tmp_path}/project/a/b"
+    assert expanded("${workspaceFolder:api}", folder) == f"{tmp_path}/project"
+    assert expanded("${workspaceFolderBasename}", folder) == "project"
+    assert expanded("${workspaceFolderBasename}", tmp_path / "other") == "other"
+    assert expanded("${userHome}/x", folder) == f"{Path.home()}/x"
+    assert expanded("${cwd}", folder) == str(Path.cwd())
+
+
+def test_the_folder_of_a_plugin_is_that_of_its_file_unless_the_host_says_otherwise(tmp_path: Path) -> None:
+    assert expanded("${CLAUDE_PLUGIN_ROOT}/server.py", tmp_path / ".claude-plugin") == f"{tmp_path}/server.py"
+    assert expanded("${CLAUDE_PROJECT_DIR:-.}/x", tmp_path) == f"{tmp_path}/x"
+    assert expanded("${CLAUDE_PLUGIN_ROOT}", tmp_path, CLAUDE_PLUGIN_ROOT="/p") == "/p"
+
+
+def test_placeholders_of_opencode_are_read_where_its_words_are(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("s3cret\n")
+
+    def read(text: str, *, braces: bool) -> Any:
+        given = {"environ": {"A": "{env:B}", "B": "b"}, "file": "gw.json", "folder": tmp_path, "secrets": set()}
+        return expand({"key": text}, braces=braces, **given)["key"]  # type: ignore[arg-type]
+
+    assert read("Bearer {env:B} {file:key} {file:./key}", braces=True) == "Bearer b s3cret s3cret"
+    # What was put in is not read again, and a form of ours is read as ours.
+    assert read("{env:A} ${env:B} ${B} $${B}", braces=True) == "{env:B} b b ${B}"
+    assert read("{env:B}", braces=False) == "{env:B}"
+
+
+def test_variables_without_braces_are_those_of_gemini_and_qwen(tmp_path: Path) -> None:
+    for name in (".gemini", ".qwen"):
+        assert expanded("$A/${A}/$B/$1/pa$$A", tmp_path / name, A="a") == "a/a/$B/$1/pa$a"
+    assert expanded("$A", tmp_path / ".cursor", A="a") == "$A"
+
+
+def test_an_input_has_the_default_of_its_editor() -> None:
+    root = {"inputs": [{"id": "region", "default": "eu"}, {"id": "key"}, {"id": 3, "default": "x"}, "x"]}
+    assert input_defaults(root) == {"region": "eu"}
+    assert input_defaults({"inputs": {}}) == {}
+    given = {"file": "gw.json", "folder": Path(), "secrets": set(), "inputs": input_defaults(root)}
+    assert expand({"k": "${input:region}"}, environ={}, **given)["k"] == "eu"  # type: ignore[arg-type]
+    assert expand({"k": "${input:region}"}, environ={"REGION": "us"}, **given)["k"] == "us"  # type: ignore[arg-type]
+
+
+ENV_FILE = """\
+\ufeff# A comment
+PLAIN=value
+export EXPORTED = spaced  # a remark
+QUOTED="a # b\\nc"
+SINGLE='a\\nb "c"'
+EMPTY=
+API_KEY: k9f8e7d6c5b4a3928170
+WITH_HASH="x#y"
+LINES="one
+two"
+not a line
+URL=https://h.test/?a=b=c
+"""
+
+
+def test_a_file_of_variables_is_read_as_editors_read_it(tmp_path: Path) -> None:
+    (tmp_path / ".vscode").mkdir()
+    (tmp_path / "case.env").write_text(ENV_FILE, encoding="utf-8")
+    secrets, files = set[str](), set[Path]()
+    found = variables_in("case.env", file="gw.json", key="k", folder=tmp_path / ".vscode", secrets=secrets, files=files)
+    assert found == {
+        "PLAIN": "value", "EXPORTED": "spaced", "QUOTED": "a # b\nc", "SINGLE": 'a\\nb "c"', "EMPTY": "",
+        "API_KEY": "k9f8e7d6c5b4a3928170", "WITH_HASH": "x#y", "LINES": "one\ntwo", "URL": "https://h.test/?a=b=c",
+    }  # fmt: skip
+    assert "k9f8e7d6c5b4a3928170" in secrets
+    assert "value" not in secrets
+    # A change of it is a change of the configuration.
+    assert files == {tmp_path / "case.env"}
+
+
+def test_a_file_of_variables_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"gw\.json: k: gone\.env cannot be read \(No such file") as caught:
+        variables_in("gone.env", file="gw.json", key="k", folder=tmp_path, secrets=set(), files=set())
+    assert caught.value.key == "k"

@@ -89,6 +89,78 @@ def test_words_and_placeholders_of_hosts_become_ours(home: Path, tmp_path: Path)
     assert servers["sentry"]["disabled"] is True
 
 
+VSCODE_PROJECT = """\
+{
+  "inputs": [
+    {"id": "api-key", "type": "promptString", "password": true},
+    {"id": "region", "type": "pickString", "options": ["eu", "us"], "default": "eu"}
+  ],
+  "servers": {
+    "local": {
+      "type": "stdio",
+      "command": "${workspaceFolder}/bin/server",
+      "args": ["--name", "${workspaceFolderBasename}", "--port", 3000, "${input:region}", "${userHome}/x"],
+      "cwd": "sub",
+      "envFile": "local.env",
+      "env": {"PORT": 3000, "DEBUG": true, "HOME": null, "KEY": "${input:api-key}"}
+    },
+    "web": {"type": "streamableHttp", "url": "https://h.example.test/mcp", "headers": {"X-Version": 2}}
+  }
+}
+"""
+
+
+def test_the_file_of_a_project_is_taken_in_with_what_its_folder_means(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    project, config = tmp_path / "project", tmp_path / "gw" / "gw.json"
+    (project / ".vscode").mkdir(parents=True)
+    config.parent.mkdir()
+    (project / ".vscode" / "mcp.json").write_text(VSCODE_PROJECT)
+    (project / "local.env").write_text("FROM_FILE=yes\nPORT=1\n")
+    line = ["import", "vscode", "--project", str(project), "--config", str(config), "--no-check", "--yes"]
+    assert main(line) == 0
+    assert "set the variable API_KEY: the host asks its user for it" in capsys.readouterr().err
+    monkeypatch.setenv("API_KEY", "k")
+    loaded = load(config, strict=True)
+    local: Any = loaded.servers["local"]
+    assert local.command == f"{project}/bin/server"
+    assert local.args == ["--name", "project", "--port", "3000", "eu", f"{home}/x"]
+    assert local.cwd == f"{project}/sub"
+    assert local.env == {"FROM_FILE": "yes", "PORT": "3000", "DEBUG": "true", "HOME": None, "KEY": "k"}
+    web: Any = loaded.servers["web"]
+    assert (web.type, web.headers) == ("http", {"X-Version": "2"})
+    assert not loaded.warnings
+
+
+def test_the_same_file_is_served_as_it_is(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    project, config = tmp_path / "project", tmp_path / "gw.json"
+    (project / ".vscode").mkdir(parents=True)
+    path = project / ".vscode" / "mcp.json"
+    path.write_text(VSCODE_PROJECT)
+    (project / "local.env").write_text("FROM_FILE=yes\nPORT=1\n")
+    monkeypatch.setenv("API_KEY", "k")
+    assert main(["import", str(path), "--config", str(config), "--no-check", "--yes"]) == 0
+    assert load(config).servers == load(path, strict=True).servers
+
+
+def test_words_of_a_plugin_and_of_cline_are_understood(home: Path, tmp_path: Path) -> None:
+    plugin, config = tmp_path / "plugin", tmp_path / "gw.json"
+    plugin.mkdir()
+    entries = {
+        "own": {"command": "${CLAUDE_PLUGIN_ROOT}/server", "args": ["${CLAUDE_PROJECT_DIR:-.}"]},
+        "cline": {"type": "streamableHttp", "url": "https://h.example.test/mcp", "timeout": 60, "autoApprove": []},
+        "copilot": {"type": "local", "command": "x", "args": ["{env:HOME}"]},
+    }
+    (plugin / ".mcp.json").write_text(json.dumps({"mcpServers": entries}))
+    assert main(["import", str(plugin / ".mcp.json"), "--config", str(config), "--no-check", "--yes"]) == 0
+    loaded: Any = load(config, strict=True)
+    assert loaded.servers["own"].command == f"{plugin}/server"
+    assert loaded.servers["own"].args == [str(plugin)]
+    assert (loaded.servers["cline"].type, loaded.servers["cline"].call_timeout) == ("http", 60)
+    assert not loaded.warnings
+
+
 def test_secrets_are_kept_in_private_files_and_never_shown(
     home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
