@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from registry.catalog.catalog import ListKind
 
 # JSON-RPC 2.0, section 5.1 "Error object".
 PARSE_ERROR: Final = -32700
@@ -166,6 +169,18 @@ class NoAnswer(ConnectionLost):
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason, sent=True)
+
+
+class ListLost(ConnectionLost):
+    """The connection ended while a list was asked for that nothing else depends on.
+
+    Attributes:
+        kind: Prompts, resources, or tools of a server that declares none.
+    """
+
+    def __init__(self, reason: str, kind: ListKind) -> None:
+        super().__init__(reason, sent=True)
+        self.kind = kind
 
 
 class Congested(GatewayError):

@@ -48,7 +48,7 @@ class OwnListings:
         users.ports = LinkPorts(on_listing=self._take, has_listing=self._has_listing)
         users.epoch_of = self._epoch_of
 
-    async def _take(self, link: ListedLink, raw: RawListing) -> None:
+    async def _take(self, link: ListedLink, raw: RawListing) -> bool:
         if self._instance in gateways_of(raw.capabilities):
             raise LeadsBack(LEADS_BACK)
         alias, owner, config = link.server, link.owner, link.config
@@ -56,6 +56,7 @@ class OwnListings:
         listing, review = await reviewed(link, raw, self._lock, before=before, worker=self._worker)
         if self._users.is_open(link):
             self._show(owner, alias, config, listing, review)
+        return before is None or not listing.lists_as(before)
 
     def _show(self, owner: str, alias: str, config: ServerConfig, listing: ServerListing, review: Review) -> None:
         if self._lock.lockfile is not None or self._lock.listing_of(alias) is None:

@@ -71,8 +71,11 @@ class SharedListings:
 
     # what links tell
 
-    async def take(self, link: ListedLink, raw: RawListing) -> None:
+    async def take(self, link: ListedLink, raw: RawListing) -> bool:
         """Put what a server has listed into the registry.
+
+        Returns:
+            Whether it has listed something else than the last time.
 
         Raises:
             LeadsBack: It is this very gateway, or leads to it.
@@ -84,9 +87,8 @@ class SharedListings:
             raise LeadsBack(LEADS_BACK)
         lockfile = self._lock.lockfile
         # Not that of the catalog, in which what is held is as it was approved.
-        listing, review = await reviewed(
-            link, raw, self._lock, before=self._lock.listing_of(alias), worker=self._worker
-        )
+        before = self._lock.listing_of(alias)
+        listing, review = await reviewed(link, raw, self._lock, before=before, worker=self._worker)
 
         def confirm() -> ServerListing | None:
             # Meanwhile the link may have been replaced: then it says nothing about the new one.
@@ -98,14 +100,15 @@ class SharedListings:
             return self._lock.take(alias, listing, config, found)
 
         await self._updates.put(review.listing, confirm)
+        has_changed = before is None or not listing.lists_as(before)
         if self._links.get(alias) is not link:
-            return
+            return has_changed
         if (part := self._registry.catalog.parts.get(ServerName(alias))) is not None:
             self._vain.tell(alias, part.warnings)
-        if not raw.confirmed:
-            return
-        self._listed_s[alias] = anyio.current_time()
-        self.kept.put(alias, config, listing)
+        if raw.confirmed:
+            self._listed_s[alias] = anyio.current_time()
+            self.kept.put(alias, config, listing)
+        return has_changed
 
     def has_listing(self, link: ListedLink) -> bool:
         """Whether there is a listing of this very server."""

@@ -341,7 +341,7 @@ class CallPipeline:
             return
         if now_s - self._listed_again_s.get(server, -math.inf) >= _LIST_AGAIN_S:
             self._listed_again_s[server] = now_s
-            link.refresh()
+            link.list_again()
 
     def _with_hint(self, result: dict[str, Any], call: ToolCall, invocation: Invocation) -> dict[str, Any]:
         """Add a hint to a result that complains of arguments."""

@@ -1,4 +1,4 @@
-"""Announce changes of the catalog: coalesced, to every subscriber, each with the lists of its own profile."""
+"""Announce changes of the catalog: coalesced, at a bounded rate, to every subscriber with the lists of its profile."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import anyio
 
 from gateway.access.principal import Principal
 from gateway.calls.profile_views import ProfileViews
+from gateway.upstream.backoff import Damping
 from registry.catalog.catalog import ListKind
 from registry.catalog.store import Registry
 from registry.policy.grant import Grant
@@ -20,6 +21,10 @@ log = logging.getLogger(__name__)
 
 # Several upstreams that connect together are one change for a host; nobody notices a delay of this length.
 _COALESCE_S: Final = 0.03
+# A host lists again at each announcement, which may change the prompt of its model. A restart of many servers is
+# announced as it happens; lists that keep changing, once a second.
+_BURST: Final = 20
+_INTERVAL_S: Final = 1.0
 
 Listener = Callable[[list[ListKind]], None]
 
@@ -46,6 +51,7 @@ class ChangeAnnouncer:
         self._changed = anyio.Event()
         self._subscribers: dict[int, _Subscriber] = {}
         self._next = 0
+        self._damping = Damping(burst=_BURST, interval_s=_INTERVAL_S)
         self._unsubscribe = registry.subscribe(lambda change: self.notice_change(), always=True)
         registry.subscribe_own(self.notice_change)
 
@@ -81,8 +87,9 @@ class ChangeAnnouncer:
         try:
             while True:
                 await self._changed.wait()
-                await anyio.sleep(_COALESCE_S)
+                await anyio.sleep(max(_COALESCE_S, self._damping.pause_s(anyio.current_time())))
                 self._changed = anyio.Event()
+                has_told = False
                 states: dict[tuple[str, Grant, str], Mapping[ListKind, object]] = {}
                 for subscriber in list(self._subscribers.values()):
                     profile, principal = subscriber.profile, subscriber.principal()
@@ -92,11 +99,13 @@ class ChangeAnnouncer:
                             # A large one is made aside.
                             await self._views.prepared(profile, principal)
                         states[key] = _states(self._views, profile, principal)
-                    self._tell(subscriber, states[key])
+                    has_told = self._tell(subscriber, states[key]) or has_told
+                if has_told:
+                    self._damping.spend(anyio.current_time())
         finally:
             self._unsubscribe()
 
-    def _tell(self, subscriber: _Subscriber, now: Mapping[ListKind, object]) -> None:
+    def _tell(self, subscriber: _Subscriber, now: Mapping[ListKind, object]) -> bool:
         before, subscriber.lists = subscriber.lists, now
         kinds: list[ListKind] = sorted(kind for kind in now if before.get(kind) != now[kind])
         if kinds:
@@ -104,6 +113,7 @@ class ChangeAnnouncer:
                 subscriber.listener(kinds)
             except Exception:  # boundary: one listener spoils nothing for the others
                 log.exception("a listener of changes failed")
+        return bool(kinds)
 
 
 def _states(views: ProfileViews, profile: str, principal: Principal | None) -> Mapping[ListKind, object]:

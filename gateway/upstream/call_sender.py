@@ -62,7 +62,7 @@ class ReadyLink(Protocol):
     def drop(self, connection: Ready, reason: str) -> None:
         """Use this connection no more: it was found to be lost."""
 
-    def refresh(self) -> None:
+    def list_again(self) -> None:
         """List again soon."""
 
     def sign_in_required(self, source: SignInSource, reason: str | None = None) -> SignInRequired:
@@ -160,7 +160,7 @@ class CallSender:
                     self._breaker = self._breaker.succeeded()
                     if error.code in (INVALID_PARAMS, HEADER_MISMATCH):
                         # Evidence that our listing is no longer true.
-                        link.refresh()
+                        link.list_again()
                     raise
                 else:
                     if self._breaker is not CLOSED:
@@ -270,7 +270,7 @@ class CallSender:
             raise link.sign_in_required(error.source, str(error)) from None
         if error.status == _UNAUTHORIZED:
             # A listing shows whether our credentials are refused altogether; other calls go on meanwhile.
-            link.refresh()
+            link.list_again()
         if error.status < _SERVER_FAILED or call.repeatable:
             again = " Calling this tool again is safe." if error.status in _PASSING else ""
             raise UpstreamProtocolError(

@@ -8,6 +8,7 @@ import random
 import re
 import time
 from collections.abc import Callable, Collection, Coroutine
+from dataclasses import replace
 from typing import Any, Final
 
 import anyio
@@ -18,6 +19,7 @@ from gateway.errors import (
     GatewayError,
     HttpStatusError,
     LeadsBack,
+    ListLost,
     NoAnswer,
     RpcError,
     SessionForgotten,
@@ -42,6 +44,8 @@ from registry.schema.display_text import excerpt
 
 log = logging.getLogger(__name__)
 
+_OTHER_LISTS: Final[frozenset[ListKind]] = frozenset(("prompts", "resources"))
+
 # A connection that lived this long was sound: its end starts the backoff afresh.
 SOUND_S: Final = 10.0
 # How long a call waits for a connection: a restarted server is up within some seconds.
@@ -53,8 +57,8 @@ WAIT_FAILING_S: Final = 2.0
 _REFUSALS: Final = frozenset({401, 403, 404, 405, 410})
 # What leads back here goes on doing so until somebody changes a configuration; `refresh` looks at once.
 _LEADS_BACK_S: Final = 300.0
-# Servers announce each of a row of changes: what comes within this time is listed once.
-_BURST_S: Final = 0.05
+# A process that has ended so often in a row while one list was asked for is used without that list.
+_MAX_LIST_CRASHES: Final = 2
 # How often the end of the calls in flight is looked for; a signal would cost every call something.
 _DRAIN_POLL_S: Final = 0.05
 # An error of an upstream may hold pages; this much of it says why, in ADM and in texts for models.
@@ -83,6 +87,7 @@ class UpstreamLink:
         state: See `link_states`.
         epoch: The number of the last connection; 0 before the first one.
         last_error: Why there is no connection, or no true listing; None where all is well.
+        warnings: What is wrong with lists, or missing in them, although there is a connection.
         lost_reason: Why the last connection that worked has ended; None before the first one has.
         tried: Set once the first attempt has ended, well or not.
         handshake_refused: The upstream itself refused the first attempt, as one that speaks only a newer version does.
@@ -136,8 +141,10 @@ class UpstreamLink:
         self.use(config)
         self._scope = anyio.CancelScope()
         self._ready = anyio.Event()
-        self._stale_kinds: set[ListKind] = set()
-        self._stale = anyio.Event()
+        # One for each group of lists: a list that fails or takes long keeps no other from being listed.
+        self._relistings: list[Relisting] = []
+        self._list_crashes: dict[ListKind, int] = {}
+        self.warnings: tuple[str, ...] = ()
         self._failures = 0
         self._refused = False
         # Failures since somebody last wanted it tried at once: they decide how long the next pause is.
@@ -199,6 +206,8 @@ class UpstreamLink:
                     refused = isinstance(cause, ConnectionLost) and not cause.sent
                     self._refused = isinstance(cause, HttpStatusError) and cause.status in _REFUSALS
                     leads_back = isinstance(cause, LeadsBack)
+                    if isinstance(cause, ListLost):
+                        self._note_crash(cause.kind)
                     wanted = cause.source if isinstance(cause, NotSignedIn) else None
                     self.handshake_refused = not self._lists and self.epoch == 0 and isinstance(cause, RpcError)
                     if isinstance(cause, GatewayError):
@@ -269,11 +278,18 @@ class UpstreamLink:
             self._scope.cancel()
 
     def refresh(self) -> None:
-        """List again soon. Where the link waits, connect at once, and begin with short pauses again."""
-        self._mark_stale(ALL_KINDS)
+        """List everything again soon. Where the link waits, connect at once, and begin with short pauses again."""
         self._paused = 0
+        self._list_crashes.clear()
+        for relisting in self._relistings:
+            relisting.left_out = frozenset()
+        self.list_again()
         if isinstance(self.state, Waiting | SignInNeeded):
             self.state.scope.cancel()
+
+    def list_again(self) -> None:
+        """List again soon, where there is a connection."""
+        self._mark_stale(ALL_KINDS)
 
     # what calls use
 
@@ -340,20 +356,20 @@ class UpstreamLink:
             GatewayError: Why there is none, or none any more.
         """
         connection: Ready | None = None
-        # A new connection lists everything: what was stale before is not any more.
-        self._stale_kinds, self._stale = set(), anyio.Event()
+        self._relistings = []
         with anyio.CancelScope() as scope:
             async with self._connector.open(self._session_ports) as session:
                 failure: str | None = None
                 listing: RawListing | None = None
                 if self._lists:
+                    # Before the first listing: a change that is announced meanwhile is listed once more.
+                    self._relistings = self._relistings_of(session)
+                    kinds = frozenset[ListKind]().union(*(one.universe for one in self._relistings))
                     try:
-                        listing = await session.fetch_listing(limit_s=self.config.start_limit_s)
-                    except (RpcError, HttpStatusError, NoAnswer, UnusableAnswer) as error:
-                        if not self._can_do_without(session, error):
-                            raise
-                        # It may well answer calls: they go on with the last good listing, as after a poll that fails.
-                        failure, listing = f"listing failed: {error}", nothing_new(session.capabilities)
+                        listing = await session.fetch_listing(kinds, limit_s=self.config.start_limit_s)
+                    except GatewayError as error:
+                        listing = await self._listing_without_tools(session, error)
+                        failure = f"listing failed: {error}"
                         self._warn(f"{failure}; the last good one stays")
                 self.epoch += 1
                 # Before calls can use it: they are checked against the listing of the connection they go over.
@@ -365,7 +381,12 @@ class UpstreamLink:
                     self.last_error = failure
                     group.start_soon(session.watch, self.watch_list if self._lists else None)
                     if listing is not None:
-                        group.start_soon(self._keep_listed, connection, listing, failure is not None)
+                        self._note_warnings(listing, kinds)
+                    for relisting in self._relistings:
+                        assert listing is not None
+                        failed = failure is not None and "tools" in relisting.universe
+                        relisting.begin(listing, failed=failed, now_s=anyio.current_time())
+                        group.start_soon(self._keep_listed, connection, relisting)
                     reason = await session.wait_closed()
                     group.cancel_scope.cancel()
                 raise ConnectionLost(reason, sent=True)
@@ -374,10 +395,51 @@ class UpstreamLink:
             return True
         raise SessionForgotten(self.last_error or "reconnecting")
 
-    def _can_do_without(self, session: UpstreamSession, error: GatewayError) -> bool:
-        """Whether calls can be made although this first listing of a connection has failed."""
+    async def _listing_without_tools(self, session: UpstreamSession, error: GatewayError) -> RawListing:
+        """Return what can be used of a server although its tools could not be listed.
+
+        Raises:
+            GatewayError: Nothing can: the reason why tools could not be listed.
+        """
+        is_answer = isinstance(error, RpcError | HttpStatusError | NoAnswer | UnusableAnswer)
+        is_over = not is_answer and not session.independent_requests
         # Who refuses our credentials refuses calls too.
-        return not refuses_us(error) and not session.calls_need_listing and self._ports.has_listing(self)
+        if is_over or refuses_us(error) or session.calls_need_listing:
+            raise error
+        others = _OTHER_LISTS.intersection(session.capabilities) - self._crashing
+        if others:
+            listing = await session.fetch_listing(others, limit_s=self.config.connect_timeout)
+            if listing.failed != others:
+                return replace(listing, confirmed=False)
+        # It may well answer calls: they go on with the last good listing, as after a poll that fails.
+        if is_answer and self._ports.has_listing(self):
+            return nothing_new(session.capabilities)
+        raise error
+
+    def _relistings_of(self, session: UpstreamSession) -> list[Relisting]:
+        """What is to be listed of a session, and listed again."""
+        others = _OTHER_LISTS.intersection(session.capabilities)
+        groups = (ALL_KINDS - _OTHER_LISTS, others) if others else (ALL_KINDS,)
+        found = [Relisting(chance=self._chance, universe=group) for group in groups]
+        for relisting in found:
+            relisting.left_out = self._crashing
+        return found
+
+    @property
+    def _crashing(self) -> frozenset[ListKind]:
+        return frozenset(kind for kind, crashes in self._list_crashes.items() if crashes >= _MAX_LIST_CRASHES)
+
+    def _note_crash(self, kind: ListKind) -> None:
+        self._list_crashes[kind] = self._list_crashes.get(kind, 0) + 1
+
+    def _note_warnings(self, listing: RawListing, kinds: Collection[ListKind]) -> None:
+        for kind in set(kinds) - listing.failed:
+            self._list_crashes.pop(kind, None)
+        left_out = [
+            f"{kind} are not asked for, because the process ended each time; refresh the server to have it tried again"
+            for kind in sorted(self._crashing)
+        ]
+        self.warnings = (*listing.warnings, *left_out)
 
     def _enter_ready(self, connection: Ready) -> None:
         self.state = connection
@@ -401,37 +463,46 @@ class UpstreamLink:
         if self._ready.is_set():
             self._ready = anyio.Event()
 
-    async def _keep_listed(self, connection: Ready, first: RawListing, failed: bool) -> None:
+    async def _keep_listed(self, connection: Ready, relisting: Relisting) -> None:
         session, now_s = connection.session, anyio.current_time
-        relisting = Relisting(first, failed=failed, now_s=now_s(), chance=self._chance)
+        has_tools = "tools" in relisting.universe
         while True:
             with anyio.move_on_after(relisting.wait_s(now_s(), announced=session.announces_changes)):
-                await self._stale.wait()
-            await anyio.sleep(_BURST_S)
+                await relisting.stale.wait()
+            await anyio.sleep(relisting.gather_s(now_s()))
             # Taken before the request: what changes while it is on its way is listed once more.
-            stale, self._stale_kinds, self._stale = self._stale_kinds, set(), anyio.Event()
+            stale = relisting.take_stale()
             kinds = relisting.kinds(stale, now_s(), announced=session.announces_changes)
             try:
                 listing = await session.fetch_listing(kinds, limit_s=self.config.connect_timeout, polled=not stale)
             except GatewayError as error:
-                gone = isinstance(error, SessionForgotten) or (isinstance(error, NotSignedIn) and not error.step_up)
+                # A server that has never listed tools in this session may answer with what looks like the end of it.
+                forgotten = isinstance(error, SessionForgotten) and relisting.has_listed
+                gone = forgotten or (isinstance(error, NotSignedIn) and not error.step_up)
                 if gone or refuses_us(error) or (isinstance(error, ConnectionLost) and not error.sent):
                     self.drop(connection, str(error))
                     return
+                if isinstance(error, ListLost):
+                    self._note_crash(error.kind)
+                    return  # the connection is over
+                relisting.failed(stale, now_s())
+                if not has_tools:
+                    continue
                 # The last good listing stays; the reason is for the operator.
                 known, self.last_error = self.last_error, f"listing failed: {error}"
                 if known is None:  # of many in a row the first
                     self._warn(f"{self.last_error}; the last good one stays")
-                relisting.failed()
-                self._stale_kinds |= stale
                 continue
-            self.last_error = None
+            if has_tools:
+                self.last_error = None
+            self._note_warnings(listing, kinds)
             relisting.succeeded(listing, kinds, now_s())
-            await self._ports.on_listing(self, listing)
+            changed = await self._ports.on_listing(self, listing)
+            relisting.settle(stale, now_s(), changed=changed)
 
     def _mark_stale(self, kinds: Collection[ListKind]) -> None:
-        self._stale_kinds.update(kinds)
-        self._stale.set()
+        for relisting in self._relistings:
+            relisting.mark_stale(kinds)
 
     def _updated(self, kind: WatchedKind, key: str, params: dict[str, Any]) -> None:
         # Looked up each time: a retired link has other ports.

@@ -20,8 +20,9 @@ class ListedLink(Protocol):
     owner: str
 
 
-async def _ignore_listing(link: ListedLink, listing: RawListing) -> None:
+async def _ignore_listing(link: ListedLink, listing: RawListing) -> bool:
     """Take a listing that nobody wants."""
+    return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,14 +30,15 @@ class LinkPorts:
     """Where a link reports; without arguments nobody takes anything.
 
     Attributes:
-        on_listing: Awaited with every listing, the first one of a connection before calls can use it.
+        on_listing: Awaited with every listing, the first one of a connection before calls can use it; returns whether
+            something has changed.
         on_lost: Called when a connection, or an attempt, has ended.
         on_update: Takes changes of what is on the watch list.
         on_refused: Called when the upstream has refused the credentials of its entry.
         has_listing: Whether there is a listing of this very upstream from before, by which calls can be made.
     """
 
-    on_listing: Callable[[ListedLink, RawListing], Awaitable[None]] = _ignore_listing
+    on_listing: Callable[[ListedLink, RawListing], Awaitable[bool]] = _ignore_listing
     on_lost: Callable[[ListedLink], None] = lambda link: None
     on_update: Callable[[WatchedKind, str, dict[str, Any]], None] = lambda kind, key, params: None
     on_refused: Callable[[ListedLink], object] = lambda link: None

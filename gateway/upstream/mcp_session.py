@@ -6,12 +6,22 @@ import logging
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from functools import lru_cache, partial
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import anyio
+import msgspec
 
 from gateway import __version__, wire
-from gateway.errors import INTERNAL_ERROR, METHOD_NOT_FOUND, HttpStatusError, NoAnswer, RpcError
+from gateway.errors import (
+    INTERNAL_ERROR,
+    METHOD_NOT_FOUND,
+    ConnectionLost,
+    GatewayError,
+    HttpStatusError,
+    ListLost,
+    NoAnswer,
+    RpcError,
+)
 from gateway.protocol import (
     CAPABILITIES_KEY,
     LOG_LEVEL_KEY,
@@ -32,14 +42,23 @@ from gateway.worker_thread import run_in_thread
 from registry.catalog.catalog import ListKind
 from registry.catalog.listing import CacheScope
 from registry.intake.prompts_and_resources import ItemKind
+from registry.schema.display_text import excerpt
 
 log = logging.getLogger(__name__)
 
 CLIENT_INFO: Final = {"name": "typegate", "version": __version__}
-# A server whose cursors never end costs this many requests; of pages of 100 tools it is still thousands.
-MAX_PAGES: Final = 64
+# Servers in use have some dozens of pages at most. Pages that bring nothing new, and so many of them, are those of a
+# server whose cursors never end.
+MAX_PAGES: Final = 1_000
+MAX_IDLE_PAGES: Final = 32
+# Of the time for a list, the part after which what has come so far is used: a list without end is cut, not refused.
+_PART_FOR_PAGES: Final = 0.75
+# Lists that nothing depends on hold up tools for no longer than people notice; what takes longer is asked for apart.
+_OPTIONAL_S: Final = 2.0
 # Ten times the largest server known, and what its schemas take is still bounded.
 MAX_ITEMS: Final = 20_000
+# Of a reason; pages of an upstream's text are no reason.
+_MAX_REASON_CHARS: Final = 300
 # What clients hold at most; beyond 2**53 a strict parser would refuse the whole list.
 MAX_TTL_MS: Final = 24 * 60 * 60 * 1000
 # Tools are there before these lists are: what a server answers at all, it answers within this time.
@@ -48,6 +67,7 @@ _ENVELOPE: Final = envelope(CLIENT_INFO)
 # Headers that are kept: of the tools in use. A longer name is the URI of a resource, and seldom asked for twice.
 _MAX_KEPT: Final = 1_024
 _MAX_KEPT_CHARS: Final = 256
+_OPTIONAL: Final[tuple[ListKind, ...]] = ("prompts", "resources")
 _LISTS: Final[Mapping[ListKind, tuple[ItemKind, ...]]] = {
     "tools": (),  # asked for on their own: they alone are needed
     "prompts": ("prompts",),
@@ -90,7 +110,9 @@ class McpSession:
         self._inbound = inbound
         self._transport = transport
         self._log_level: str | None = None
-        self._failing: set[ItemKind] = set()
+        # By list: the hints of its last answer, and what was wrong with it.
+        self._hints: dict[str, tuple[int | None, CacheScope]] = {}
+        self._warnings: dict[str, str] = {}
         self._watcher = Watcher(server, transport, inbound, self._request, self.capabilities, modern=self._modern)
         inbound.start(modern=self._modern)
 
@@ -102,46 +124,89 @@ class McpSession:
     async def fetch_listing(
         self, kinds: Collection[ListKind] = ALL_KINDS, *, limit_s: float, polled: bool = False
     ) -> RawListing:
-        """See `UpstreamSession.fetch_listing`; a repeated cursor ends a list."""
-        ttls_ms: list[int] = []
-        scopes: set[CacheScope] = set()
-        tools = await self._list("tools", ttls_ms, scopes, limit_s) if "tools" in kinds else None
-        prompts_and_resources: dict[ItemKind, list[Any]] = {}
+        """See `UpstreamSession.fetch_listing`; an empty or repeated cursor ends a list."""
         failed: set[ListKind] = set()
-        wanted = [(kind, member) for kind in ALL_KINDS & set(kinds) if self._offers(kind) for member in _LISTS[kind]]
-        for kind, member in wanted:
-            try:
-                prompts_and_resources[member] = await self._list(
-                    member, ttls_ms, scopes, min(limit_s, _OPTIONAL_LIST_S)
-                )
-            except (RpcError, HttpStatusError, TimeoutError) as error:
-                # Servers declare `resources` and have no templates: no news for an operator.
-                if isinstance(error, RpcError) and error.code == METHOD_NOT_FOUND:
-                    continue
-                failed.add(kind)
-                # Of many in a row the first.
-                level = logging.DEBUG if member in self._failing else logging.WARNING
-                log.log(level, "the list of %s failed: %s", member, error, extra={"server": self.server})
-                self._failing.add(member)
-            else:
-                self._failing.discard(member)
-        if self._modern and gateways_of(self.capabilities):
+        tools = await self._list_tools(limit_s, failed) if "tools" in kinds else None
+        others: dict[ItemKind, list[Any]] = {}
+        # Beside tools they get little time; those that fail are asked for again on their own.
+        optional_s = min(limit_s, _OPTIONAL_S) if "tools" in kinds else min(limit_s, _OPTIONAL_LIST_S)
+        wanted = [
+            (kind, member) for kind in _OPTIONAL for member in _LISTS[kind] if kind in kinds and self._declares(kind)
+        ]
+        if self.independent_requests:
+            async with anyio.create_task_group() as group:
+                for kind, member in wanted:
+                    group.start_soon(self._list_optional, kind, member, optional_s, others, failed)
+        else:
+            # One at a time: of a process that ends it is known what has ended it.
+            for kind, member in wanted:
+                await self._list_optional(kind, member, optional_s, others, failed)
+        if "tools" in kinds and self._modern and gateways_of(self.capabilities):
             await self._ask_where_it_leads(limit_s)
         return RawListing(
             tools=tools,
-            prompts_and_resources=prompts_and_resources,
+            prompts_and_resources=others,
             capabilities=self.capabilities,
             # All pages of all lists are held as one: the most cautious of them decides.
-            ttl_ms=min(ttls_ms, default=None),
-            scope=_most_cautious(scopes),
+            ttl_ms=min((ttl_ms for ttl_ms, _ in self._hints.values() if ttl_ms is not None), default=None),
+            scope=_most_cautious({scope for _, scope in self._hints.values()}),
             failed=frozenset(failed),
+            warnings=tuple(self._warnings.values()),
             instructions=self.instructions,
         )
+
+    async def _list_tools(self, limit_s: float, failed: set[ListKind]) -> list[Any] | None:
+        """List tools; of a server that declares none a failure is no reason to do without its prompts and resources."""
+        if self._declares("tools") or not any(map(self._declares, _OPTIONAL)):
+            with anyio.move_on_after(limit_s):
+                return await self._pages("tools/list", "tools", limit_s)
+            raise NoAnswer(f"no answer to tools/list within {limit_s:g} s")
+        found: dict[ListKind | ItemKind, list[Any]] = {}
+        await self._list_optional("tools", "tools", min(limit_s, _OPTIONAL_S), found, failed)
+        return found.get("tools", None if failed else [])
+
+    async def _list_optional(
+        self,
+        kind: ListKind,
+        member: ItemKind | Literal["tools"],
+        limit_s: float,
+        found: dict[Any, list[Any]],
+        failed: set[ListKind],
+    ) -> None:
+        """List what nothing else depends on, whatever the server answers.
+
+        Raises:
+            ListLost: The connection ended meanwhile.
+        """
+        method = "resources/templates/list" if member == "resourceTemplates" else f"{member}/list"
+        try:
+            with anyio.fail_after(limit_s):
+                found[member] = await self._pages(method, member, limit_s)
+            return
+        except TimeoutError:
+            reason = f"no answer within {limit_s:g} s"
+        except ConnectionLost as error:
+            if not self.independent_requests:
+                raise ListLost(f"the connection ended at {method}: {error}", kind) from None
+            reason = str(error)
+        except GatewayError as error:
+            reason = SECRETS.scrub(str(error))
+            is_unknown = isinstance(error, RpcError) and error.code == METHOD_NOT_FOUND
+            if is_unknown and member in ("resourceTemplates", "tools"):
+                # Servers declare `resources` and have no templates, and some have tools and do not declare them.
+                self._warnings.pop(member, None)
+                return
+        failed.add(kind)
+        text = f"{method} failed: {excerpt(reason, _MAX_REASON_CHARS)}"
+        # Of many in a row the first.
+        level = logging.DEBUG if member in self._warnings else logging.WARNING
+        log.log(level, "%s; the server is used without it", text, extra={"server": self.server})
+        self._warnings[member] = text
 
     async def _ask_where_it_leads(self, limit_s: float) -> None:
         """Have a gateway say once more which others it leads to."""
         # What it lists by now may come from one that it has connected to since we did: from this one, even.
-        with anyio.move_on_after(limit_s), suppress(RpcError, HttpStatusError):
+        with anyio.move_on_after(limit_s), suppress(GatewayError):
             result = SECRETS.scrub_value(await self._request("server/discover", {}))
             capabilities = result.get("capabilities") if isinstance(result, dict) else None
             if isinstance(capabilities, dict) and "experimental" in capabilities:
@@ -220,30 +285,35 @@ class McpSession:
         """See `UpstreamSession.abandon`."""
         self._transport.abandon()
 
-    def _offers(self, kind: ListKind) -> bool:
-        # Every server is asked for tools: some have them and do not say so.
-        return kind == "tools" or isinstance(self.capabilities.get(kind), dict)
+    def _declares(self, kind: ListKind) -> bool:
+        # An object by the specification; some servers write `true`.
+        return self.capabilities.get(kind) not in (None, False)
 
-    async def _list(self, member: str, ttls_ms: list[int], scopes: set[CacheScope], limit_s: float) -> list[Any]:
-        method = "resources/templates/list" if member == "resourceTemplates" else f"{member}/list"
-        with anyio.move_on_after(limit_s):
-            return await self._pages(method, member, ttls_ms, scopes)
-        # Without tools there is no listing; of the others the last good list stays.
-        if member == "tools":
-            raise NoAnswer(f"no answer to {method} within {limit_s:g} s")
-        raise TimeoutError(f"no answer within {limit_s:g} s")
-
-    async def _pages(self, method: str, member: str, ttls_ms: list[int], scopes: set[CacheScope]) -> list[Any]:
+    async def _pages(self, method: str, member: str, limit_s: float) -> list[Any]:
         items: list[Any] = []
-        seen: set[str] = set()
+        cursors: set[str] = set()
+        names: set[object] = set()
+        scopes: set[CacheScope] = set()
+        ttls_ms: list[int] = []
         params: dict[str, Any] = {}
-        for _ in range(MAX_PAGES):
-            page = await self._request(method, params)
-            if isinstance(page, dict):
-                page = await run_in_thread(partial(_opened, page)) if _is_long(page) else wire.whole(page)
-            if not isinstance(page, dict) or not isinstance(page.get(member), list):
+        idle = 0
+        end_s = anyio.current_time() + limit_s * _PART_FOR_PAGES
+        cut: str | None = None
+        while True:
+            answer = await self._request(method, params)
+            try:
+                page = await _opened(answer) if isinstance(answer, dict) else {}
+            except wire.MalformedJson as error:
+                raise RpcError(INTERNAL_ERROR, f"the answer to {method} cannot be read: {error}") from None
+            # Servers written in Go send null for an empty list.
+            found = page.get(member, "missing") or []
+            if not isinstance(found, list):
                 raise RpcError(INTERNAL_ERROR, f"the answer to {method} holds no list of {member}")
-            items += page[member][: MAX_ITEMS - len(items)]
+            known = len(names)
+            names |= await run_in_thread(partial(_names_of, found)) if _is_long(answer) else _names_of(found)
+            idle = idle + 1 if len(names) == known else 0
+            if not idle:
+                items += found[: MAX_ITEMS - len(items)]
             # A boolean is an int to Python.
             ttl_ms = page.get("ttlMs")
             if isinstance(ttl_ms, int | float) and not isinstance(ttl_ms, bool) and ttl_ms >= 0:
@@ -251,11 +321,26 @@ class McpSession:
             stated = page.get("cacheScope")
             scopes.add(stated if stated in ("public", "private") else "unstated")
             cursor = page.get("nextCursor")
-            # A cursor that comes again is a server that lists in a circle.
-            if not isinstance(cursor, str) or cursor in seen or len(items) >= MAX_ITEMS:
+            # An empty cursor is none, as for the SDKs; one that comes again is a server that lists in a circle.
+            if not isinstance(cursor, str) or not cursor or cursor in cursors:
                 break
-            seen.add(cursor)
+            cursors.add(cursor)
+            if len(items) >= MAX_ITEMS or len(cursors) >= MAX_PAGES:
+                cut = "more than one server may list"
+            elif idle >= MAX_IDLE_PAGES:
+                cut = f"the last {idle} brought nothing new"
+            elif len(cursors) >= MAX_IDLE_PAGES and anyio.current_time() >= end_s:
+                cut = f"the end did not come within {limit_s:g} s"
+            if cut is not None:
+                cut = f"{method} was cut after {len(items)} items on {len(cursors)} pages: {cut}"
+                break
             params = {"cursor": cursor}
+        self._hints[member] = min(ttls_ms, default=None), _most_cautious(scopes)
+        if cut is None:
+            self._warnings.pop(member, None)
+        elif cut != self._warnings.get(member):
+            self._warnings[member] = cut
+            log.warning("%s", cut, extra={"server": self.server})
         return items
 
     def _headers(self, method: str, params: dict[str, Any]) -> dict[str, str] | None:
@@ -288,16 +373,39 @@ def _standard_headers(version: str, method: str, name: str) -> dict[str, str]:
     return {"mcp-protocol-version": version, "mcp-method": method, "mcp-name": header_value(name)}
 
 
-def _is_long(page: dict[str, Any]) -> bool:
-    return type(page.get("tools")) is wire.Unparsed
+class _Named(msgspec.Struct):
+    name: Any = None
+    uri: Any = None
+    uriTemplate: Any = None  # as the protocol names it
 
 
-def _opened(page: dict[str, Any]) -> dict[str, Any]:
-    """Return a page with all but its tools parsed; those are taken apart.
+_read_named: Final = msgspec.json.Decoder(_Named).decode
+
+
+def _names_of(items: list[Any]) -> set[object]:
+    """Return what tells these items from others; an item whose name cannot be read is like no other."""
+    names: set[object] = set()
+    for item in items:
+        try:
+            named = _read_named(item.text) if type(item) is wire.Unparsed else msgspec.convert(item, _Named)
+            names.add((named.name, named.uri, named.uriTemplate))
+        except (ValueError, TypeError, RecursionError):
+            names.add(id(item))
+    return names
+
+
+def _is_long(page: object) -> bool:
+    return isinstance(page, dict) and type(page.get("tools")) is wire.Unparsed
+
+
+async def _opened(page: dict[str, Any]) -> dict[str, Any]:
+    """Return a page with all but its tools parsed; those of a long page are taken apart, in a thread.
 
     As values, ten thousand tools would fill 60 MB, whose room is then held by the little that stays of them.
     """
-    return wire.whole({**page, "tools": wire.items_of(page["tools"])})
+    if not _is_long(page):
+        return wire.whole(page)
+    return await run_in_thread(lambda: wire.whole({**page, "tools": wire.items_of(page["tools"])}))
 
 
 def _most_cautious(scopes: Collection[CacheScope]) -> CacheScope:

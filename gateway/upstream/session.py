@@ -54,6 +54,7 @@ class RawListing:
         instructions: The upstream's own, for models.
         confirmed: The upstream gave an answer; without one, what it listed before is all that is known.
         failed: The kinds of which a list was to be had, and was not this time.
+        warnings: For operators: the lists that could not be had, or not as a whole, each with the reason.
     """
 
     tools: list[Any] | None
@@ -65,6 +66,7 @@ class RawListing:
     noted: tuple[ItemIssue, ...] = ()
     confirmed: bool = True
     failed: frozenset[ListKind] = frozenset()
+    warnings: tuple[str, ...] = ()
     instructions: str | None = None
 
 
@@ -144,12 +146,15 @@ class UpstreamSession(Protocol):
     ) -> RawListing:
         """Every page of these kinds, within bounds; a list other than that of tools which fails is left out.
 
+        Lists that are asked for together with tools do not hold them up: they are left out where they take long.
+
         Args:
             kinds: Which lists to ask for.
             limit_s: For each list, all its pages together.
             polled: Nothing has changed as far as is known: it is only time to look again.
 
         Raises:
+            ListLost: The connection ended while a list other than that of tools was asked for.
             GatewayError: There is no listing.
         """
 

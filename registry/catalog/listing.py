@@ -61,3 +61,9 @@ class ServerListing:
             for name in self.__slots__
             for mine, theirs in ((getattr(self, name), getattr(other, name)),)
         )
+
+    def lists_as(self, other: ServerListing) -> bool:
+        """Return whether two listings are of the very same items, whatever else differs."""
+        return all(
+            getattr(self, name) is getattr(other, name) for name in ("tools", "prompts", "resources", "templates")
+        )

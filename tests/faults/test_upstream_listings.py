@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -276,3 +277,77 @@ async def test_an_upstream_that_never_lists_its_tools_is_named_without_a_traceba
         row = await until_server(gateway, "m", lambda row: row["lastError"])
         assert "no answer to tools/list within 1 s" in row["lastError"]
         assert "Traceback" not in gateway.logged()
+
+
+# Announces every list while it is asked for one, and for some seconds from a thread; its tool comes and goes with each
+# listing. In the end it lists `last`.
+STORM = """
+import json, sys, threading, time
+asked, over = 0, threading.Event()
+lock = threading.Lock()
+def send(message):
+    with lock:
+        print(json.dumps(message), flush=True)
+def announce():
+    for kind in ("tools", "resources", "prompts"):
+        send({"jsonrpc": "2.0", "method": f"notifications/{kind}/list_changed"})
+def storm():
+    end = time.monotonic() + 8
+    while time.monotonic() < end:
+        announce()
+        time.sleep(0.01)
+    over.set()
+    announce()
+for line in sys.stdin:
+    message = json.loads(line)
+    method = message["method"]
+    if "id" not in message:
+        if method == "notifications/initialized":
+            threading.Thread(target=storm, daemon=True).start()
+        continue
+    name = "last" if over.is_set() else f"flap{asked % 2}"
+    lists = {
+        "tools/list": {"tools": [{"name": name, "inputSchema": {"type": "object"}}]},
+        "prompts/list": {"prompts": [{"name": name}]},
+        "resources/list": {"resources": [{"name": name, "uri": f"doc://{name}"}]},
+        "resources/templates/list": {"resourceTemplates": []},
+        "tools/call": {"content": [{"type": "text", "text": str(asked)}]},
+        "initialize": {"protocolVersion": "2025-11-25", "serverInfo": {"name": "s", "version": "1"},
+            "capabilities": {kind: {"listChanged": True} for kind in ("tools", "prompts", "resources")}},
+    }
+    answer = {"jsonrpc": "2.0", "id": message["id"]}
+    answer |= {"result": lists[method]} if method in lists else {"error": {"code": -32601, "message": "?"}}
+    if method == "tools/list":
+        asked += 1
+    send(answer)
+    if method in lists and method != "initialize" and not over.is_set():
+        announce()
+"""
+
+
+async def test_storms_of_announcements_are_listed_and_announced_at_a_bounded_rate(tmp_path: Path) -> None:
+    program = tmp_path / "storm.py"
+    program.write_text(STORM)
+    storm = {"command": sys.executable, "args": ["-S", "-E", str(program)]}
+    calm, calm_record = scripted_stdio_server(tmp_path, "calm", tools=builtin_tools("echo"))
+    servers = {"a": storm, "b": storm, "c": storm, "calm": calm}
+    async with running_gateway(tmp_path, servers, gateway=COMMANDS) as gateway:
+        await gateway.until_listed("calm__echo")
+        async with announcements(gateway) as told:
+            began_s = anyio.current_time()
+            for number in range(20):
+                assert (await gateway.call("calm__echo", {"n": number}))["structuredContent"] == {"n": number}
+            tools = await gateway.until_listed("a__last", "b__last", "c__last", within_s=25)
+            took_s = anyio.current_time() - began_s
+            assert set(tools) == {"a__last", "b__last", "c__last", "calm__echo"}
+            await eventually(lambda: told.changes > 0)
+            assert told.changes <= 22 + took_s
+            for server in "abc":
+                # As many as it may list in a burst, and one a second; resources and prompts are counted apart.
+                asked = int(text_of(await gateway.call(f"{server}__last")))
+                assert asked <= 14 + took_s
+            prompts = (await gateway.rpc("prompts/list"))["result"]["prompts"]
+            names = {prompt["name"] for prompt in prompts}
+            assert {"a__last", "b__last", "c__last"} <= names
+            assert not any("flap" in name for name in names)
+        assert len(calm_record.requests("tools/list")) == 1

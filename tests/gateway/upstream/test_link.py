@@ -110,8 +110,9 @@ class Upstream:
         attempt.ports = ports
         yield attempt
 
-    async def on_listing(self, link: UpstreamLink, listing: RawListing) -> None:
+    async def on_listing(self, link: UpstreamLink, listing: RawListing) -> bool:
         self.listings.append((link.epoch, link.session is not None))
+        return True
 
     def on_lost(self, link: UpstreamLink) -> None:
         self.lost += 1

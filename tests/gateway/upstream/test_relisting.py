@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from gateway.upstream.backoff import FIRST_S, LONGEST_S
@@ -20,7 +22,9 @@ def listing(*failed: ListKind, ttl_ms: int | None = None) -> RawListing:
 
 
 def begun(*failed: ListKind, ttl_ms: int | None = None, whole: bool = False) -> Relisting:
-    return Relisting(listing(*failed, ttl_ms=ttl_ms), failed=whole, now_s=100, chance=lambda: MIDDLE)
+    one = Relisting(chance=lambda: MIDDLE)
+    one.begin(listing(*failed, ttl_ms=ttl_ms), failed=whole, now_s=100)
+    return one
 
 
 @pytest.mark.parametrize(
@@ -79,8 +83,58 @@ def test_a_missing_list_keeps_no_other_from_being_polled() -> None:
 def test_a_server_that_cannot_be_listed_at_all_is_left_alone_for_longer_than_its_time_to_live(announced: bool) -> None:
     one = begun(ttl_ms=1, whole=True)
     for _ in range(12):
-        one.failed()
+        one.failed((), 500)
     assert one.wait_s(500, announced=announced) == LONGEST_S * 0.75
     assert one.kinds((), 500, announced=announced) == ALL_KINDS
     one.succeeded(listing(ttl_ms=1), ALL_KINDS, 500)
     assert one.wait_s(500, announced=announced) == 1
+
+
+def announced(one: Relisting, now_s: float, *, changed: bool) -> float:
+    """Have a change announced and listed; return when that was."""
+    one.mark_stale({"tools"})
+    now_s += one.gather_s(now_s)
+    one.settle(one.take_stale(), now_s, changed=changed)
+    return now_s
+
+
+def test_changes_in_a_row_are_listed_at_once_and_lists_that_keep_changing_once_a_second() -> None:
+    one, now_s = begun(), 100.0
+    times = []
+    for _ in range(60):
+        now_s = announced(one, now_s, changed=True)
+        times.append(now_s - 100)
+    assert times[9] < 0.6
+    assert 48 <= times[-1] <= 52
+    # A calm minute later a change is listed at once again.
+    assert announced(one, now_s + 60, changed=True) - now_s - 60 < 0.1
+
+
+def test_announcements_without_a_change_are_heeded_ever_more_seldom() -> None:
+    one, now_s = begun(), 100.0
+    times = []
+    for _ in range(20):
+        now_s = announced(one, now_s, changed=False)
+        times.append(now_s - 100)
+    assert times[3] < 0.3
+    assert sum(time < 15 for time in times) <= 6
+    gaps = [after - before for before, after in itertools.pairwise(times)]
+    assert max(gaps) <= 10.1
+
+
+def test_what_was_announced_while_a_list_failed_is_asked_for_after_the_pause() -> None:
+    one = begun()
+    one.mark_stale({"prompts"})
+    one.failed(one.take_stale(), 100)
+    assert not one.stale.is_set()
+    assert one.wait_s(100, announced=True) == FIRST_S * 2 * 0.75
+    assert one.kinds(one.take_stale(), 101, announced=True) == PROMPTS
+
+
+def test_lists_that_are_left_out_are_neither_polled_nor_asked_for() -> None:
+    one = Relisting(chance=lambda: MIDDLE, universe=PROMPTS)
+    one.left_out = PROMPTS
+    one.begin(listing(ttl_ms=5_000), failed=False, now_s=100)
+    one.mark_stale(PROMPTS)
+    assert not one.stale.is_set()
+    assert one.wait_s(500, announced=False) is None
