@@ -55,8 +55,8 @@ class Site:
 
 
 @asynccontextmanager
-async def serving(serve: Serve, *, tls: ssl.SSLContext | None = None) -> AsyncIterator[Site]:
-    """Serve each connection with `serve`, until left."""
+async def serving(serve: Serve, *, tls: ssl.SSLContext | None = None, port: int = 0) -> AsyncIterator[Site]:
+    """Serve each connection with `serve`, until left; on a free port unless one is given."""
     site = Site()
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -70,7 +70,7 @@ async def serving(serve: Serve, *, tls: ssl.SSLContext | None = None) -> AsyncIt
             writer.close()
             peer.left.set()
 
-    server = await asyncio.start_server(connected, "127.0.0.1", 0, ssl=tls)
+    server = await asyncio.start_server(connected, "127.0.0.1", port, ssl=tls)
     site.port = server.sockets[0].getsockname()[1]
     try:
         with anyio.fail_after(30):

@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
 import anyio
 import pytest
@@ -175,17 +174,9 @@ async def test_a_server_that_comes_back_is_connected_at_once_while_its_port_has_
     async with anyio.create_task_group() as group:
         group.start_soon(link.run)
         await until(lambda: link._paused == 4 and isinstance(link.state, Waiting))
-
-        async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            try:
-                await mcp(Peer(0, reader, writer))
-            except (asyncio.IncompleteReadError, ConnectionError):
-                writer.close()
-
-        server: Any = await asyncio.start_server(connected, "127.0.0.1", port)
         began_s = time.monotonic()
-        await until(lambda: isinstance(link.state, Ready))
-        assert time.monotonic() - began_s < 1.5
-        link.close()
-        server.close()
+        async with serving(mcp, port=port):
+            await until(lambda: isinstance(link.state, Ready))
+            assert time.monotonic() - began_s < 1.5
+            link.close()
     client.close()
