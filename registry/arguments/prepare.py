@@ -209,6 +209,7 @@ def _prepare(
             return Prepared(arguments=plain, problems=problems.check(wrapper, plain, names), understood=plain)
         return _with_defaults(wrapper, None, plain, defaults)
     # Where there is time for large values, their size is found once: that takes as long as a check.
+    schema = validator.schema
     text = text if arguments is sent else None
     size = InstanceSize.at_most(arguments, text) if current_effort().check_ns is None else None
     valid = isinstance(arguments, dict) and validator.is_valid(arguments, size)

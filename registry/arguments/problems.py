@@ -94,7 +94,7 @@ def check(
     except NotChecked as unchecked:
         unchecked.invalid = True
         raise
-    found = diagnose(errors[:_MAX_ERRORS], arguments, wrapper.checked_schema, names)
+    found = diagnose(errors[:_MAX_ERRORS], arguments, compiled.schema, names)
     if not found:  # the value cannot be walked
         message = "the arguments do not fit the schema, are nested too deeply or hold broken characters"
         found.append(ArgumentProblem(path=(), kind="value", message=message))

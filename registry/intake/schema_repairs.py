@@ -102,7 +102,7 @@ def repair_schema(schema: Any, notes: RepairNotes, *, of_results: bool = False) 
         return schema
     document = SchemaDocument(schema)
     repair = _SchemaRepair(schema, document, notes, of_results=of_results)
-    repaired = weakened(schema, repair.edit, document)
+    repaired = weakened(schema, repair.edit, document, repair.nodes)
     if of_results:
         spelled_out = with_nulls_spelled_out(repaired, lone_references=repair.has_lone_references)
         if spelled_out is not repaired:
@@ -146,6 +146,7 @@ class _SchemaRepair:
 
     Attributes:
         has_lone_references: Whether its draft ignores what is beside a reference.
+        nodes: Every schema object in it.
     """
 
     def __init__(
@@ -155,7 +156,7 @@ class _SchemaRepair:
         self._document = document
         self._notes = notes
         self._of_results = of_results
-        nodes = schema_objects(schema, document)
+        self.nodes = nodes = schema_objects(schema, document)
         known = {id(node) for node in nodes}
         declared = schema.get("$schema")
         self._draft = draft_of(declared)

@@ -128,7 +128,8 @@ def _with_input(definition: dict[str, Any], notes: RepairNotes, *, strict: bool)
         notes.append(("schema_unchecked", "the input schema was not an object, so arguments are not checked"))
         repaired_schema = {"type": "object"}
     else:
-        schemas.check_bounds(schema)
+        if strict:  # otherwise `_within_bounds` has looked
+            schemas.check_bounds(schema)
         before = len(notes)
         repaired_schema = repair_root(repair_schema(schema, notes), notes)
         if strict and (lost := [note for note in notes[before:] if note[0] in _UNCHECKED]):

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from registry.schema.json_values import containers
 from registry.schema.patterns import (
     MAX_COMPILE_COST,
     PATTERN_BYTES,
@@ -25,6 +26,7 @@ _NULL: Final[dict[str, Any]] = {"type": "null"}
 _ANNOTATIONS: Final = frozenset({"contentEncoding", "contentMediaType", "contentSchema"})
 # Below these it matters that a `format` is not enforced, since what accepts more makes them accept less.
 _REVERSING: Final = frozenset({"not", "if", "oneOf", "maxContains"})
+_OF_INTEREST: Final = _ANNOTATIONS | {"pattern", "patternProperties", "format"}
 _DEFINITIONS: Final = frozenset({"$defs", "definitions", "$schema", "$id"})
 
 
@@ -63,6 +65,8 @@ def checked_form(
         without_quadratic: Leave out patterns that may not come to an end within `BACKTRACK_LIMIT` steps.
         max_weight: Leave out patterns whose compiled form takes more bytes.
     """
+    if not any(_is_of_interest(node) for node in containers(schema) if isinstance(node, dict)):
+        return CheckedForm(schema=schema, runnable={}, left_out=())
     document = SchemaDocument(schema)
     nodes = schema_objects(schema, document)
     form = _Form(
@@ -73,17 +77,17 @@ def checked_form(
         nullable=_nullable(nodes),
         minds_formats=any(not _REVERSING.isdisjoint(node) for node in nodes),
     )
-    changed = weakened(schema, form.edit, document)
+    changed = weakened(schema, form.edit, document, nodes)
     return CheckedForm(schema=changed, runnable=form.runnable, left_out=tuple(dict.fromkeys(form.left_out)))
 
 
 def with_nulls_spelled_out(schema: Any, *, lone_references: bool) -> Any:
     """Return a schema that says by types and alternatives where `nullable` makes it accept null."""
-    document = SchemaDocument(schema)
-    said = [node for node in schema_objects(schema, document) if "nullable" in node]
-    if not said:
+    if not any("nullable" in node for node in containers(schema) if isinstance(node, dict)):
         return schema
-    nullable = _with_parts([node for node in said if node["nullable"] is True])
+    document = SchemaDocument(schema)
+    nodes = schema_objects(schema, document)
+    nullable = _with_parts([node for node in nodes if node.get("nullable") is True])
 
     def edit(node: dict[str, Any]) -> Edit:
         edit = Edit(dropped={"nullable"} & node.keys())
@@ -91,7 +95,12 @@ def with_nulls_spelled_out(schema: Any, *, lone_references: bool) -> Any:
             accept_null(node, edit, lone=lone_references)
         return edit
 
-    return weakened(schema, edit, document)
+    return weakened(schema, edit, document, nodes)
+
+
+def _is_of_interest(node: dict[str, Any]) -> bool:
+    """Return whether an object, which may be a schema, may say what is checked in another form."""
+    return not _OF_INTEREST.isdisjoint(node) or says_nullable(node)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -211,6 +211,11 @@ class Validator:
         return FirstErrors(self.errors(instance, limit, size))
 
     @property
+    def schema(self) -> Any:
+        """The schema in its checked form, in which the paths of errors lead."""
+        return self._supported
+
+    @property
     def names(self) -> SchemaNames:
         """The names of members that the schema speaks of."""
         if self._names is None:

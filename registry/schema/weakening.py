@@ -46,17 +46,22 @@ class Edit:
         return not (self.changes or self.dropped or self.widens)
 
 
-def weakened(schema: Any, edit: Callable[[dict[str, Any]], Edit], document: SchemaDocument | None = None) -> Any:
+def weakened(
+    schema: Any,
+    edit: Callable[[dict[str, Any]], Edit],
+    document: SchemaDocument,
+    nodes: Sequence[dict[str, Any]] | None = None,
+) -> Any:
     """Return a schema, of bounded depth, with edits; the same object if there are none.
 
     Args:
         schema: The schema.
         edit: Tells what to change in one schema object. It is called once for each.
-        document: The same with its references, if the caller has read them.
+        document: The same with its references.
+        nodes: Every schema object in it, if the caller has listed them.
     """
-    document = document or SchemaDocument(schema)
     edits: dict[int, Edit] = {}
-    nodes = schema_objects(schema, document)
+    nodes = schema_objects(schema, document) if nodes is None else nodes
     for node in nodes:
         found = edit(node)
         if not found.is_empty:

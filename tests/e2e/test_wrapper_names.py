@@ -332,10 +332,10 @@ async def test_a_bare_name_or_one_without_its_server_is_told_who_has_it(tmp_path
 
 
 async def test_a_quarantined_tool_is_said_to_be_held_back_and_a_cut_list_says_how_much_is_left(tmp_path: Path) -> None:
-    bad = {"name": "broken", "inputSchema": {"type": "object", "properties": {"a": {"type": "strung"}}}}
+    bad = {"name": "broken", "inputSchema": {"type": "object", "properties": {"a": {"$ref": "#/nowhere"}}}}
     many = [tool(f"x{number:04}") for number in range(1000)]
     config, record = scripted_stdio_server(tmp_path, "s", tools=[*many, bad, {**bad, "name": "hidden_one"}])
-    async with running_gateway(tmp_path, {"s": {**config, "deny": ["hidden_*"]}}) as gateway:
+    async with running_gateway(tmp_path, {"s": {**config, "deny": ["hidden_*"], "validation": "strict"}}) as gateway:
         await gateway.until_listed("s__x0000")
         for answer in (
             await gateway.call("s__broken"),
