@@ -28,11 +28,11 @@ from registry.arguments.prepare import Prepared, passes, prepare, refused
 from registry.arguments.repair_report import Repair
 from registry.catalog.catalog import ToolWrapper
 from registry.catalog.drift import Drift
-from registry.catalog.shape import RepairLevel
 from registry.catalog.store import Registry
-from registry.dialects.definitions import LoweredDefinition, map_arguments
+from registry.dialects.definitions import map_arguments
 from registry.errors import NotChecked
 from registry.policy.grant import ALLOWED, Decision
+from registry.views.view import View
 
 UNRECORDED: Final = (
     "Not called: the record of calls cannot be written at present, and this gateway makes no call without it. "
@@ -101,27 +101,19 @@ class ToolCall(Struct, kw_only=True, eq=False):
         if plain is not None and not self.parts.drift.knows_parameters and passes(wrapper, arguments, plain):
             self.wrapper, self.prepared, self.checked = wrapper, _AS_SENT, arguments
             return ()
-        shape = registry.shape.of(wrapper.server)
-        lowered, entry = view.lowered(wrapper), view.entry(wrapper.name)
-        if entry is not None and entry.lowered is not lowered:
-            # The tool has changed since this view was built: the arguments have the names that were shown then.
-            arguments = map_arguments(arguments, entry.lowered)
-        level = view.profile.repair or shape.repair_level(wrapper.tool)
         self.wrapper = wrapper
-        self._take(
-            prepare(
-                wrapper, arguments, level=level, defaults=shape.defaults, lowered=lowered, validation=shape.validation
-            )
-        )
+        self._take(prepare_shown(registry, view, wrapper, arguments))
         if self.parts.drift.knows_parameters and not self.prepared.problems:
-            self._take_current_names(level, lowered)
+            self._take_current_names()
         return self.prepared.problems
 
-    def _take_current_names(self, level: RepairLevel, lowered: LoweredDefinition) -> None:
+    def _take_current_names(self) -> None:
         changes = self.parts.drift.changes(self.wrapper.name)
         if changes:
-            names = lowered.shown_names
-            self._take(with_current_names(self.wrapper, self.prepared, changes, level=level, names=names))
+            view, registry, wrapper = self.caller.view, self.parts.registry, self.wrapper
+            level = view.profile.repair or registry.shape.of(wrapper.server).repair_level(wrapper.tool)
+            names = view.lowered(wrapper).shown_names
+            self._take(with_current_names(wrapper, self.prepared, changes, level=level, names=names))
 
     def _take(self, prepared: Prepared) -> None:
         self.prepared, self.checked, self._decided = prepared, prepared.arguments, None
@@ -146,7 +138,7 @@ class ToolCall(Struct, kw_only=True, eq=False):
         if self.parts.drift.knows_parameters and not self.prepared.problems:
             # Otherwise the arguments are right as they are; whether former names are among them is not known.
             with suppress(NotChecked):
-                self._take_current_names(level, lowered)
+                self._take_current_names()
         return self.prepared.problems
 
     async def revise(self, arguments: dict[str, Any], changed_by: tuple[str, ...]) -> Rejection | None:
@@ -269,3 +261,26 @@ class ToolCall(Struct, kw_only=True, eq=False):
 def held_text(wrapper: ToolWrapper) -> str:
     """What a call of a tool that is held is told."""
     return f"Not called: the tool '{wrapper.tool}' of server '{wrapper.server}' is {wrapper.held}."
+
+
+def prepare_shown(registry: Registry, view: View, wrapper: ToolWrapper, arguments: Any) -> Prepared:
+    """Repair and check arguments for a tool as a view shows it; rules look at what is made of them.
+
+    Args:
+        registry: What there is.
+        view: How the caller sees the tool.
+        wrapper: The tool as it is today.
+        arguments: As the caller sent them.
+
+    Raises:
+        NotChecked: That could take longer than the loop can wait.
+    """
+    shape = registry.shape.of(wrapper.server)
+    lowered, entry = view.lowered(wrapper), view.entry(wrapper.name)
+    if entry is not None and entry.lowered is not lowered:
+        # The tool has changed since this view was built: the arguments have the names that were shown then.
+        arguments = map_arguments(arguments, entry.lowered)
+    level = view.profile.repair or shape.repair_level(wrapper.tool)
+    return prepare(
+        wrapper, arguments, level=level, defaults=shape.defaults, lowered=lowered, validation=shape.validation
+    )

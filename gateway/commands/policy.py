@@ -133,7 +133,7 @@ def _from_config(args: Namespace, rows: list[Mapping[str, Any]]) -> list[dict[st
             output.warn(vain_rules(gateway.views, gateway.registry))
             return [
                 _with_unknown(
-                    explain(
+                    await explain(
                         Question(
                             principal=row["principal"],
                             name=row["name"],

@@ -79,7 +79,7 @@ class PolicyRoutes:
             400: The question is incomplete, or its arguments are no object.
         """
         asked = read_question(request.query_params)
-        found = explain(asked, auth=self._auth(), views=self._views, registry=self._registry)
+        found = await explain(asked, auth=self._auth(), views=self._views, registry=self._registry)
         return JsonDocument(found)
 
 

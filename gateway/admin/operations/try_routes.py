@@ -11,10 +11,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from gateway import __version__, wire
+from gateway.access.oauth.claims import Rejected
 from gateway.access.principal import LOCAL
 from gateway.access.quotas import Quotas
 from gateway.admin.changing import who
-from gateway.admin.documents import JsonDocument, missing, read_body
+from gateway.admin.documents import JsonDocument, Refusal, missing, read_body
 from gateway.admin.policy_explained import Question, principal_in
 from gateway.admin.routes import Merge, route
 from gateway.calls.profile_views import ProfileViews
@@ -79,7 +80,10 @@ class TryRoutes:
             404: There is no such profile, or it is not open to the principal.
         """
         wanted = await read_body(request, TryRequest)
-        principal = principal_in(Question(principal=wanted.principal, name=wanted.wrapper), self._auth())
+        try:
+            principal = principal_in(Question(principal=wanted.principal, name=wanted.wrapper), self._auth())
+        except Rejected as error:
+            raise Refusal(400, f"principal: {error.refusal.description}") from None
         if wanted.profile not in self._views.profiles or not principal.may_enter(wanted.profile):
             raise missing(f"profile for {principal.name} with the name", wanted.profile)
         meta = envelope({"name": "typegate-admin", "version": __version__})

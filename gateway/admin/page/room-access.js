@@ -113,17 +113,22 @@ function explain(keys, wrappers, profiles, query) {
   const profile = select(profiles.map((one) => [one.name, one.name]), "default");
   const given = h("textarea", { class: "code", rows: 2, spellcheck: "false", placeholder: "{}" });
   const groups = h("input", { type: "text", autocomplete: "off" });
+  const scopes = h("input", { type: "text", autocomplete: "off", placeholder: "openid tools:read" });
+  const claims = h("input", { type: "text", autocomplete: "off", placeholder: "tenant=acme" });
   const answer = h("div", { "aria-live": "polite" });
   const form = h("form", { class: "stack wide" },
     h("p", { class: "muted" }, "Ask for a caller and a tool: the rules that decide are named, whether it may be called or not."),
     h("div", { class: "fields" }, field("Caller", principal, "The name of a key, or SUBJECT@ISSUER."), field("Tool, prompt or address", name), field("Profile", profile)),
-    h("details", null, h("summary", null, "With certain arguments or groups"), field("Arguments, as JSON", given), field("Groups, separated by commas", groups)),
+    h("details", null, h("summary", null, "With certain arguments, or what a token says"), field("Arguments, as JSON", given), field("Groups, separated by commas", groups),
+      field("Scopes of the token, separated by spaces", scopes), field("Claims of the token as NAME=VALUE, separated by commas", claims)),
     h("div", { class: "actions" }, h("button", { type: "submit", class: "button primary" }, "Explain")));
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
     const words = new URLSearchParams({ principal: principal.value.trim(), name: name.value.trim(), profile: profile.value });
     if (given.value.trim()) words.set("arguments", given.value.trim());
     for (const group of groups.value.split(",").map((one) => one.trim()).filter(Boolean)) words.append("group", group);
+    for (const scope of scopes.value.split(/\s+/).filter(Boolean)) words.append("scope", scope);
+    for (const claim of claims.value.split(",").map((one) => one.trim()).filter(Boolean)) words.append("claim", claim);
     try {
       const found = await get(`policy/explain?${words}`);
       put(answer, h("div", { class: "verdict" },
