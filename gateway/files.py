@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import stat
 import tempfile
+from contextlib import suppress
 from pathlib import Path
-from typing import Final
 
-# What group and others may do with a file.
-_OF_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
+log = logging.getLogger(__name__)
 
 
 class NotOurs(OSError):
@@ -17,7 +17,11 @@ class NotOurs(OSError):
 
 
 def read_private(path: Path, *, most_bytes: int) -> bytes:
-    """Read a file that holds a secret, if nobody else can have written or read it.
+    """Read a file that holds a secret, unless other users can have written or read it.
+
+    Rights of the group alone are taken away first: where a Kubernetes volume has an `fsGroup`, the kubelet gives every
+    file to that group and adds the rights to read and write, each time the volume is mounted. A file that belongs to
+    root and that the group may only read, as in a volume of a Secret, is read as it is.
 
     Args:
         path: The file.
@@ -25,7 +29,7 @@ def read_private(path: Path, *, most_bytes: int) -> bytes:
 
     Raises:
         FileNotFoundError: There is none.
-        NotOurs: It is no regular file, belongs to another user, or is open to others.
+        NotOurs: It is not a regular file, belongs to another user, or is open to all users.
         OSError: It cannot be read.
     """
     # Not blocking, for a pipe would wait for a writer; what was opened is looked at, not what is at the path by then.
@@ -44,20 +48,53 @@ def read_private(path: Path, *, most_bytes: int) -> bytes:
             raise NotOurs(f"{path} is no regular file")
         # Windows has neither: there the folder of the user keeps others out.
         if hasattr(os, "geteuid"):
-            if found.st_uid != os.geteuid():
+            is_own = found.st_uid == os.geteuid()
+            if not is_own and found.st_uid != 0:
                 raise NotOurs(f"{path} belongs to another user (id {found.st_uid})")
-            if found.st_mode & _OF_OTHERS:
+            if found.st_mode & stat.S_IRWXO or (found.st_mode & stat.S_IWGRP and not is_own):
                 raise NotOurs(f"{path} is open to other users (mode {stat.S_IMODE(found.st_mode):04o})")
+            if is_own and found.st_mode & stat.S_IRWXG:
+                # A volume that is mounted read-only cannot be changed by others either.
+                with suppress(OSError):
+                    os.fchmod(descriptor, stat.S_IMODE(found.st_mode) & ~stat.S_IRWXG)
+                    log.info("%s was open to its group and is not any more", path)
         return file.read(most_bytes + 1)
 
 
+def prepare_state_dir(path: Path) -> None:
+    """Create a state directory for this user alone; from one that exists the rights of all others are taken.
+
+    A directory that is more than that is left as it is: a home or working directory, or one that many write to. So is
+    what cannot be changed, and one that cannot be created: whatever is to be written there reports that.
+    """
+    with suppress(OSError):
+        make_private_folder(path)
+        if not hasattr(os, "geteuid") or _is_in_common_use(path):
+            return
+        for folder in (path, *(Path(each) for each in os.scandir(path) if each.is_dir(follow_symlinks=False))):
+            found = folder.stat()
+            if found.st_uid == os.geteuid() and found.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+                folder.chmod(stat.S_IMODE(found.st_mode) & ~(stat.S_IRWXG | stat.S_IRWXO))
+
+
+def _is_in_common_use(path: Path) -> bool:
+    found = path.resolve()
+    others = [Path.cwd()]
+    with suppress(RuntimeError):  # a user without a home
+        others.append(Path.home().resolve())
+    return bool(found.stat().st_mode & stat.S_ISVTX) or any(each.is_relative_to(found) for each in others)
+
+
 def make_private_folder(path: Path) -> None:
-    """Create a folder that only this user may enter, with its parents, unless it exists.
+    """Create a folder that only this user may enter, with each parent that is missing.
 
     Raises:
         OSError: It cannot be created.
     """
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not path.is_dir():
+        # `mkdir(parents=True)` would give its mode to the last one alone.
+        make_private_folder(path.parent)
+        path.mkdir(mode=0o700, exist_ok=True)
 
 
 def write_whole(path: Path, content: bytes, *, mode: int = 0o600) -> None:

@@ -14,7 +14,7 @@ import anyio
 
 from gateway import wire
 from gateway.errors import GatewayError
-from gateway.files import write_whole
+from gateway.files import make_private_folder, write_whole
 from registry.catalog.catalog import CatalogChange, ToolWrapper
 from registry.catalog.names import ServerName
 from registry.catalog.notes import MAX_NOTE_LENGTH, Note
@@ -194,7 +194,7 @@ class OperatorNotes:
         if self._path is None or not self._writes:
             return
         try:
-            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private_folder(self._path.parent)
             write_whole(self._path, wire.dumps(self.entries()))
         except OSError as error:
             log.warning("the notes cannot be written: %s", error)

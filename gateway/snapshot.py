@@ -21,7 +21,7 @@ import msgspec
 
 from gateway import wire
 from gateway.config.server import ServerConfig
-from gateway.files import write_whole
+from gateway.files import make_private_folder, write_whole
 from registry.catalog.listing import ServerListing
 from registry.catalog.names import ServerName
 from registry.intake.prompts_and_resources import ITEM_KEYS
@@ -147,7 +147,7 @@ def save(state_dir: Path, saved: Snapshot) -> None:
     }
     try:
         body = wire.dumps({"version": VERSION, "servers": entries, "former": saved.former})
-        state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_folder(state_dir)
         write_whole(state_dir / FILE_NAME, hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
     except (OSError, ValueError) as error:
         log.warning("the snapshot cannot be written: %s", error)

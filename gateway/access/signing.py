@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from gateway import wire
-from gateway.files import NotOurs, read_private
+from gateway.files import NotOurs, make_private_folder, read_private
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -73,7 +73,7 @@ class Signer:
             return secrets.token_bytes(_KEY_BYTES)
         path = self._state_dir / FILE_NAME
         try:
-            self._state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private_folder(self._state_dir)
             if (kept := _kept_key(path)) is not None:
                 return kept
             with suppress(FileNotFoundError):

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from gateway.audit.chain import HEAD_BYTES, Head, chained, digest_of, parsed
-from gateway.files import NotOurs
+from gateway.files import NotOurs, make_private_folder
 
 # One that holds the lock writes for some milliseconds; after this long it is stopped, or the disk hangs.
 _LOCK_S: Final = 2.0
@@ -84,7 +84,7 @@ class RecordFile:
             NotWritten: They cannot be written.
         """
         try:
-            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private_folder(self.path.parent)
             with locked(self.head_path, write=True) as head_file:
                 head = self._current(head_file)
                 today = datetime.fromtimestamp(self._clock(), UTC).date()

@@ -23,7 +23,7 @@ from gateway.config.source import read
 from gateway.config.upstream_types.registration import read_server
 from gateway.config.variables import input_defaults, workspace_of
 from gateway.errors import ConfigError, GatewayError
-from gateway.files import write_whole
+from gateway.files import make_private_folder, write_whole
 from gateway.host_files import installing
 from gateway.host_files.changes import FileChange, Installations, change_of, keep_backup
 from gateway.host_files.entries import Adopted, adopt, blocks_in
@@ -77,7 +77,7 @@ class Vault:
     def write(self) -> None:
         """Write the files, each for this user alone."""
         if self.values:
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private_folder(self.folder)
         for file, value in self.values.items():
             write_whole(self.folder / file, value.encode())
 

@@ -27,7 +27,7 @@ from gateway.config.unmatched_rules import AddedNames
 from gateway.config.upstream_types.registration import read_server
 from gateway.config.wording import refusal
 from gateway.errors import ConfigError
-from gateway.files import NotOurs, read_private, write_whole
+from gateway.files import NotOurs, make_private_folder, read_private, write_whole
 from registry.catalog.names import check_aliases
 from registry.errors import AliasError
 
@@ -126,10 +126,10 @@ class Overlay:
             writes: Whether this process is the one that writes.
             follows: Whether another program writes it, whose changes are to be taken over.
         """
-        named = str(config.resolve()) if config is not None else ""
-        name = hashlib.sha256(named.encode("utf-8", "surrogatepass")).hexdigest()[:_NAME_CHARS]
-        self.path = state_dir / FOLDER / f"{name}.json" if state_dir is not None else None
-        self._named = named
+        self._named = _lasting_name(config) if config is not None else ""
+        self.path = _file_of(state_dir, self._named) if state_dir is not None else None
+        # Where an earlier version kept them.
+        self._former = _file_of(state_dir, str(config.resolve())) if state_dir is not None and config else None
         self._writes = writes
         self.follows = follows and self.path is not None
         self.error: str | None = None
@@ -140,6 +140,16 @@ class Overlay:
     def lasts(self) -> bool:
         """Whether changes are there after a restart."""
         return self.path is not None and self.error is None
+
+    def check(self) -> None:
+        """Refuse to serve without changes that cannot be read: what administrators have disabled would be back.
+
+        Raises:
+            ConfigError: The file cannot be read.
+        """
+        if self.error is not None:
+            what = "mend it, or remove it to serve without what administrators have changed"
+            raise ConfigError(f"{self.error}; {what}", file=self._named or "overlay")
 
     def latest(self) -> tuple[Change, ...]:
         """The changes as the file has them now; those in use where it cannot be read."""
@@ -154,7 +164,7 @@ class Overlay:
         if self.path is None or not self._writes:
             return
         try:
-            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private_folder(self.path.parent)
             document = {"configuration": self._named, "changes": [asdict(one) for one in self.changes]}
             write_whole(self.path, wire.dumps(document))
             self.error = None
@@ -167,17 +177,37 @@ class Overlay:
             return ()
         self.digest = None
         try:
-            text = read_private(self.path, most_bytes=_MAX_BYTES)
+            try:
+                text = read_private(self.path, most_bytes=_MAX_BYTES)
+            except FileNotFoundError:
+                if self._former is None or self._former == self.path:
+                    raise
+                text = read_private(self._former, most_bytes=_MAX_BYTES)
             self.digest = hashlib.sha256(text).digest()
             document = wire.loads(text)
             return tuple(Change(**one) for one in document["changes"][:MAX_CHANGES])
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return ()
         except (OSError, NotOurs, ValueError, TypeError, KeyError, AttributeError) as error:
             # Kept as it is until the next change: somebody may be able to mend it.
             self.error = f"{self.path} cannot be read ({error or type(error).__name__})"
             log.error("what administrators have changed is not in use: %s", self.error)
             return ()
+
+
+def _lasting_name(config: Path) -> str:
+    """Return by what path the changes of a configuration are found again.
+
+    A link that leads elsewhere stands for the file there. One that stays in its folder does not: in a volume of a
+    ConfigMap, the files are links into a folder whose name differs each time the volume is mounted.
+    """
+    target, folder = config.resolve(), config.parent.resolve()
+    return str(folder / config.name if target.is_relative_to(folder) else target)
+
+
+def _file_of(state_dir: Path, named: str) -> Path:
+    name = hashlib.sha256(named.encode("utf-8", "surrogatepass")).hexdigest()[:_NAME_CHARS]
+    return state_dir / FOLDER / f"{name}.json"
 
 
 def with_changes(base: Config, changes: Sequence[Change], admits: Admits = lambda alias, config: None) -> Config:

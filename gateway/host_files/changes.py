@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from gateway.config.source import MAX_FILE_BYTES
 from gateway.errors import ConfigError, GatewayError
-from gateway.files import write_whole
+from gateway.files import make_private_folder, write_whole
 from gateway.host_files.text import values_of
 from gateway.secrets import SECRETS, secrets_in
 
@@ -119,7 +119,7 @@ def keep_backup(state_dir: Path, change: FileChange) -> Path | None:
     if change.before is None:
         return None
     folder = state_dir / _BACKUPS
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_private_folder(folder)
     kept = folder / f"{_digest(change.before)[:_MARK_CHARS]}-{change.path.name}"
     write_whole(kept, change.before)
     return kept
@@ -144,7 +144,7 @@ class Installations:
         if self.known(change.path) is not None:
             raise Refused(f"{change.path} was changed before; `typegate uninstall` takes that back first")
         backup, note = self._files(change.path)
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_folder(self._folder)
         write_whole(backup, change.before or b"")
         kept = {
             "path": str(change.path),

@@ -15,6 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from gateway.config.edit import literal
+from gateway.files import make_private_folder
 from gateway.server_sources.fetch import MAX_BUNDLE_BYTES, fetch
 from gateway.server_sources.packages import alias_of
 from gateway.server_sources.proposal import Input, Proposal, SourceRefused, variable
@@ -119,7 +120,7 @@ def _manifest(archive: zipfile.ZipFile) -> dict[str, Any]:
 
 def _unpack(archive: zipfile.ZipFile, files: list[zipfile.ZipInfo], home: Path) -> None:
     """Unpack into a folder that appears whole, or not at all."""
-    home.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_private_folder(home.parent)
     work = home.with_name(f".{home.name}-{os.getpid()}")
     left = _MAX_UNPACKED_BYTES
     try:

@@ -18,7 +18,7 @@ from gateway.config.model import Config
 from gateway.config.per_user import check_per_user
 from gateway.downstream.http.host_check import LOOPBACK
 from gateway.errors import ConfigError
-from gateway.files import write_whole
+from gateway.files import make_private_folder, write_whole
 
 log = logging.getLogger(__name__)
 
@@ -167,7 +167,7 @@ def admin_token(config: Config, state_dir: Path) -> str:
         raise ConfigError(str(error), file=source_of(config), key="gateway.admin.token") from None
     token = secrets.token_urlsafe(24)
     try:
-        state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_folder(state_dir)
         write_whole(path, f"{token}\n".encode(), mode=0o600)
     except OSError as error:
         log.warning("the admin token cannot be kept: %s", error)

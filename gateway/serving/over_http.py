@@ -35,6 +35,7 @@ from gateway.downstream.http.host_check import LOOPBACK, HostCheck
 from gateway.downstream.http.protected_resource import ProtectedResource
 from gateway.downstream.http.protocol import HttpProtocol
 from gateway.downstream.http.router import PathRouter
+from gateway.files import prepare_state_dir
 from gateway.memory import keep_settled, use_one_heap
 from gateway.reload import Reloader
 from gateway.secrets import SECRETS
@@ -90,6 +91,7 @@ async def serve(
     """
     check = partial(check_reach, host=host, insecure=insecure)
     check(config)
+    prepare_state_dir(state_dir)
     token = admin_token(config, state_dir)
     listener = bind(host, port, source_of(config))
     admin_listener = bind_admin(config)
@@ -146,6 +148,7 @@ async def serve_on(
     role = together.role if together is not None else None
     origin = _origin_for_browsers(host, listener)
     overlay = Overlay(state_dir, config.path, writes=role is None or role.writes)
+    overlay.check()
     admits: Admits = role.admits if role is not None else _admit_all
     running = with_changes(config, overlay.changes, admits)
     async with open_gateway(running, state_dir=state_dir, role=role, origin=origin) as gateway:

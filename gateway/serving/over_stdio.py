@@ -16,6 +16,7 @@ from gateway.config.model import Config
 from gateway.config.overlay import Overlay, with_changes
 from gateway.downstream.stdio_server import StdioServer
 from gateway.errors import ConfigError
+from gateway.files import make_private_folder, prepare_state_dir
 from gateway.reload import Reloader
 from gateway.serving.callback_listener import listening_for_browsers
 from registry.views.profile import DEFAULT_PROFILE
@@ -43,12 +44,15 @@ async def serve_stdio(
     Raises:
         ConfigError: The key is none of the configuration, or does not open the profile.
     """
+    if state_dir is not None:
+        prepare_state_dir(state_dir)
     # What administrators have changed where the same configuration is served over HTTP holds here, too.
     overlay = Overlay(state_dir, config.path, writes=False, follows=True)
+    overlay.check()
     if overlay.path is not None:
         with suppress(OSError):
             # It has to be there to be watched: the first change may come while this process runs.
-            overlay.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private_folder(overlay.path.parent)
     running = with_changes(config, overlay.changes)
     if key is not None and not running.gateway.auth.api_keys:
         log.warning("TYPEGATE_API_KEY is ignored: the configuration has no gateway.auth.apiKeys")

@@ -25,6 +25,8 @@ from gateway.access.signing import Signer
 from gateway.cluster import single_process_only
 from gateway.cluster.assignment import FIRST, READY, Assignment
 from gateway.config.model import Config
+from gateway.config.overlay import Overlay
+from gateway.files import prepare_state_dir
 from gateway.serving.admin_listener import bind_admin, unbind_admin
 from gateway.serving.listen import DRAIN_S, admin_token, bind, check_reach, source_of, url_of
 from gateway.telemetry.logs import Form
@@ -88,6 +90,8 @@ async def serve_workers(
     single_process_only.check(config, file=source)
     # Said once, and made before several processes make one each.
     encryption_from()
+    prepare_state_dir(state_dir)
+    Overlay(state_dir, config.path, writes=False).check()
     token = admin_token(config, state_dir)
     listeners = _listeners(host, port, source, workers)
     admin_listener = bind_admin(config)

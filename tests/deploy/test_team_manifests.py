@@ -184,3 +184,11 @@ def test_the_compose_file_has_a_configuration_that_the_gateway_takes() -> None:
         assert not source.startswith("./") or (DEPLOY / source).exists(), source
     # Nothing is reached from other machines.
     assert all(port.startswith("127.0.0.1:") for each in compose["services"].values() for port in each.get("ports", ()))
+
+
+@pytest.mark.parametrize("folder", [FOLDER / "overlays/sidecar", OVERLAY])
+def test_rights_of_files_on_volumes_are_not_changed_at_each_mount(folder: Path) -> None:
+    pods = [one["spec"]["template"]["spec"] for one in rendered(folder) if one["kind"] in ("StatefulSet", "Deployment")]
+    owned = [pod["securityContext"] for pod in pods if "fsGroup" in pod.get("securityContext", {})]
+    assert owned
+    assert {one.get("fsGroupChangePolicy") for one in owned} == {"OnRootMismatch"}

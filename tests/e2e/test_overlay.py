@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -141,7 +142,7 @@ async def test_a_gateway_over_stdio_heeds_what_was_disabled_while_it_runs_and_wh
 
 
 @pytest.mark.heavy
-async def test_a_damaged_overlay_is_told_and_a_server_that_cannot_be_served_any_more_is_left_out(
+async def test_a_damaged_overlay_stops_the_start_and_a_server_that_cannot_be_served_any_more_is_left_out(
     tmp_path: Path,
 ) -> None:
     async with running_gateway(tmp_path, {"bank": {"url": "http://127.0.0.1:9/mcp"}}) as gateway:
@@ -153,9 +154,15 @@ async def test_a_damaged_overlay_is_told_and_a_server_that_cannot_be_served_any_
     async with serving(gateway.config, tmp_path) as again:
         assert (await states(again))["added"] == "faulty"
     kept.write_text("{")
-    async with serving(gateway.config, tmp_path) as again:
-        assert (await again.admin("config")).json()["overlay"]["error"] is not None
-        assert set(await states(again)) == {"bank"}
+    # Without it, what an administrator has disabled would be in use.
+    command = [sys.executable, "-m", "gateway"]
+    options = ["--config", str(gateway.config), "--state-dir", str(gateway.state_dir)]
+    for words in (["serve", "--port", "0"], ["serve", "--port", "0", "--workers", "2"], ["stdio"]):
+        refused = await anyio.run_process([*command, *words, *options], check=False, stdin=subprocess.DEVNULL)
+        assert refused.returncode == 2, words
+        last = refused.stderr.decode().strip().splitlines()[-1]
+        assert f"{kept} cannot be read" in last
+        assert "remove it to serve without what administrators have changed" in last
 
 
 async def test_changes_at_the_same_time_do_not_undo_each_other(tmp_path: Path) -> None:

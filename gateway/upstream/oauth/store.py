@@ -18,7 +18,7 @@ import anyio
 import anyio.to_thread
 
 from gateway import wire
-from gateway.files import NotOurs, read_private, write_whole
+from gateway.files import NotOurs, make_private_folder, read_private, write_whole
 from gateway.upstream.oauth.encryption import Encryption, Undecipherable
 from gateway.upstream.oauth.keyed_locks import KeyedLocks
 
@@ -251,7 +251,7 @@ class FileStore:
         return self._folder / f"{kind}-{hashlib.sha256(key.encode()).hexdigest()[:40]}.json"
 
     def _make_folder(self) -> None:
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_folder(self._folder)
 
     def _load(self, key: str) -> Kept | None:
         return self._read(self._path(key), key)

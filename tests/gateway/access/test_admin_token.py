@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from argparse import Namespace
 from pathlib import Path
 
@@ -33,7 +34,7 @@ def test_a_new_token_is_kept_for_its_owner_alone_and_found_again(
     assert locations.admin_token(Namespace(state_dir=state)) == token
 
 
-@pytest.mark.parametrize("mode", [0o666, 0o622, 0o644, 0o640, 0o602])
+@pytest.mark.parametrize("mode", [0o666, 0o622, 0o644, 0o664, 0o602])
 def test_a_file_that_others_can_read_or_write_is_refused_with_what_to_do(state: Path, mode: int) -> None:
     state.mkdir()
     path = state / "admin-token"
@@ -46,6 +47,15 @@ def test_a_file_that_others_can_read_or_write_is_refused_with_what_to_do(state: 
         locations.admin_token(Namespace(state_dir=state))
     path.chmod(0o600)
     assert admin_token(Config(), state) == "planted"
+
+
+@pytest.mark.parametrize("mode", [0o660, 0o640, 0o620, 0o460])
+def test_a_token_whose_file_a_volume_has_given_to_a_group_is_narrowed_and_used(state: Path, mode: int) -> None:
+    token = admin_token(Config(), state)
+    path = state / "admin-token"
+    path.chmod(mode)
+    assert admin_token(Config(), state) == token
+    assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")

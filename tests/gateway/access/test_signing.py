@@ -90,6 +90,13 @@ def test_a_planted_or_damaged_key_is_replaced_by_a_good_one(
         Signer(key=known).verify(signed, "ann")
 
 
+def test_a_key_that_a_volume_has_given_to_a_group_is_narrowed_and_used(tmp_path: Path) -> None:
+    signed = Signer(tmp_path).sign("state", "ann")
+    (tmp_path / FILE_NAME).chmod(0o660)
+    assert Signer(tmp_path).verify(signed, "ann") == "state"
+    assert stat.S_IMODE((tmp_path / FILE_NAME).stat().st_mode) == 0o600
+
+
 def test_a_signed_text_cannot_be_read() -> None:
     signed = KEPT.sign("the state of an upstream", "ann")
     assert b"state" not in base64.urlsafe_b64decode(signed + "=" * (-len(signed) % 4))

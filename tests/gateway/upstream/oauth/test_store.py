@@ -123,7 +123,10 @@ def test_the_key_is_of_the_environment_or_of_a_file_that_is_ours(tmp_path: Path)
     assert encryption_from({"TYPEGATE_STATE_KEY": KEY}).active
     sealed = encryption_from({"TYPEGATE_STATE_KEY": KEY}).encrypt(b"text", name="n")
     assert encryption_from({"TYPEGATE_STATE_KEY_FILE": str(path)}).decrypt(sealed, name="n") == b"text"
+    # The group of a volume is not everybody.
     path.chmod(0o640)
+    assert encryption_from({"TYPEGATE_STATE_KEY_FILE": str(path)}).decrypt(sealed, name="n") == b"text"
+    path.chmod(0o644)
     for environ, reason in (
         ({"TYPEGATE_STATE_KEY": "short"}, "too short"),
         ({"TYPEGATE_STATE_KEY": KEY, "TYPEGATE_STATE_KEY_FILE": str(path)}, "one of the two"),
