@@ -219,7 +219,7 @@ class CallPipeline:
                 verdict = await self._allowed(call, decision)
                 if verdict.answer is not None:
                     return verdict.answer
-            if call.prepared.unchecked:
+            if call.prepared.unchecked or wrapper.unchecked is not None:
                 self._record_unchecked(call)
             result = await invocation.send(call.checked, call)
             if invocation.answer is None:
@@ -256,14 +256,18 @@ class CallPipeline:
             result = self._with_hint(result, call, invocation)
         if call.repairs or call.prepared.repairs:
             result = self._with_repairs(result, call)
-        if call.prepared.unchecked:
-            result = with_meta(result, UNCHECKED_KEY, [one.message for one in call.prepared.unchecked])
+        if call.prepared.unchecked or call.wrapper.unchecked is not None:
+            told = [one.message for one in call.prepared.unchecked]
+            if call.wrapper.unchecked is not None:
+                told.append(f"the arguments could not be checked in full: {call.wrapper.unchecked}")
+            result = with_meta(result, UNCHECKED_KEY, told)
         return result
 
     def _record_unchecked(self, call: ToolCall) -> None:
         for problem in call.prepared.unchecked:
             self._stats.record_failure(call.wrapper, Failure.of_unchecked(problem), call.caller)
-        call.outcome = call.outcome.not_checked([format_path(one.path) for one in call.prepared.unchecked])
+        paths = [format_path(one.path) for one in call.prepared.unchecked]
+        call.outcome = call.outcome.not_checked(paths or [format_path(())])
 
     async def _allowed(self, call: ToolCall, decision: Decision) -> Verdict:
         """Have a person allow the call."""

@@ -21,7 +21,7 @@ from registry.catalog.shape import ServerShape, Shape
 from registry.catalog.unmatched import CODES, unmatched_names
 from registry.errors import SchemaRejected
 from registry.intake import param_headers
-from registry.intake.issues import ItemIssue
+from registry.intake.issues import UNCHECKED_CODES, ItemIssue
 from registry.schema.packed_definition import PackedDefinition
 from registry.schema.schemas import canonical_json, digest, digest_of_canonical
 
@@ -143,6 +143,7 @@ def _wrap_tools(listing: ServerListing, shape: ServerShape, max_length: int, kno
         )
     before = {wrapper.tool: wrapper for wrapper in known.wrappers} if known is not None else {}
     held = listing.held.get("tools", {})
+    unchecked = {one.tool: one.detail for one in reversed(listing.repaired) if one.code in UNCHECKED_CODES}
     wrappers: list[ToolWrapper] = []
     quarantined: list[ItemIssue] = []
     warnings = list(unmatched_names(listing, shape))
@@ -167,15 +168,14 @@ def _wrap_tools(listing: ServerListing, shape: ServerShape, max_length: int, kno
             and (was.name, was.name_reason) == (names[tool].name, names[tool].reason)
             and (was.documented, was.unenforced) == (documented, unenforced)
             and was.notes == notes
-            and was.held == held.get(tool)
+            and (was.held, was.unchecked) == (held.get(tool), unchecked.get(tool))
         ):
             # The same object: whoever has worked with it need not do so again.
             wrappers.append(was)
             continue
         try:
-            wrappers.append(
-                _wrapper(listing, tool, names[tool], definition, documented, notes, unenforced, held.get(tool))
-            )
+            made = _wrapper(listing, tool, names[tool], definition, documented, notes, unenforced, held.get(tool))
+            wrappers.append(replace(made, unchecked=unchecked[tool]) if tool in unchecked else made)
         except SchemaRejected as rejected:
             quarantined.append(ItemIssue(tool=tool, code=rejected.code, detail=rejected.detail))
     kept = tuple(wrappers)

@@ -40,6 +40,7 @@ class ToolWrapper:
         documented: The arguments that configuration documents.
         notes: Operators' notes on this very definition.
         unenforced: What arguments are checked against, where the definition documents some that are not enforced.
+        unchecked: Why arguments are not checked in full, where the input schema could not be used as it was listed.
         held: Why it cannot be called until somebody has approved it as it is today; the definition is as approved.
         shared_hints: Its `hints` in an object that equal ones share; None where nobody has looked yet.
         source: What the definition was made of: equal wrappers stay the same object as long as this one does.
@@ -56,6 +57,7 @@ class ToolWrapper:
     documented: frozenset[str] = frozenset()
     notes: tuple[Note, ...] = ()
     unenforced: dict[str, Any] | None = None
+    unchecked: str | None = None
     held: str | None = None
     shared_hints: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)
     source: object = field(default=None, repr=False, compare=False)

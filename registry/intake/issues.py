@@ -14,6 +14,9 @@ _MAX_DETAIL: Final = 300
 # The longest tool name that model APIs take, so that every name that a model could call is shown whole.
 _MAX_SHOWN_NAME: Final = 128
 
+UNCHECKED_CODES: Final = frozenset({"broken_ref", "remote_ref", "schema_unchecked"})
+"""Codes of repairs of a tool after which less of its arguments is checked than its definition says."""
+
 # What was repaired in one item: pairs of a stable code and one sentence.
 RepairNotes = list[tuple[str, str]]
 # A definition, as it stays in memory.

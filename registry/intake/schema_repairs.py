@@ -242,7 +242,7 @@ class _SchemaRepair:
         keyword, reference, target, from_root = resolution
         if target is MISSING or target is REMOTE or not isinstance(target, dict | bool):
             what = "to another document, which is not fetched" if target is REMOTE else "to what is not there"
-            code = "remote_ref" if target is REMOTE else "broken_ref"
+            code = "output_reference" if self._of_results else "remote_ref" if target is REMOTE else "broken_ref"
             self._notes.append((code, f"a reference was removed, which leads {what}: {excerpt(reference, 120)}"))
             self._leave_out(node, keyword, edit)
         elif keyword == "$ref":

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 
 from registry.errors import SchemaRejected
 from registry.intake import param_headers
-from registry.intake.issues import IntakeResult, RepairNotes, check_each
+from registry.intake.issues import UNCHECKED_CODES, IntakeResult, RepairNotes, check_each
 from registry.intake.repairs import repair_members
 from registry.intake.schema_repairs import outlined, repair_root, repair_schema
 from registry.schema import schemas
@@ -22,8 +22,6 @@ MAX_NAME_LENGTH: Final = 1_024
 # Patterns that are reported as unchecked; one schema may have thousands.
 _MAX_REPORTED_PATTERNS: Final = 3
 
-# Repairs after which less is checked than the definition says.
-_UNCHECKED: Final = frozenset({"broken_ref", "remote_ref"})
 
 Transport = Literal["stdio", "http"]
 
@@ -132,7 +130,7 @@ def _with_input(definition: dict[str, Any], notes: RepairNotes, *, strict: bool)
             schemas.check_bounds(schema)
         before = len(notes)
         repaired_schema = repair_root(repair_schema(schema, notes), notes)
-        if strict and (lost := [note for note in notes[before:] if note[0] in _UNCHECKED]):
+        if strict and (lost := [note for note in notes[before:] if note[0] in UNCHECKED_CODES]):
             raise SchemaRejected(*lost[0])
         if repaired_schema.get("type") != "object":
             if strict:
