@@ -5,7 +5,8 @@ Source: JSON-RPC 2.0, sections 4 "Request object" and 5 "Response object"; MCP f
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal, NamedTuple
+from collections.abc import Mapping
+from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 import msgspec
 
@@ -13,8 +14,11 @@ from gateway import wire
 from gateway.errors import INVALID_PARAMS, INVALID_REQUEST, RpcError
 
 RequestId = str | int | float
+Entry = TypeVar("Entry")
 
 
+# Our own ids are counted; those of peers that are longer are no numbers.
+_MAX_ID_CHARS: Final = 18
 # Above it a text that is no request would be parsed twice at some cost.
 _USUAL_BYTES: Final = 4 * 1024
 
@@ -33,9 +37,9 @@ class RpcRequest(msgspec.Struct, kw_only=True, eq=False, forbid_unknown_fields=T
 class _Result(msgspec.Struct, eq=False, forbid_unknown_fields=True):
     """An answer that has a result, and no other member that would have to be looked at."""
 
+    jsonrpc: Literal["2.0"]
     id: int
     result: dict[str, Any]
-    jsonrpc: str = ""
 
 
 _read_request: Final = msgspec.json.Decoder(RpcRequest).decode
@@ -118,6 +122,32 @@ def classify(message: object) -> RpcRequest | RpcNotification | RpcResponse:
     if not isinstance(params, dict):
         raise InvalidMessage(INVALID_PARAMS, "params must be an object", usable)
     return RpcRequest(jsonrpc="2.0", id=usable, method=method, params=params)
+
+
+def is_answer(message: dict[str, Any]) -> bool:
+    """Return whether a message of an upstream is a response; lines of logs may have an `id` too."""
+    return message.get("jsonrpc") == "2.0" and ("result" in message or "error" in message)
+
+
+def number_of(value: object) -> int | None:
+    """Return the whole number that an id of ours is, in whatever form it comes back: 1, 1.0 or "1"."""
+    if type(value) is int:
+        return value
+    if type(value) is float and value.is_integer():
+        return int(value)
+    if type(value) is str and len(value) <= _MAX_ID_CHARS and value.isascii() and value.isdigit():
+        return int(value) if value[0] != "0" or value == "0" else None
+    return None
+
+
+def find_by_id(entries: Mapping[Any, Entry], request_id: object) -> Entry | None:
+    """Return what is kept under an id of the peer, or else under the same id in another form."""
+    if not isinstance(request_id, str | int | float):
+        return None
+    found = entries.get(request_id)
+    if found is None and (number := number_of(request_id)) is not None:
+        found = entries.get(str(number) if type(request_id) is not str else number)
+    return found
 
 
 def usable_id(value: object) -> RequestId | None:

@@ -71,7 +71,7 @@ class PassedOn:
 
 
 class _Answer(msgspec.Struct):
-    id: int | str
+    id: int | float | str
     result: dict[str, msgspec.Raw]
     jsonrpc: str = ""
 

@@ -22,6 +22,7 @@ from gateway.downstream.changes import ChangeAnnouncer
 from gateway.downstream.found_tools import FoundTools
 from gateway.downstream.http.resumption import RESUMABLE_SINCE, ResumableAnswers
 from gateway.errors import INTERNAL_ERROR, INVALID_PARAMS, QuotaExceeded, RpcError
+from gateway.jsonrpc import find_by_id, number_of
 from gateway.upstream.request_callbacks import HostSession
 from registry.catalog.catalog import ListKind
 from registry.views.profile import DEFAULT_PROFILE
@@ -214,8 +215,8 @@ class Session:
 
     def answered(self, message: dict[str, Any]) -> None:
         """Take a response of the caller; one that nobody waits for is ignored."""
-        number = message.get("id")
-        request = self._requests.get(number) if type(number) is int else None
+        number = number_of(message.get("id"))
+        request = self._requests.get(number) if number is not None else None
         if request is not None:
             request.message = message
             request.answered.set()
@@ -224,7 +225,7 @@ class Session:
 
     def cancel(self, request_id: object) -> None:
         """Cancel one of its requests, if it is still running."""
-        running = self.running.get(request_id) if isinstance(request_id, str | int | float) else None
+        running = find_by_id(self.running, request_id)
         if running is not None:
             running.cancel()
 

@@ -19,7 +19,7 @@ from gateway.downstream.server import McpServer
 from gateway.downstream.sessions import Session
 from gateway.downstream.standard_streams import MAX_WAITING, StandardStreams, stop_at_signal
 from gateway.errors import INVALID_REQUEST, PARSE_ERROR, RpcError
-from gateway.jsonrpc import InvalidMessage, RequestId, RpcNotification, RpcRequest, RpcResponse, read
+from gateway.jsonrpc import InvalidMessage, RequestId, RpcNotification, RpcRequest, RpcResponse, find_by_id, read
 from gateway.protocol import check_envelope, is_modern
 from registry.views.profile import DEFAULT_PROFILE
 
@@ -147,8 +147,7 @@ class StdioServer:
 
     def _notified(self, method: str, params: object, group: TaskGroup) -> None:
         if method == "notifications/cancelled" and isinstance(params, dict):
-            request_id = params.get("requestId")
-            scope = self._running.get(request_id) if isinstance(request_id, str | int | float) else None
+            scope = find_by_id(self._running, params.get("requestId"))
             if scope is not None:
                 scope.cancel()
         elif self._session is not None:

@@ -9,6 +9,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from gateway.errors import INTERNAL_ERROR, METHOD_NOT_FOUND, GatewayError, RpcError
+from gateway.jsonrpc import find_by_id
 from gateway.protocol import QUESTIONS, SUBSCRIPTION_KEY, can_be_asked
 from gateway.secrets import SECRETS
 from gateway.upstream.request_callbacks import HostSession, RequestCallbacks
@@ -95,7 +96,7 @@ class InboundMessages:
             if self.host is not None:
                 self.host.notify(message)
         elif method == "notifications/cancelled":
-            scope = self._questions.get(_hashable(params.get("requestId")))
+            scope = find_by_id(self._questions, _hashable(params.get("requestId")))
             if scope is not None:
                 scope.cancel()
         elif method == "notifications/subscriptions/acknowledged":

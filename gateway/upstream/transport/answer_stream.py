@@ -79,7 +79,7 @@ class AnswerStream:
             # What was cut in the middle is sent again as a whole.
             parser = EventParser(last_id=parser.last_id, retry_ms=parser.retry_ms)
             try:
-                async with self._client.send("GET", self._url, head) as resumed:
+                async with self._client.send("GET", self._url, head, cookies=self._head.cookies) as resumed:
                     if resumed.status != 200 or resumed.content_type != "text/event-stream":
                         raise ConnectionLost(f"{ENDED_EARLY}, and cannot be opened again", sent=True)
                     async for message in self.messages(resumed, method, parser, large):

@@ -5,6 +5,7 @@ Source: WHATWG HTML, "Server-sent events", "Interpreting an event stream".
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -58,6 +59,7 @@ class EventParser:
         self.opens_from_bytes = 0
         # Of the line that is arriving: whether it is given out, or whether it may be. And of its event.
         self._is_open = self._is_closed = self._went_on = False
+        self._is_first = True
         self._on_skipped = on_skipped
         self._lines = LineSplitter(MAX_MESSAGE_BYTES, lambda ends: on_skipped(ends.removeprefix(b"data:")))
         self._skip_large = skip_large
@@ -111,6 +113,9 @@ class EventParser:
 
     def _line(self, line: bytes) -> ServerSentEvent | None:
         self._is_closed = False
+        if self._is_first:
+            self._is_first = False
+            line = line.removeprefix(codecs.BOM_UTF8)
         if self._is_open:
             self._is_open, self._went_on = False, True
             self._data.append(line)

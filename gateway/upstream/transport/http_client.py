@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final
+from typing import Final, Protocol
 from urllib.parse import urljoin, urlsplit
 
 import anyio
@@ -108,6 +108,40 @@ def _first_lines_for(proxy: Proxy, method: str, url: str) -> bytes:
     if proxy.authorization is not None:
         head += f"proxy-authorization: {proxy.authorization}\r\n"
     return head.encode("latin-1", "replace")
+
+
+@lru_cache(maxsize=_MAX_CACHED_URLS)
+def _without_host(first: bytes) -> bytes:
+    """Return the first lines of a request without its Host header."""
+    return b"\r\n".join([line for line in first.split(b"\r\n") if not line.startswith(b"host:")])
+
+
+class CookieStore(Protocol):
+    """Takes the cookies of answers."""
+
+    def take(self, url: str, lines: Sequence[str]) -> None:
+        """Take the Set-Cookie headers of the answer to a request for this URL."""
+
+    def renew(self, url: str, lines: bytes) -> bytes:
+        """Return header lines with the cookies of now."""
+
+
+# What RFC 9110, section 8.4.1 "Content Codings", and the registry of IANA name, with older names.
+_CODINGS: Final = frozenset(
+    {
+        *("aes128gcm", "br", "compress", "dcb", "dcz", "deflate", "exi", "gzip", "pack200-gzip", "zstd"),
+        *("bzip2", "lz4", "lzma", "snappy", "x-bzip2", "x-compress", "x-gzip", "xz"),
+    }
+)
+
+
+@lru_cache(maxsize=_MAX_CACHED_URLS)
+def is_encoded(value: str) -> bool:
+    """Return whether a Content-Encoding header names a coding.
+
+    Servers write `none`, `utf-8` or nothing where the body is as it is, and clients on httpx and fetch take it so.
+    """
+    return not _CODINGS.isdisjoint(word.strip() for word in value.lower().split(","))
 
 
 class Response(Struct, eq=False):
@@ -234,7 +268,13 @@ class HttpClient:
 
     @asynccontextmanager
     async def send(
-        self, method: str, url: str, headers: Mapping[str, str], body: bytes = b""
+        self,
+        method: str,
+        url: str,
+        headers: Mapping[str, str],
+        body: bytes = b"",
+        *,
+        cookies: CookieStore | None = None,
     ) -> AsyncIterator[Response]:
         """One exchange: yields once the head of the response is there.
 
@@ -245,14 +285,21 @@ class HttpClient:
             ConnectionLost: Could not connect, or the connection ended before the head came.
             HttpStatusError: A redirect to another origin, or too many of them.
         """
-        response = await self.exchange(method, url, header_lines(headers), body)
+        response = await self.exchange(method, url, header_lines(headers), body, cookies=cookies)
         try:
             yield response
         finally:
             self.keep(response.connection)
 
     async def exchange(
-        self, method: str, url: str, lines: bytes, body: bytes = b"", *, in_pieces: bool = False
+        self,
+        method: str,
+        url: str,
+        lines: bytes,
+        body: bytes = b"",
+        *,
+        in_pieces: bool = False,
+        cookies: CookieStore | None = None,
     ) -> Response:
         """As `send`, for who has its header lines ready; the response has to be released, however it ends.
 
@@ -260,6 +307,7 @@ class HttpClient:
             method, url, body: As `send`.
             lines: The headers, each with its line break.
             in_pieces: A large body is wanted before all of it is there.
+            cookies: Takes the cookies of every answer, that of a redirect too.
         """
         origin, first = _first_lines(method, url)
         pauses_from_bytes = LARGE_BYTES if in_pieces else PAUSE_BYTES
@@ -267,6 +315,8 @@ class HttpClient:
             connection = self._kept(origin) or await self._connect(url)
             if connection.via is not None:
                 first = _first_lines_for(connection.via, method, url)
+            if lines.startswith(b"host:"):
+                first = _without_host(first)  # the configuration names another one
             try:
                 # Not kept in a name: whoever waits would hold it all that time.
                 if body or method == "POST":
@@ -280,11 +330,13 @@ class HttpClient:
                         raise ConnectionLost(connection.lost, sent=True)
                     await connection.changed()
                 headers, status = connection.headers, connection.status
+                if cookies is not None and connection.set_cookies:
+                    cookies.take(url, connection.set_cookies)
                 if connection.plain is not None:
                     # Whole, and as it should be: there is nothing to ask its head.
                     return Response(status, headers, connection)
                 # A small compressed body may be a huge one.
-                if headers.get("content-encoding", "identity") != "identity":
+                if "content-encoding" in headers and is_encoded(headers["content-encoding"]):
                     raise UnusableAnswer("the answer is compressed, which was not asked for")
             except BaseException:
                 connection.abort()
@@ -301,6 +353,8 @@ class HttpClient:
             # Our headers may hold credentials, which are for the configured origin only.
             if moved != origin:
                 raise HttpStatusError(status, "a redirect to another origin is not followed")
+            if cookies is not None:
+                lines = cookies.renew(url, lines)
         raise HttpStatusError(status, "too many redirects")
 
     def _kept(self, origin: str) -> HttpConnection | None:

@@ -30,6 +30,7 @@ class HttpConnection(asyncio.Protocol):
         head_done: The head of the answer has come.
         complete: The whole answer has come, or nothing was asked yet.
         reusable: The server keeps the connection open after it.
+        set_cookies: The Set-Cookie headers of the answer.
         plain: The body of an answer with status 200 that is JSON and is there as a whole, small and in one piece.
     """
 
@@ -51,6 +52,7 @@ class HttpConnection(asyncio.Protocol):
         self._paused = self._streams = False
         self.plain: bytes | None = None
         self.headers: dict[str, str] = {}
+        self.set_cookies: list[str] = []
         self.status = 0
         self.head_done = self.reusable = False
         self.complete = True
@@ -175,9 +177,11 @@ class HttpConnection(asyncio.Protocol):
         if len(self.headers) >= MAX_HEADERS:
             raise ValueError("too many headers")
         key, text = name.decode("latin-1").lower(), value.decode("latin-1")
-        if key == "www-authenticate" and key in self.headers:
-            # Of all headers that are looked at only this one is a list over several lines.
+        if key in ("www-authenticate", "content-encoding") and key in self.headers:
+            # Of all headers that are looked at only these are lists, which may stand on several lines.
             text = f"{self.headers[key]}, {text}"
+        elif key == "set-cookie" and not self.head_done:
+            self.set_cookies.append(text)
         self.headers[key] = text
 
     def on_headers_complete(self) -> None:
@@ -185,7 +189,7 @@ class HttpConnection(asyncio.Protocol):
         self.status = self._parser.get_status_code()
         # 1xx comes before the answer itself.
         if self.status < 200:
-            self.headers = {}
+            self.headers, self.set_cookies = {}, []
             return
         self.head_done = True
         self._streams = self.headers.get("content-type", "").lstrip().lower().startswith("text/event-stream")
@@ -223,6 +227,7 @@ class HttpConnection(asyncio.Protocol):
         if self._parser is not None:
             # The answer before was read by it.
             self._parser, self._begun, self._head_bytes = None, b"", 0
+            self.set_cookies = []
         self._buffered_bytes = self._missing_bytes = 0
         self._pauses_from_bytes = pauses_from_bytes
         self.head_done = self.complete = False

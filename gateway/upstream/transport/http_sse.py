@@ -19,13 +19,16 @@ from gateway.errors import (
     ConnectionLost,
     GatewayError,
     HttpStatusError,
+    RpcError,
     SessionForgotten,
 )
 from gateway.upstream.credentials import Credentials, NotSignedIn
+from gateway.upstream.transport.cookies import Cookies
 from gateway.upstream.transport.event_stream import EventParser
 from gateway.upstream.transport.http_client import HttpClient, Response, split_url
 from gateway.upstream.transport.http_refusals import forgotten_text, mentions_session, subject_of
 from gateway.upstream.transport.jsonrpc import OnMessage
+from gateway.upstream.transport.request_head import standing_headers
 from gateway.upstream.transport.stream_transport import StreamTransport
 
 # Messages that wait for their POST to begin, which takes no longer than a turn of the loop: four times the calls
@@ -74,7 +77,8 @@ class _SseConnection:
         credentials: Credentials | None,
     ) -> None:  # fmt: skip
         self._url = url
-        self._headers = headers
+        self._headers = standing_headers(headers, {"accept": "text/event-stream"})
+        self._cookies = Cookies(url, self._headers.pop("cookie", ""))
         self._client = client
         self._credentials = credentials
         self._unsent, self.to_post = anyio.create_memory_object_stream[bytes](_MAX_UNSENT)
@@ -103,7 +107,9 @@ class _SseConnection:
         if credentials is not None:
             await credentials.prepare()
             version, again = credentials.version, False
-            async with self._client.send("GET", self._url, self._head("GET", self._url)) as response:
+            async with self._client.send(
+                "GET", self._url, self._head("GET", self._url), cookies=self._cookies
+            ) as response:
                 if response.status in (401, 403):
                     challenge = response.headers.get("www-authenticate", "")
                     nonce = response.headers.get("dpop-nonce", "")
@@ -111,14 +117,16 @@ class _SseConnection:
                 if not again:
                     yield response
                     return
-        async with self._client.send("GET", self._url, self._head("GET", self._url)) as response:
+        async with self._client.send("GET", self._url, self._head("GET", self._url), cookies=self._cookies) as response:
             yield response
 
     def _head(self, method: str, url: str, **more: str) -> dict[str, str]:
         own: Mapping[str, str] = {}
         if self._credentials is not None:
             own = {**self._credentials.headers, **(self._credentials.proof(method, url) or {})}
-        return {**self._headers, **own, "accept": "text/event-stream", **more}
+        cookie = self._cookies.header(url)
+        kept = {"cookie": cookie} if cookie else {}
+        return {**self._headers, **own, **kept, **more}
 
     async def wait_endpoint(self) -> None:
         """Return once the stream has named where to post, or raise the reason why it never will."""
@@ -173,9 +181,7 @@ class _SseConnection:
             self.transport.close(str(error))
         except (GatewayError, ValueError) as error:
             # A request of ours gets an answer, or it would wait for its deadline.
-            if isinstance(message.get("id"), int):
-                failure = {"code": INTERNAL_ERROR, "message": f"could not be sent: {error}"}
-                self.transport.receive(wire.dumps({"id": message["id"], "error": failure}))
+            self.transport.refuse(message.get("id"), RpcError(INTERNAL_ERROR, f"could not be sent: {error}"))
             if isinstance(error, NotSignedIn) and not error.step_up:
                 # The stream would go on, and no message could be sent.
                 self.transport.close(str(error))
@@ -204,7 +210,7 @@ class _SseConnection:
                 await credentials.prepare()
             version = credentials.version if credentials is not None else 0
             head = self._head("POST", self._endpoint, **{"content-type": "application/json"})
-            async with self._client.send("POST", self._endpoint, head, line) as response:
+            async with self._client.send("POST", self._endpoint, head, line, cookies=self._cookies) as response:
                 body = await response.read()
                 status = response.status
             if credentials is None:

@@ -14,8 +14,8 @@ from gateway.lines import ENDS_BYTES
 
 # Deeper than any definition may be, so that intake still sees that it is, and truncated_at_depther than parsers go.
 _KEPT_DEPTH: Final = 250
-# An id of more digits is none of ours.
-_MEMBER: Final = rb'\s*"(?:jsonrpc"\s*:\s*"2\.0"|id"\s*:\s*(\d{1,18}))\s*'
+# An id of more digits is none of ours; some servers write it as a text, or as a fraction.
+_MEMBER: Final = rb'\s*"(?:jsonrpc"\s*:\s*"2\.0"|id"\s*:\s*"?(\d{1,18})(?:\.0)?"?)\s*'
 _HEAD: Final = re.compile(rb"\s*\{(?:" + _MEMBER + rb',)*+\s*"(?:result|error)"\s*:')
 _TAIL: Final = re.compile(rb"(?:," + _MEMBER + rb")++\}\s*\Z")
 # An escape at the very end and a quote that is never closed match too: no byte is looked at twice.
@@ -33,7 +33,7 @@ def answered_id(line: bytes, *, ends: bool = False) -> int | None:
         ends: It is only the two ends of one, and what was between is gone.
     """
     head = _HEAD.match(line[:ENDS_BYTES])
-    if head is None:
+    if head is None or b'"jsonrpc"' not in line[:ENDS_BYTES] + line[-ENDS_BYTES:]:
         return None
     if head[1] is None and (ends or line.count(b"{") == line.count(b"}")):
         # Only of a whole text: in one that was cut, the last `id` may belong to anything.

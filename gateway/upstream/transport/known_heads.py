@@ -26,8 +26,8 @@ _TITLED_DATE: Final = b"\r\nDate: "
 _DATE_CHARS: Final = len("Sun, 22 Nov 2026 08:00:00 GMT")
 # More than the largest answer that comes in one piece.
 _MAX_DIGITS: Final = 7
-# What makes an answer more than a head and so many bytes, or its connection of no more use.
-_SPECIAL: Final = frozenset({"transfer-encoding", "content-encoding", "upgrade", "trailer"})
+# What makes an answer more than a head and so many bytes, or its connection of no more use. Cookies have to be kept.
+_SPECIAL: Final = frozenset({"transfer-encoding", "content-encoding", "upgrade", "trailer", "set-cookie"})
 
 
 class KnownHead(Struct, eq=False):

@@ -11,5 +11,8 @@ _MAX_TYPES: Final = 128
 
 @lru_cache(maxsize=_MAX_TYPES)
 def media_type(value: str) -> str:
-    """The type that a Content-Type header names: without its parameters, in lower case."""
-    return value.partition(";")[0].strip().lower()
+    """Return the type that a Content-Type header names: without its parameters, in lower case.
+
+    Of a header that stands there twice, as behind some proxies, the first one counts.
+    """
+    return value.partition(";")[0].partition(",")[0].strip().lower()

@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import Final
 
 from gateway.upstream.credentials import Credentials
+from gateway.upstream.transport.cookies import Cookies
 from gateway.upstream.transport.http_client import header_lines
 
 # Version, method and name; written headers that are kept are those of the tools in use.
@@ -15,12 +16,27 @@ _MAX_KEPT: Final = 1_024
 _POST_HEADERS: Final = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
 
 
+# Those that say how a message is read from its connection, which is not a matter of configuration.
+_OF_THE_CONNECTION: Final = frozenset({"accept-encoding", "connection", "content-length", "transfer-encoding"})
+
+
+def standing_headers(configured: Mapping[str, str], ours: Mapping[str, str]) -> dict[str, str]:
+    """Return the headers of every request: those of the configuration in place of ours, names in lower case.
+
+    A Host header is the first one.
+    """
+    named = {name.lower(): value for name, value in configured.items()}
+    host = {"host": named.pop("host")} if "host" in named else {}
+    return {**host, **ours, **{name: value for name, value in named.items() if name not in _OF_THE_CONNECTION}}
+
+
 class RequestHead:
     """The headers of requests: those of the configuration, the credentials, the version and the session.
 
     Attributes:
         session_id: The session that requests belong to, where the server wants one.
         version: Of the credentials in the lines that were written last.
+        cookies: Those of the configuration, and those that the server sets.
     """
 
     def __init__(self, url: str, headers: Mapping[str, str], credentials: Credentials | None) -> None:
@@ -32,7 +48,9 @@ class RequestHead:
             credentials: What proves who we are; None for nothing.
         """
         self._url = url
-        self._headers: dict[str, str] = {**_POST_HEADERS, **headers}
+        self._headers = standing_headers(headers, _POST_HEADERS)
+        self.cookies = Cookies(url, self._headers.pop("cookie", ""))
+        self._cookies_version = 0
         self._credentials = credentials
         self.session_id: str | None = None
         # The head of a usual request, written once; None while it has to be written anew.
@@ -79,6 +97,9 @@ class RequestHead:
                 self._lines = None
             if credentials.proves and (proof := credentials.proof("POST", self._url)) is not None:
                 return self._whole({**(extra or {}), **proof}, usual=False)
+        cookies = self.cookies
+        if cookies.version != self._cookies_version or (cookies.version and cookies.is_due()):
+            self._cookies_version, self._lines = cookies.version, None
         known = self._known.get(id(extra))
         if known is not None and known[0] is extra and known[1] is self._lines:
             return known[2]
@@ -107,6 +128,8 @@ class RequestHead:
         headers = self._headers
         if self._credentials is not None:
             headers = {**headers, **self._credentials.headers}
+        if cookie := self.cookies.header(self._url):
+            headers = {**headers, "cookie": cookie}
         return headers if self.session_id is None else {**headers, "mcp-session-id": self.session_id}
 
     def _proof(self, method: str) -> Mapping[str, str]:

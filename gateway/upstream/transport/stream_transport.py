@@ -12,6 +12,7 @@ import anyio
 
 from gateway import wire
 from gateway.errors import INTERNAL_ERROR, Congested, ConnectionLost, GatewayError
+from gateway.jsonrpc import is_answer, number_of
 from gateway.upstream.transport.bounds import MAX_MESSAGE_BYTES
 from gateway.upstream.transport.invalid_json import answered_id, repaired_response
 from gateway.upstream.transport.jsonrpc import (
@@ -158,7 +159,10 @@ class StreamTransport:
             return
         method = message.get("method")
         if not isinstance(method, str):
-            self._resolve(message.get("id"), message)
+            if is_answer(message):
+                self._resolve(message.get("id"), message)
+            else:
+                self._on_noise(line)
         elif method != "notifications/progress" or "id" in message:
             self._on_message(message, self._try_to_send)
         elif isinstance(params := message.get("params"), dict):
@@ -194,8 +198,8 @@ class StreamTransport:
         return ConnectionLost(self._reason or str(error), sent=False)
 
     def _entry(self, request_id: object) -> _Pending | None:
-        # Exactly an int: to a dict `true` and 1.0 would be the id 1.
-        return self._pending.get(request_id) if type(request_id) is int else None
+        number = number_of(request_id)
+        return self._pending.get(number) if number is not None else None
 
     def _resolve(self, request_id: object, answer: dict[str, Any] | bytes) -> None:
         entry = self._entry(request_id)

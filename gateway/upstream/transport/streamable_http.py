@@ -5,6 +5,7 @@ Source: MCP 2026-07-28 and 2025-11-25, "Transports", "Streamable HTTP".
 
 from __future__ import annotations
 
+import codecs
 import itertools
 import logging
 import math
@@ -25,7 +26,7 @@ from gateway.errors import (
     SessionForgotten,
     UnusableAnswer,
 )
-from gateway.jsonrpc import read_result
+from gateway.jsonrpc import is_answer, number_of, read_result
 from gateway.upstream.credentials import Credentials
 from gateway.upstream.transport.answer_stream import ENDED_EARLY, AnswerStream, read_message
 from gateway.upstream.transport.bounds import MAX_MESSAGE_BYTES
@@ -69,6 +70,8 @@ _LARGE_BYTES: Final = 64 * 1024
 # Of a list. Some megabytes of them arrive at the same moment where many servers are connected, and to parse them takes
 # 10 ms for each; what a tool answers is not parsed as a whole.
 _ASIDE_BYTES: Final = 64 * 1024
+# Of the white space before a text.
+_GLANCE_BYTES: Final = 64
 # Of a length that says anything.
 _MAX_DIGITS: Final = 20
 # One row for the whole process: sessions of one origin share connections, and an answer that a server sends late must
@@ -135,7 +138,9 @@ class StreamableHttpTransport:
             lines = head.lines(headers)
             # By the time of the answer others may be sent with newer ones.
             version = head.version
-            response = await self._client.exchange("POST", self._url, lines, body, in_pieces=results is not None)
+            response = await self._client.exchange(
+                "POST", self._url, lines, body, in_pieces=results is not None, cookies=head.cookies
+            )
             if credentials is not None:
                 if response.status in (401, 403):
                     response = await self._sent_again(
@@ -159,7 +164,8 @@ class StreamableHttpTransport:
                 )
                 finished = True
                 if method == "initialize":
-                    head.use_session(response.headers.get("mcp-session-id"))
+                    # Some servers send it empty where there is no session.
+                    head.use_session(response.headers.get("mcp-session-id", "").strip() or None)
             finally:
                 self._client.keep(response.connection)
             # Or the tool has sessions of its own.
@@ -195,7 +201,8 @@ class StreamableHttpTransport:
 
     async def listen(self, on_open: Callable[[], None]) -> None:
         """See `Transport.listen`: the stream that a handshake-era server gives to a GET; some offer none."""
-        async with self._client.send("GET", self._url, self._head.stream_fields()) as response:
+        fields, cookies = self._head.stream_fields(), self._head.cookies
+        async with self._client.send("GET", self._url, fields, cookies=cookies) as response:
             if response.status != 200 or response.content_type != "text/event-stream":
                 # A server that has never offered a stream answers as it likes.
                 if response.status >= 400 and self._was_listening and self._head.session_id is not None:
@@ -251,7 +258,9 @@ class StreamableHttpTransport:
             self._client.keep(response.connection)
             lines = self._head.lines(extra)
             version = self._head.version
-            response = await self._client.exchange("POST", self._url, lines, body, in_pieces=in_pieces)
+            response = await self._client.exchange(
+                "POST", self._url, lines, body, in_pieces=in_pieces, cookies=self._head.cookies
+            )
             if response.status not in (401, 403):
                 credentials.accepted(version)
                 return response
@@ -267,25 +276,32 @@ class StreamableHttpTransport:
         on_pause: OnPause | None,
         results: ResultStream | None,
     ) -> dict[str, Any]:
-        if response.content_type == "text/event-stream" and response.status == 200:
+        if response.content_type == "text/event-stream" and response.status < 300:
             large = partial(LargeAnswer, request_id, results) if results is not None else None
             async for message in self._stream.resumed(response, method, on_pause, large):
                 if "method" not in message:
-                    if message.get("id") == request_id:
+                    if number_of(message.get("id")) == request_id and is_answer(message):
                         return message
                 elif message["method"] == "notifications/progress" and "id" not in message:
                     params = message.get("params")
                     # A token of another request on this stream is a mistake of the server.
-                    ours = params.get("progressToken") == request_id if isinstance(params, dict) else False
-                    if params is not None and ours and on_progress is not None:
+                    if (
+                        isinstance(params, dict)
+                        and number_of(params.get("progressToken")) == request_id
+                        and on_progress
+                    ):
                         on_progress(params)
                 elif isinstance(message["method"], str):
                     on_message(message, self._post_later)
             raise ConnectionLost(ENDED_EARLY, sent=True)
         parsed = await self._parsed(response, request_id, method, results)
+        if isinstance(parsed, list):
+            # A batch of 2025-03-26, whose answer may come with notifications.
+            parsed = self._of_batch(parsed, request_id, on_message)
         message = parsed if isinstance(parsed, dict) else {}
-        if "error" in message or "result" in message:
-            if message.get("id") != request_id and ("error" not in message or type(message.get("id")) is int):
+        if is_answer(message):
+            number = number_of(message.get("id"))
+            if number != request_id and ("error" not in message or number is not None):
                 # An error may have no id, or one in words: the server could not read the request. Any other
                 # id makes it a late answer, after which the connection would be one answer behind for ever.
                 response.connection.fail("the answer carries another request's id")
@@ -293,7 +309,19 @@ class StreamableHttpTransport:
             return message
         if response.status >= 300:
             raise HttpStatusError(response.status, reason_phrase(response))
+        if message:
+            raise UnusableAnswer("the answer is JSON, and no JSON-RPC response")
         raise UnusableAnswer("the answer is neither JSON nor an event stream")
+
+    def _of_batch(self, messages: list[Any], request_id: int, on_message: OnMessage) -> dict[str, Any] | None:
+        """Return the answer to a request among several messages, and pass the others on."""
+        answer: dict[str, Any] | None = None
+        for message in messages:
+            if isinstance(message, dict) and isinstance(message.get("method"), str):
+                on_message(message, self._post_later)
+            elif isinstance(message, dict) and number_of(message.get("id")) == request_id:
+                answer = answer or message
+        return answer
 
     async def _refusal(self, response: Response, request_id: int | None, method: str) -> dict[str, Any]:
         """Return the JSON-RPC error in an answer with an error status.
@@ -360,8 +388,10 @@ class StreamableHttpTransport:
             if large.begun:
                 return await large.message()
             body = large.text
+        # As clients on fetch read it.
+        body = body.removeprefix(codecs.BOM_UTF8)
         # Some servers send JSON under another type; a brace is enough to try.
-        if kind != "application/json" and body[:1] != b"{":
+        if kind != "application/json" and body[:_GLANCE_BYTES].lstrip()[:1] not in (b"{", b"["):
             return None
         try:
             if len(body) > _ASIDE_BYTES and method != "tools/call":
@@ -375,7 +405,8 @@ class StreamableHttpTransport:
 
     async def _post(self, message: dict[str, Any]) -> None:
         with anyio.fail_after(_NOTIFY_S):
-            async with self._client.send("POST", self._url, self._head.fields("POST"), wire.dumps(message)) as response:
+            fields, cookies = self._head.fields("POST"), self._head.cookies
+            async with self._client.send("POST", self._url, fields, wire.dumps(message), cookies=cookies) as response:
                 body = await response.read()
         # Only where it says so: some servers refuse every notification, and work.
         if 400 <= response.status < 500 and self._head.session_id is not None and mentions_session(body):

@@ -66,8 +66,9 @@ def test_requests_and_notifications_are_no_answers() -> None:
     for line in (
         b'{"jsonrpc":"2.0","id":1,"method":"ping","params":NaN}',
         b'{"jsonrpc":"2.0","method":"x","params":{"id":1,"result":NaN}}',
-        b'{"jsonrpc":"2.0","id":"1","result":NaN}',
+        b'{"jsonrpc":"2.0","id":"a","result":NaN}',
         b'{"jsonrpc":"2.0","id":1.5,"result":NaN}',
+        b'{"id":1,"result":NaN}',
         b'{"jsonrpc":"2.0","id":12',
         b'[{"jsonrpc":"2.0","id":1,"result":NaN}]',
     ):

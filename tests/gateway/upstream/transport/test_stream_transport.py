@@ -79,11 +79,48 @@ async def test_answers_under_ids_that_nobody_used_are_ignored() -> None:
     peer = Peer()
     async with asking(peer, "a") as outcomes:
         assert peer.sent[0]["id"] == 1
-        for odd in (True, 1.0, "1", None, [1], 7):
+        for odd in (True, 1.5, "1.5", "01", "one", "", None, [1], 7):
             peer.answer(id=odd, result={})
         for line in (b"", b"  ", b"no json", b"[]", b'{"id": 1', b"\xff"):
             peer.transport.receive(line)
     assert outcomes == {}
+
+
+@pytest.mark.parametrize("form", [b"1", b"1.0", b'"1"'])
+async def test_an_id_that_comes_back_in_another_form_is_the_same_id(form: bytes) -> None:
+    for answer in (b'"result":{"n":2}', b'"result":{"n":NaN}', b'"error":{"code":-1,"message":"no"}'):
+        peer, steps = Peer(), list[dict[str, Any]]()
+        async with asking(peer, "a", on_progress=steps.append) as outcomes:
+            progress = b'{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%b,"progress":1}}'
+            peer.transport.receive(progress % form)
+            peer.transport.receive(b'{"jsonrpc":"2.0","id":%b,%b}' % (form, answer))
+        assert outcomes.keys() == {"a"}
+        assert len(steps) == 1
+
+
+NO_ANSWERS = [
+    {"level": 30, "time": 1_767_322_800_000, "name": "app", "id": 1, "msg": "handling tools/call"},
+    {"id": 1, "result": "ok"},
+    {"id": 1, "error": "boom", "level": "warn"},
+    {"id": 1, "error": {"code": 1, "message": "boom"}},
+    {"jsonrpc": "2.0", "id": 1},
+    {"jsonrpc": "2.0", "id": 1, "msg": "x"},
+    {"jsonrpc": "1.0", "id": 1, "result": {}},
+    {"jsonrpc": 2.0, "id": 1, "result": {}},
+    {"jsonrpc": None, "id": "1", "error": {}},
+    {"id": 1},
+    {},
+]
+
+
+@pytest.mark.parametrize("message", NO_ANSWERS)
+async def test_a_line_of_a_log_with_the_id_of_a_request_is_no_answer(message: dict[str, Any]) -> None:
+    peer = Peer()
+    async with asking(peer, "a") as outcomes:
+        peer.transport.receive(json.dumps(message).encode())
+        assert outcomes == {}
+        peer.answer(id=1, result={"n": 1})
+    assert outcomes == {"a": {"n": 1}}
 
 
 async def test_an_answer_that_is_not_strict_json_or_too_long_fails_its_own_request_only() -> None:

@@ -301,6 +301,20 @@ async def test_headers_of_one_request_are_sent_with_it_alone_and_once() -> None:
     assert heads[2].count(b"accept: application/json, text/event-stream") == 1
 
 
+async def test_configured_headers_replace_ours_and_those_of_the_connection_are_left_out() -> None:
+    server, client = McpServer(answers(result={})), HttpClient()
+    headers = {"Host": "other.test", "Accept": "application/json", "Content-Length": "3", "X-Own": "1"}
+    async with (
+        serving(server.serve) as site,
+        open_streamable_http("a", site.url, headers=headers, client=client, on_message=print) as transport,
+    ):
+        await transport.request("tools/call", {})
+    client.close()
+    head = server.requests[0].partition(b"\r\n\r\n")[0].lower()
+    assert [head.count(name) for name in (b"\r\nhost: other.test", b"\r\nhost:", b"\r\naccept:")] == [1, 1, 1]
+    assert head.count(b"\r\ncontent-length:") == head.count(b"\r\nx-own: 1") == 1
+
+
 async def test_what_belongs_to_no_request_is_listened_to_once_it_can_arrive() -> None:
     received: list[str] = []
     opened = asyncio.Event()
@@ -347,9 +361,11 @@ async def test_on_the_stream_of_an_answer_only_what_is_its_own_counts() -> None:
             {"method": "notifications/progress"},
             {"method": "notifications/message", "params": {}},
             {"method": 5},
-            {"id": own + 1, "result": {"whose": "another's"}},
+            {"jsonrpc": "2.0", "id": own + 1, "result": {"whose": "another's"}},
             [],
-            {"id": own, "result": {"whose": "ours"}},
+            {"id": own, "result": {"whose": "nobody's"}},
+            {"level": 30, "id": own, "msg": "answering"},
+            {"jsonrpc": "2.0", "id": own, "result": {"whose": "ours"}},
         ]
         peer.say(EVENTS + b"event: other\ndata: {}\n\ndata: no JSON\n\n")
         peer.say(b"".join(b"data: %b\n\n" % json.dumps(message).encode() for message in messages))
