@@ -16,6 +16,11 @@ from registry.schema.patterns import PATTERN_BYTES
 # and is judged as one whose values are unknown.
 _MAX_VALUES: Final = 10_000
 _ABSENT: Final = object()
+# Texts that libraries in use read as booleans: pydantic, YAML, form parsers.
+_TRUE: Final = frozenset({"true", "1", "yes", "on", "y", "t"})
+_FALSE: Final = frozenset({"false", "0", "no", "off", "n", "f"})
+# Of a number in another base: 64 bits in base 2, with its prefix.
+_MAX_DIGITS: Final = 66
 # Compiled patterns; configurations have some dozens.
 _MAX_COMPILED: Final = 1_024
 Predicate = Callable[[Mapping[str, Any]], bool]
@@ -185,11 +190,15 @@ def _all_of(tests: list[Test]) -> Test | None:
 
 def _one_of(wanted: tuple[Any, ...], *, is_meant: bool) -> Test:
     texts = frozenset(one for one in wanted if isinstance(one, str))
+    only_texts = len(texts) == len(wanted)
 
     def test(value: object) -> bool | None:
-        if isinstance(value, str):
+        if isinstance(value, str) and (value in texts or only_texts):
             return (value in texts) is is_meant
-        return any(_same(value, one) for one in wanted) is is_meant
+        if any(_same(value, one) for one in wanted):
+            return is_meant
+        # Where the schema leaves the type open, the upstream may read one for the other.
+        return None if any(_alike(value, one) for one in wanted) else not is_meant
 
     return test
 
@@ -240,14 +249,34 @@ def _at(node: Any, path: str) -> Iterator[Any]:
         elif isinstance(node, dict | Mapping):
             if rest in node:  # also a name that has dots itself
                 waiting.append((node[rest], ""))
-            name, dot, inner = rest.partition(".")
-            if dot and name in node:
-                waiting.append((node[name], inner))
+            # Each name may have dots itself.
+            for at, character in enumerate(rest):
+                if character == "." and rest[:at] in node:
+                    waiting.append((node[rest[:at]], rest[at + 1 :]))
 
 
 def _same(value: object, wanted: object) -> bool:
     # In JSON true is not 1.
     return isinstance(value, bool) == isinstance(wanted, bool) and value == wanted
+
+
+def _alike(value: object, wanted: object) -> bool:
+    """Whether a value may be read as another one: a text as a number or a boolean, a number as a boolean."""
+    if isinstance(value, bool) or isinstance(wanted, bool):
+        truth = _truth(value)
+        return truth is not None and truth is _truth(wanted)
+    if isinstance(value, str) is isinstance(wanted, str):
+        return False
+    number = _number(value)
+    return number is not None and number == _number(wanted)
+
+
+def _truth(value: object) -> bool | None:
+    """The boolean that a value may be read as; None where it is none."""
+    if isinstance(value, str):
+        word = value.strip().casefold()
+        return True if word in _TRUE else False if word in _FALSE else None
+    return bool(value) if isinstance(value, int | float) and value in (0, 1) else None
 
 
 def _number(value: object) -> float | int | None:
@@ -256,8 +285,14 @@ def _number(value: object) -> float | int | None:
         return None
     if isinstance(value, int | float):
         return value
-    try:
-        number = float(value) if isinstance(value, str) else math.nan
-    except ValueError:
+    if not isinstance(value, str):
         return None
+    try:
+        number = float(value)
+    except ValueError:
+        try:
+            # As JavaScript reads texts, too: 0x1f.
+            return int(value.strip(), 0) if len(value) <= _MAX_DIGITS else None
+        except ValueError:
+            return None
     return None if math.isnan(number) else number

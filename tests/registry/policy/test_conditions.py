@@ -26,7 +26,7 @@ def condition(path: str = "amount", **tests: Any) -> ArgumentCondition:
     ("tests", "fitting", "other"),
     [
         ({"equals": ("FR", "DE")}, ["FR", "DE"], ["fr", 1, None]),
-        ({"equals": (1,)}, [1, 1.0], [True, "1", 2]),
+        ({"equals": (1,)}, [1, 1.0], [2, "2", False, "a"]),
         ({"excludes": ("root",)}, ["ann", 1], ["root"]),
         ({"pattern": "^a+$"}, ["a", "aa"], ["b", "ab"]),
         ({"above": 1000}, [1000.5, 1001, 10**400, "1001"], [1000, 999, -1]),
@@ -50,6 +50,37 @@ def test_a_value_of_another_kind_than_the_condition_counts_against_the_caller(va
     assert not condition(above=1000).permits({"amount": value})
 
 
+@pytest.mark.parametrize(
+    ("wanted", "value"),
+    [
+        (7, "7"), (7, " 7 "), (7, "7.0"), (7, "7e0"), (7, "0x7"), (7, "+7"), (7, "７"), (7.5, "7.5"), (-7, "-7"),
+        (True, "true"), (True, "True"), (True, " TRUE "), (True, 1), (True, 1.0), (True, "1"), (True, "yes"),
+        (False, "false"), (False, 0), (False, "0"), (False, "off"), (1, True), (0, False),
+        ("7", 7), ("7", 7.0), ("true", True), ("1", True), ("0", False),
+    ],
+)  # fmt: skip
+def test_a_value_that_an_upstream_may_read_as_the_one_that_is_meant_counts_against_the_caller(
+    wanted: object, value: object
+) -> None:
+    for one in (condition(equals=(wanted,)), condition(equals=("other", wanted)), condition("a", equals=(wanted,))):
+        for arguments in ({one.path: value}, {one.path: [value]}):
+            assert one.restricts(arguments)
+            if type(wanted) is not type(value) and not (isinstance(value, float) and isinstance(wanted, int)):
+                assert not one.permits(arguments)
+    # Neither may it be one that is excluded, nor surely another.
+    assert not condition(excludes=(wanted,)).permits({"amount": value})
+
+
+@pytest.mark.parametrize(
+    ("wanted", "value"),
+    [(7, "8"), (7, "seven"), (7, None), (7, {}), (7, True), (True, "false"), (True, 2), (True, "2"), ("7", 8), ("a", 1),
+     ("07", "7"), ("true", "True"), (7, "7 7"), (7, "nan"), (7, "0x" + "f" * 100)],
+)  # fmt: skip
+def test_any_other_value_is_not_meant(wanted: object, value: object) -> None:
+    assert not condition(equals=(wanted,)).restricts({"amount": value})
+    assert condition(excludes=(wanted,)).restricts({"amount": value})
+
+
 def test_of_a_list_one_item_is_enough_to_refuse_and_all_are_needed_to_allow() -> None:
     one = condition("to", equals=("a@ours.test",))
     assert one.permits({"to": ["a@ours.test"]})
@@ -62,6 +93,24 @@ def test_members_inside_an_argument_are_reached_by_dots_also_through_lists() -> 
     assert condition("rows.to.country", equals=("XX",)).restricts(rows)
     assert not condition("rows.to.country", equals=("FR",)).permits(rows)
     assert condition("a.b", equals=(1,)).permits({"a.b": 1})
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"a.b": {"c": 1}},
+        {"a": {"b.c": 1}},
+        {"a.b.c": 1},
+        {"a": {"b": {"c": 1}}},
+        {"a.b": [{"c": [1]}]},
+        {"a.b": {"c": 1}, "a": {"b": {"c": 2}}},
+        {"a": {"x": 0}, "a.b": {"c": 1}},
+    ],
+)
+def test_names_with_dots_are_found_however_they_are_divided(arguments: dict[str, Any]) -> None:
+    assert condition("a.b.c", equals=(1,)).restricts(arguments)
+    assert condition("a.b.c", present=True).restricts(arguments)
+    assert not condition("a.b.c", present=False).restricts(arguments)
 
 
 def test_an_absent_argument_fits_nothing_but_its_absence() -> None:
