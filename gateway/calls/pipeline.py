@@ -221,6 +221,8 @@ class CallPipeline:
                     return verdict.answer
             if call.prepared.unchecked or wrapper.unchecked is not None:
                 self._record_unchecked(call)
+            if invocation is not PASS_THROUGH:
+                invocation.use_connection(link.epoch)
             result = await invocation.send(call.checked, call)
             if invocation.answer is None:
                 call.outcome = call.outcome.answered(result)

@@ -40,6 +40,7 @@ class Metadata:
             principal. `session`: only in this session, since the upstream tells sessions apart or may have asked its
             user. `request`: to none, since the upstream declares that its answers are private, or was given answers
             of a user.
+        connection: The number of the upstream connection; another sign-in, and a reconnect, make another one.
         elapsed_ms: For audit hooks after a call: how long it took, hooks included.
         blocked_by: For audit hooks after a blocked call: the hook that blocked it.
     """
@@ -58,6 +59,7 @@ class Metadata:
     digest: str = ""
     read_only: bool = False
     shared_within: Sharing = "principal"
+    connection: int = 0
     elapsed_ms: float | None = None
     blocked_by: str | None = None
 

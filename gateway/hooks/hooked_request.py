@@ -78,6 +78,9 @@ class Invocation:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         return None
 
+    def use_connection(self, number: int) -> None:
+        """Tell hooks the number of the upstream connection."""
+
     def send(self, arguments: Any, request: HookedRequest) -> Awaitable[Any]:
         """Run the hooks before, send the request, run the hooks after; returns the result as they leave it.
 

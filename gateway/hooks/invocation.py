@@ -73,6 +73,7 @@ class HookInvocation(Invocation, Struct, eq=False):
     blocked_by: str | None = None
     changed_by: tuple[str, ...] = ()
     answer: dict[str, Any] | None = None
+    _connection: int = 0
 
     def __enter__(self) -> Self:
         self._chains.in_flight += 1
@@ -83,6 +84,10 @@ class HookInvocation(Invocation, Struct, eq=False):
         if self._before_ran and not self._finished and self._chain.audits:
             self._audit(error_result(f"No answer: {'the call was given up' if error is None else _in_words(error)}."))
         self._chains.leave()
+
+    def use_connection(self, number: int) -> None:
+        """See `Invocation.use_connection`."""
+        self._connection = number
 
     async def send(self, arguments: Any, request: HookedRequest) -> Any:
         """Run the hooks before, send the request, run the hooks after; see `Invocation.send`."""
@@ -245,6 +250,7 @@ class HookInvocation(Invocation, Struct, eq=False):
                 digest=target.digest,
                 read_only=target.read_only,
                 shared_within=_shared_within(target, caller),
+                connection=self._connection,
             )
         return self._metadata
 

@@ -98,3 +98,19 @@ async def test_a_gateway_that_is_stopped_during_a_refresh_keeps_the_new_tokens(t
             assert text_of(await again.call("shop__look")) == "seen"
         assert server.spent == ["refresh-1"]
         assert not server.revoked
+
+
+async def test_a_cached_answer_ends_with_the_sign_in_that_it_was_given_to(tmp_path: Path) -> None:
+    hooks = {"hooks": [{"name": "cached", "use": "cache"}]}
+    async with (
+        rotating_server() as server,
+        running_gateway(tmp_path, {"shop": {"url": server.lying.url}}, gateway=hooks) as gateway,
+    ):
+        await sign_in_to(gateway)
+        assert text_of(await gateway.call("shop__look")) == "seen"
+        assert "typegate/cachedSeconds" in (await gateway.call("shop__look"))["_meta"]
+        assert (await gateway.admin("servers/shop/sign-in", "DELETE")).json() == {"signedOut": True}
+        assert "needs somebody to sign in" in text_of(await gateway.call("shop__look"))
+        # Whoever signs in next may be somebody else.
+        await sign_in_to(gateway)
+        assert "typegate/cachedSeconds" not in (await gateway.call("shop__look"))["_meta"]

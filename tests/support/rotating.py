@@ -74,7 +74,9 @@ class Rotating:
                 "capabilities": {"tools": {}},
                 "serverInfo": {"name": "shop", "version": "1"},
             },
-            "tools/list": {"tools": [{"name": "look", "inputSchema": {"type": "object"}}]},
+            "tools/list": {
+                "tools": [{"name": "look", "inputSchema": {"type": "object"}, "annotations": {"readOnlyHint": True}}]
+            },
             "tools/call": {"content": [{"type": "text", "text": "seen"}]},
         }
         if "id" not in message:

@@ -36,8 +36,12 @@ _MAX_TRIED: Final = 8
 _MAX_ROUNDS: Final = 2
 # Whoever has a stream open loses it this soon after the end of the token.
 _POLL_S: Final = 2.0
-# A token of an open stream is looked up again at the end of its minute, by no more than this late.
-_ROLL_CALL_S: Final = 10.0
+# Tokens of open streams are looked up again this often, so that a stream ends soon after its token was revoked. A call
+# would be refused at the end of its token's minute; a stream would go on till then, and the next look.
+_ROLL_CALL_S: Final = 5.0
+# At most so many each time, those first whose look is the oldest: some requests a second at the issuer, however many
+# streams there are. Where there are more than these, each has its turn within its minute all the same.
+_MOST_LOOKED_UP: Final = 32
 
 
 @dataclass(slots=True)
@@ -364,10 +368,15 @@ class Tokens:
                 self._announce()
 
     async def _ask_again(self) -> bool:
-        """Look up the tokens of what is open again whose minute is nearly over; whether one has ended."""
-        soon_s = self._clock() + _ROLL_CALL_S
-        known = {digest: self._good[digest] for digest in self._in_use if digest in self._good}
-        due = {digest: each for digest, each in known.items() if each.until_s < soon_s and digest not in self._asking}
+        """Look up the tokens of what is open again; whether one has ended."""
+        soon_s = self._clock() + 2 * _ROLL_CALL_S
+        open_ = [digest for digest in self._in_use if digest in self._good and digest not in self._asking]
+        oldest_first = sorted(open_, key=lambda digest: self._good[digest].until_s)
+        due = {
+            digest: self._good[digest]
+            for place, digest in enumerate(oldest_first)
+            if place < _MOST_LOOKED_UP or self._good[digest].until_s < soon_s
+        }
         async with anyio.create_task_group() as group:
             for digest, each in due.items():
                 group.start_soon(self.verify, each.text, digest, None)

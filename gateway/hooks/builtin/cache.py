@@ -34,10 +34,10 @@ class Cache(Hook):
     """Answers repeated calls. `config`: `ttl` in seconds (60), `maxBytes` (16 MiB).
 
     Only tools with `readOnlyHint` are cached. The key is made of principal, profile, wrapper, the digest of the tool's
-    definition and the arguments, and of the session where the upstream tells sessions apart or may ask their users;
-    errors, questions, what was answered to them, and tasks are not kept, and what an upstream declares to be private
-    only within one session. Hooks with a higher `priority` number do
-    not see calls that are answered from the cache; the results in it are as those hooks left them.
+    definition, the connection to its server and the arguments, and of the session where the upstream tells sessions
+    apart or may ask their users; errors, questions, what was answered to them, and tasks are not kept, and what an
+    upstream declares to be private only within one session. Hooks with a higher `priority` number do not see calls that
+    are answered from the cache; the results in it are as those hooks left them.
     """
 
     def __init__(self, config: Mapping[str, Any], *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -56,9 +56,9 @@ class Cache(Hook):
         if not metadata.read_only or metadata.shared_within == "request":
             return None
         session = metadata.session if metadata.shared_within == "session" else None
-        key = canonical_json(
-            [metadata.principal, session, metadata.profile, metadata.wrapper, metadata.digest, call.args]
-        )
+        # Of another connection the answer may be another one: somebody else may have signed in.
+        caller = [metadata.principal, session, metadata.profile, metadata.connection]
+        key = canonical_json([*caller, metadata.wrapper, metadata.digest, call.args])
         found = self._kept.get(key)
         if found is None:
             call.memo[_KEY] = key

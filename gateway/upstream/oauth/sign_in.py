@@ -154,7 +154,9 @@ class SignIn(StoredSignIn):
         """See `Credentials.keep`."""
         retry_at_s = 0.0
         while True:
-            await anyio.sleep(_LOOK_S)
+            event = self._changed
+            with anyio.move_on_after(_LOOK_S):
+                await event.wait()  # whoever has just signed out is not answered any more
             await self.look()
             tokens = self._kept.tokens
             if tokens is None:

@@ -284,6 +284,43 @@ async def test_an_opaque_token_is_looked_up_once_a_minute_and_ends_when_its_issu
         assert refused.error == "invalid_token"
 
 
+async def test_a_stream_ends_soon_after_its_opaque_token_was_revoked() -> None:
+    issuer = Issuer()
+    async with known(issuer, {"poll_s": 0.005}, **INTROSPECTION) as found:
+        issuer.active["opaque"] = {"active": True, **issuer.claims()}
+        who = await look(found, "opaque")
+        assert isinstance(who, Principal)
+        ended = anyio.Event()
+
+        def changed() -> None:
+            if not found.knows(who):
+                ended.set()
+
+        found.on_change(changed)
+        issuer.active["opaque"] = {"active": False}
+        issuer.now_s += 6
+        with anyio.fail_after(2):
+            await ended.wait()
+        assert issuer.count("/introspect") == 2
+
+
+async def test_tokens_of_many_streams_are_looked_up_in_turn() -> None:
+    issuer = Issuer()
+    async with known(issuer, {"poll_s": 0.005}, **INTROSPECTION) as found:
+        holders = []
+        for number in range(100):
+            issuer.active[f"opaque-{number}"] = {"active": True, **issuer.claims(sub=f"user-{number}")}
+            holders.append(await look(found, f"opaque-{number}"))
+        found.on_change(lambda: [found.knows(who) for who in holders if isinstance(who, Principal)])
+        for rounds in (1, 2, 3):
+            issuer.now_s += 6
+            with anyio.fail_after(2):
+                while issuer.count("/introspect") < 100 + 32 * rounds:
+                    await anyio.sleep(0.005)
+            await anyio.sleep(0.05)
+            assert issuer.count("/introspect") == 100 + 32 * rounds
+
+
 @pytest.mark.parametrize(
     "said",
     [
