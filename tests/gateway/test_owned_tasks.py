@@ -208,7 +208,7 @@ async def test_a_browser_that_closes_its_page_is_signed_in_all_the_same() -> Non
         async def slow(_: object) -> Any:
             asked.set()
             await release.wait()
-            return {"access_token": "late", "token_type": "Bearer"}
+            return {"access_token": "token-that-came-late", "token_type": "Bearer"}
 
         server.lying.paths["/token"] = slow
         link = (await sign_in.begin()).url
@@ -216,7 +216,7 @@ async def test_a_browser_that_closes_its_page_is_signed_in_all_the_same() -> Non
         await cancelled(sign_ins.finish(f"code=abc&state={state}"), asked.wait)
         release.set()
         with anyio.fail_after(5):
-            while sign_in.headers != {"authorization": "Bearer late"}:
+            while sign_in.headers != {"authorization": "Bearer token-that-came-late"}:
                 await sign_in.changed(sign_in.version)
         sign_ins.close()
 
