@@ -85,25 +85,24 @@ REPAIRED: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
         (offender("output_null", outputSchema=None), "output_schema", {"outputSchema": None}),
         (
             offender("output_bad_ref", outputSchema={"type": "object", "properties": {"x": {"$ref": "#/$defs/no"}}}),
-            "output_schema",
-            {"outputSchema": None},
+            "output_reference",
+            {"outputSchema": {"type": "object", "properties": {"x": {}}}},
         ),
         (offender("output_text", outputSchema="none"), "output_schema", {"outputSchema": None}),
+        (offender("root_array", inputSchema={"type": "array"}), "schema_unchecked", {"inputSchema": ANYTHING}),
+        (offender("root_text", inputSchema={"type": "string"}), "schema_unchecked", {"inputSchema": ANYTHING}),
+        (offender("schema_text", inputSchema="none"), "schema_unchecked", {"inputSchema": ANYTHING}),
+        (offender("schema_list", inputSchema=[]), "input_schema", {"inputSchema": ANYTHING}),
     )
 }
-# label -> the definition and the finding's code
-QUARANTINED: dict[str, tuple[Any, str]] = {
-    "root_array": (offender("root_array", inputSchema={"type": "array"}), "root_type"),
-    "root_text": (offender("root_text", inputSchema={"type": "string"}), "root_type"),
-    "schema_text": (offender("schema_text", inputSchema="none"), "schema_not_an_object"),
-    "schema_list": (offender("schema_list", inputSchema=[]), "schema_not_an_object"),
-}
+# Schemas that `validation: strict` does not replace by one that takes any arguments.
+REFUSED_IF_STRICT = {"root_array", "root_text", "schema_text"}
 NAMELESS: tuple[Any, ...] = (None, "tool", 7, [], {"inputSchema": ANYTHING}, {"name": None}, {"name": 5})
 
 
 def everything_bad() -> list[Any]:
     """Every offender between sound tools, as one listing."""
-    bad = [one for one, _, _ in REPAIRED.values()] + [one for one, _ in QUARANTINED.values()]
+    bad = [one for one, _, _ in REPAIRED.values()]
     # Legal in 2026-07-28, and a lost list before it.
     array_output = offender("output_array", outputSchema={"type": "array", "items": {"type": "integer"}})
     namesakes = [tool("twin", x="integer"), tool("twin", x="integer"), tool("rival", x="integer"), tool("rival")]
@@ -167,7 +166,6 @@ async def test_each_offender_is_repaired_or_quarantined_alone_with_its_reason(er
                 assert shown["description"].strip(), name
             found = await findings(gateway, server)
             assert {(name, "repaired", code) for name, (_, code, _) in REPAIRED.items()} <= found
-            assert {(name, "quarantined", code) for name, (_, code) in QUARANTINED.items()} <= found
             assert ("rival", "quarantined", "duplicate_name") in found
             assert ("twin", "repaired", "duplicate") in found
             nameless = {code for label, _, code in found if label.startswith("(tool ")}
@@ -175,6 +173,15 @@ async def test_each_offender_is_repaired_or_quarantined_alone_with_its_reason(er
             assert sum(label.startswith("(tool ") for label, _, _ in found) == len(NAMELESS)
             # What was right is not said to be anything else.
             assert not {one for one in found if one[0] in ("first", "last", "output_array")}
+
+
+async def test_strict_validation_quarantines_schemas_that_say_nothing_of_arguments(tmp_path: Path) -> None:
+    config, _ = scripted_stdio_server(tmp_path, "s", tools=everything_bad())
+    async with running_gateway(tmp_path, {"s": {**config, "validation": "strict"}}) as gateway:
+        listed = await gateway.until_listed("s__last")
+        assert not {f"s__{name}" for name in REFUSED_IF_STRICT} & set(listed)
+        quarantined = {name for name, status, _ in await findings(gateway, "s") if status == "quarantined"}
+        assert quarantined >= REFUSED_IF_STRICT
 
 
 async def test_a_repair_changes_nothing_that_a_tool_accepts(tmp_path: Path) -> None:

@@ -146,9 +146,10 @@ async def test_a_removed_tool_is_not_taken_for_one_that_is_spelt_alike(tmp_path:
 
 async def test_a_tool_whose_new_definition_cannot_be_used_is_held_back_and_not_gone(tmp_path: Path) -> None:
     config, record = scripted_stdio_server(tmp_path, "s", tools=[tool("send"), tool("keep")], list_changed=True)
-    async with running_gateway(tmp_path, {"s": config}) as gateway:
+    # Otherwise such a schema is repaired.
+    async with running_gateway(tmp_path, {"s": {**config, "validation": "strict"}}) as gateway:
         await gateway.until_listed("s__send")
-        broken = {"name": "send", "inputSchema": {"type": "object", "properties": {"a": {"type": "nonsense"}}}}
+        broken = {"name": "send", "inputSchema": {"type": "array"}}
         rescript(config, record, announce=True, tools=[broken, tool("keep"), tool("done")], list_changed=True)
         await gateway.until_listed("s__done")
         for asked in (("s__send", {}), ("invoke_tool", {"server": "s", "tool": "send", "arguments": {}})):

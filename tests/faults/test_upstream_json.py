@@ -12,7 +12,7 @@ import anyio
 import pytest
 from faults.observing import MIB, calling, rss_of, until_server
 from support.callers import call_of, hello, running_host
-from support.gateways import MODERN, RunningGateway, running_gateway, text_of
+from support.gateways import MODERN, RunningGateway, envelope, running_gateway, text_of
 from support.upstreams.running import Recording, builtin_tools, scripted_http_server, scripted_stdio_server, tool
 
 # Half of all faults are waits: of deadlines, restarts and pauses.
@@ -24,7 +24,7 @@ NO_JSON = {
     "not a number": '{"jsonrpc":"2.0","id":@id,"result":{"content":[],"x":NaN}}',
     "infinity": '{"jsonrpc": "2.0", "id": @id, "result": {"content": [], "x": [-Infinity]}}',
     "id at the end": '{"result":{"content":[],"x":NaN},"jsonrpc":"2.0","id":@id}',
-    "an error": '{"id":@id,"error":{"code":NaN,"message":"x"}}',
+    "an error": '{"jsonrpc":"2.0","id":@id,"error":{"code":NaN,"message":"x"}}',
     "beyond all numbers": '{"jsonrpc":"2.0","id":@id,"result":{"content":[],"x":1e999}}',
     "control character": '{"jsonrpc":"2.0","id":@id,"result":{"content":[],"x":"\x01"}}',
     "single quotes": '{"jsonrpc":"2.0","id":@id,"result":{\'content\':[]}}',
@@ -115,12 +115,20 @@ async def test_an_endlessly_nested_definition_costs_no_other_tool_its_place(tmp_
         running_gateway(tmp_path, servers) as gateway,
     ):
         names = {f"{alias}__{name}" for alias in UPSTREAMS for name in ("first", "last")}
-        assert set(await gateway.until_listed(*names)) == names
+        # An outline of an object can be shown; of lists in lists nothing can.
+        deep = ("repaired", "schema_unchecked") if depth == DEEP else ("quarantined", "too_deep")
+        outlined = ("deep", "number") if depth == DEEP else ("number",)
+        shown = {f"{alias}__{name}" for alias in UPSTREAMS for name in outlined}
+        assert set(await gateway.until_listed(*names)) == names | shown
         rows = (await gateway.admin("quarantine")).json()["quarantine"]
-        refused = {(row["server"], row["tool"]): row["code"] for row in rows}
-        assert refused == {
-            (alias, name): code for alias in UPSTREAMS for name, code in (("deep", "too_deep"), ("number", "not_json"))
+        found = {(row["server"], row["tool"]): (row["status"], row["code"]) for row in rows}
+        assert found == {
+            (alias, name): finding
+            for alias in UPSTREAMS
+            for name, finding in (("deep", deep), ("number", ("repaired", "schema_unchecked")))
         }
+        body = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {"_meta": envelope()}}
+        assert "NaN" not in (await gateway.post(body)).text
         for name in names:
             assert (await gateway.call(name, {"a": "b"}))["structuredContent"] == {"a": "b"}
 
@@ -141,10 +149,13 @@ def nested_call(depth: int, opening: str = "[", closing: str = "]") -> bytes:
     return call.replace('"@deep"', opening * depth + "1" + closing * depth).encode()
 
 
+# Of these, the last two are read by every parser.
+SENT_UNCHECKED = 2
 NESTED = [nested_call(DEEP), nested_call(DEEP, '{"a":', "}"), nested_call(900), nested_call(300, '{"a":', "}")]
 
 
-async def assert_refused_and_serving(gateway: RunningGateway, record: Recording) -> None:
+async def assert_bounded_and_serving(gateway: RunningGateway, record: Recording, *, strict: bool) -> None:
+    """Check that what no parser reads is refused, and what is too deep for a check is sent, or refused if strict."""
     head = {"mcp-protocol-version": MODERN, "mcp-method": "tools/call", "mcp-name": "up__echo"}
     for body in NESTED:
         with anyio.fail_after(20):
@@ -154,18 +165,25 @@ async def assert_refused_and_serving(gateway: RunningGateway, record: Recording)
             assert (response.status_code, answer["error"]["code"]) == (400, -32700)
         else:
             assert answer["id"] == "deep"
-            assert answer["result"]["isError"]
-            assert "nested too deeply" in text_of(answer["result"])
-        assert record.calls() == []
+            unchecked = "more than 200 levels are too many for a check"
+            if strict:
+                assert answer["result"]["isError"]
+                assert "could not be checked" in text_of(answer["result"])
+            else:
+                assert "isError" not in answer["result"]
+                assert any(unchecked in text for text in answer["result"]["_meta"]["typegate/unchecked"])
+    assert len(record.calls()) == (0 if strict else SENT_UNCHECKED)
     deepest = await gateway.post(None, head, raw=nested_call(150))
     assert deepest.json()["result"]["structuredContent"]["a"], deepest.text
 
 
-async def test_a_callers_nesting_without_end_is_refused_at_once_and_nothing_runs(tmp_path: Path) -> None:
+@pytest.mark.parametrize("strict", [False, True])
+async def test_a_callers_nesting_without_end_is_refused_at_once(strict: bool, tmp_path: Path) -> None:
     server, record = scripted_stdio_server(tmp_path, "up", tools=builtin_tools("echo"))
+    server |= {"validation": "strict"} if strict else {}
     async with running_gateway(tmp_path, {"up": server}) as gateway:
         await gateway.until_listed("up__echo")
-        await assert_refused_and_serving(gateway, record)
+        await assert_bounded_and_serving(gateway, record, strict=strict)
         assert "Traceback" not in gateway.logged()
         assert await gateway.stop() == 0
     calls = len(record.calls())
@@ -177,9 +195,9 @@ async def test_a_callers_nesting_without_end_is_refused_at_once_and_nothing_runs
             wanted = None if len(body) > DEEP else "deep"
             answer = await host.until(lambda one, wanted=wanted: "method" not in one and one.get("id") == wanted, 2)
             assert wanted or answer["error"]["code"] == -32700
-            assert not wanted or "nested too deeply" in text_of(answer["result"])
+            assert not wanted or answer["result"].get("isError", False) is strict
             host.heard.clear()
-        assert len(record.calls()) == calls
+        assert len(record.calls()) == calls + (0 if strict else SENT_UNCHECKED)
         answer = await host.answer(call_of("up__echo", {"a": 1}, request_id="after"))
         assert answer["result"]["structuredContent"] == {"a": 1}
         assert await host.leave() == 0
