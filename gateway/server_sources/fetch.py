@@ -6,7 +6,7 @@ import http.client
 import json
 import time
 from contextlib import closing
-from typing import Any, Final
+from typing import Any, Final, cast
 from urllib.parse import SplitResult, urljoin, urlsplit
 
 from gateway.server_sources.proposal import SourceRefused
@@ -22,6 +22,9 @@ _WHOLE_S: Final = 300.0
 # A release of GitHub is two away.
 _MAX_REDIRECTS: Final = 4
 _CHUNK_BYTES: Final = 64 * 1024
+# As for the answers of upstreams: what servers in use accept of requests (8 to 64 KiB).
+_MAX_LINES: Final = 256
+_MAX_LINES_BYTES: Final = 64 * 1024
 _LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
@@ -50,6 +53,7 @@ def fetch(url: str, *, most_bytes: int, accept: str = "*/*") -> bytes:
         _check_address(url)
         path = (target.path or "/") + (f"?{target.query}" if target.query else "")
         with closing(_connection(target)) as connection:
+            connection.response_class = _Response
             try:
                 connection.request("GET", path, headers={"Accept": accept, "User-Agent": "typegate"})
                 answer = connection.getresponse()
@@ -82,6 +86,36 @@ def _connection(target: SplitResult) -> http.client.HTTPConnection:
     credentials = {} if proxy.authorization is None else {"Proxy-Authorization": proxy.authorization}
     connection.set_tunnel(host, port or http.client.HTTPS_PORT, headers=credentials)
     return connection
+
+
+class _BoundedLines:
+    """A reader that gives out only so many lines in a row: header blocks, 1xx responses and trailers are lines.
+
+    `http.client` bounds one line and the headers of one response, but reads 1xx responses and trailers without end.
+    """
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+        self._lines = self._line_bytes = 0
+
+    def readline(self, limit: int = -1) -> bytes:
+        line: bytes = self._file.readline(limit)
+        self._lines += 1
+        self._line_bytes += len(line)
+        if self._lines > _MAX_LINES or self._line_bytes > _MAX_LINES_BYTES:
+            raise http.client.HTTPException("its headers are too large")
+        return line
+
+    def __getattr__(self, name: str) -> Any:
+        # Anything else reads the body, which has a bound of its own.
+        self._lines = self._line_bytes = 0
+        return getattr(self._file, name)
+
+
+class _Response(http.client.HTTPResponse):
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.fp = cast(Any, _BoundedLines(self.fp))
 
 
 def _read(answer: http.client.HTTPResponse, most_bytes: int, end_s: float, url: str) -> bytes:

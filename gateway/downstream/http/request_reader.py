@@ -16,9 +16,9 @@ from gateway.downstream.http.request import RequestHead, RequestRefused
 from gateway.downstream.http.upgrade import head_without_upgrade
 
 MAX_HEAD_BYTES: Final = 64 * 1024
-"""Request line and fields. Servers in wide use accept 8 to 64 KiB; tokens and cookies fit."""
+"""Request line, header fields and trailers. Servers in wide use accept 8 to 64 KiB; tokens and cookies fit."""
 MAX_FIELDS: Final = 256
-"""Header fields of one request; a browser sends about 20."""
+"""Header fields and trailers of one request; a browser sends about 20."""
 # A request line without a version is one of HTTP/0.9 to the parser, and what stands in its place part of the target.
 _VERSIONS: Final = frozenset({"1.0", "1.1"})
 
@@ -47,9 +47,6 @@ class Receiving(Protocol):
     def refuse(self, refused: RequestRefused) -> None:
         """Nothing can be read of this request, nor after it."""
 
-    def data_received(self, data: bytes) -> None:
-        """What was fed is to be read once more, in this form."""
-
 
 # What is fed at this moment is asked only whether anybody reads it.
 _NOBODY: Final = cast(Receiving, SimpleNamespace(closing=True))
@@ -70,7 +67,10 @@ class RequestReader:
         self._parser: Any = httptools.HttpRequestParser(self)
         self._target = b""
         self._fields: list[tuple[bytes, bytes]] = []
-        self._head_bytes = self._fed_bytes = 0
+        # Bytes fed to the parser in which neither the head nor the body went on are counted apart: it keeps an
+        # unfinished field or trailer to itself.
+        self._head_bytes = self._fed_bytes = self._field_count = 0
+        self._body_went_on = False
         self._body: list[bytes] = []
         self._body_bytes = 0
         self._upgrading = False
@@ -91,20 +91,28 @@ class RequestReader:
 
     def feed(self, data: bytes) -> None:
         """Read what has arrived."""
-        goes_on = self.in_head
+        goes_on, head = self.in_head, self.head
+        self._body_went_on = False
+        rest = self._parse(data)
+        # One request after the other may ask for another protocol: a loop, since a call within the call would nest.
+        while rest:
+            rest = self._parse(rest)
+        if (goes_on and self.in_head) or (head is not None and self.head is head and not self._body_went_on):
+            self._fed_bytes += len(data)
+            if self._fed_bytes > MAX_HEAD_BYTES:
+                self._refuse_head()
+
+    def _parse(self, data: bytes) -> bytes:
+        """Feed the parser; returns what is to be parsed next."""
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
-            self._ignore_upgrade(data[upgrade.args[0] :])
+            return self._ignore_upgrade(data[upgrade.args[0] :])
         except httptools.HttpParserError:
             # What follows a request with `Connection: close` is an error to the parser, and nothing to us.
             if not self._receiver.closing:
                 self._receiver.refuse(RequestRefused(400, "Invalid HTTP request received.", close=True))
-        if goes_on and self.in_head:
-            # The parser keeps an unfinished field to itself: what it holds is known only by what it was fed.
-            self._fed_bytes += len(data)
-            if self._fed_bytes > MAX_HEAD_BYTES:
-                self._refuse_head()
+        return b""
 
     def discard(self) -> None:
         """Throw away the body that is arriving."""
@@ -125,7 +133,7 @@ class RequestReader:
         if self._receiver.closing:
             return
         self.in_head = True
-        self._head_bytes = self._fed_bytes = 0
+        self._head_bytes = self._fed_bytes = self._field_count = 0
         self._target = b""
         self._fields = []
         self._receiver.head_begins()
@@ -137,15 +145,17 @@ class RequestReader:
             self._refuse_head()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if not self.in_head:
-            return  # a trailer: nothing that comes after the body may change what the head said
-        self._fields.append((name.lower(), value))
+        # A trailer is counted and left out: nothing that comes after the body may change what the head said.
+        if self.in_head:
+            self._fields.append((name.lower(), value))
+        self._field_count += 1
         self._head_bytes += len(name) + len(value)
-        if self._head_bytes > MAX_HEAD_BYTES or len(self._fields) > MAX_FIELDS:
+        if self._head_bytes > MAX_HEAD_BYTES or self._field_count > MAX_FIELDS:
             self._refuse_head()
 
     def on_headers_complete(self) -> None:
         self.in_head = False
+        self._fed_bytes = 0
         receiver, parser = self._receiver, self._parser
         if receiver.closing:
             return
@@ -168,6 +178,7 @@ class RequestReader:
         receiver.head_arrived(head)
 
     def on_body(self, body: bytes) -> None:
+        self._body_went_on, self._fed_bytes = True, 0
         if self._receiver.closing or self.discarding:
             return
         self._body.append(body)
@@ -189,15 +200,16 @@ class RequestReader:
         if not self._receiver.closing:
             self._receiver.refuse(RequestRefused(431, "the head of the request is too large", close=True))
 
-    def _ignore_upgrade(self, rest: bytes) -> None:
-        """Read a request that asks for another protocol as if it did not; that is every server's right.
+    def _ignore_upgrade(self, rest: bytes) -> bytes:
+        """Return what is to be parsed in place of a request that asks for another protocol, and of the rest.
 
-        The parser takes what follows such a head for the other protocol. It is asked again, without that wish, so that
-        the body stays the body of this request.
+        To ignore that wish is every server's right. The parser takes what follows such a head for the other protocol,
+        so that the head is parsed again without the wish, and the body stays the body of this request.
         """
         self._upgrading = False
         if self._receiver.closing:
-            return
-        head = head_without_upgrade(self._parser.get_method(), self._target, self._fields)
+            return b""
+        parser = self._parser
+        head = head_without_upgrade(parser.get_method(), self._target, self._fields, parser.get_http_version())
         self._parser = httptools.HttpRequestParser(self)
-        self._receiver.data_received(head + rest)
+        return head + rest

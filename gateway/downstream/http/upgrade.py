@@ -12,9 +12,11 @@ _FIELDS: Final = frozenset({b"upgrade", b"http2-settings"})
 _OPTIONS: Final = frozenset({b"upgrade", b"http2-settings"})
 
 
-def head_without_upgrade(method: bytes, target: bytes, fields: Iterable[tuple[bytes, bytes]]) -> bytes:
+def head_without_upgrade(
+    method: bytes, target: bytes, fields: Iterable[tuple[bytes, bytes]], version: str = "1.1"
+) -> bytes:
     """Return the head of such a request without its wish, up to and with the empty line."""
-    lines = [b"%b %b HTTP/1.1\r\n" % (method, target)]
+    lines = [b"%b %b HTTP/%b\r\n" % (method, target, version.encode())]
     for name, value in fields:
         if name == b"connection":
             options = [option.strip() for option in value.split(b",")]

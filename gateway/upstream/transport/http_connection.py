@@ -9,14 +9,23 @@ from typing import Final, cast
 import httptools
 
 from gateway.errors import ConnectionLost
-from gateway.upstream.transport.bounds import MAX_MESSAGE_BYTES, PAUSE_BYTES
+from gateway.upstream.transport.bounds import PAUSE_BYTES
 from gateway.upstream.transport.known_heads import KNOWN_HEADS, MAX_KNOWN_BYTES, KnownHead
 from gateway.upstream.transport.media_type import media_type
 from gateway.upstream.transport.proxies import Proxy
 
-# What servers in use accept of requests (8 to 64 KiB), applied to their answers.
+# What servers in use accept of requests (8 to 64 KiB), applied to all header blocks of one answer: the informational
+# responses before it (1xx), its own headers and its trailers.
 MAX_HEAD_BYTES: Final = 64 * 1024
-MAX_HEADERS: Final = 256
+MAX_HEAD_LINES: Final = 256
+# Of all headers that are read only these are lists, which may stand on several lines.
+_LISTS: Final = frozenset({"www-authenticate", "content-encoding"})
+# Of a status line without its reason, and what stands beside name and value in a header line.
+_STATUS_LINE_BYTES: Final = len("HTTP/1.1 200 \r\n")
+_SEPARATORS_BYTES: Final = len(": \r\n")
+_TOO_LARGE: Final = (
+    f"the headers of the answer are too large: more than {MAX_HEAD_LINES} lines or {MAX_HEAD_BYTES // 1024} KiB"
+)
 
 
 class HttpConnection(asyncio.Protocol):
@@ -47,7 +56,11 @@ class HttpConnection(asyncio.Protocol):
         self._idle_since_s = 0.0
         self._begun = b""
         self._body: list[bytes] = []
-        self._head_bytes = self._buffered_bytes = self._missing_bytes = 0
+        # Header lines of the block that is arriving; lines and bytes of all blocks of this answer; and bytes that were
+        # fed to the parser in which neither the headers nor the body went on, such as a header that does not end.
+        self._fields: list[tuple[bytes, bytes]] = []
+        self._head_lines = self._head_bytes = self._fed_bytes = 0
+        self._buffered_bytes = self._missing_bytes = 0
         self._pauses_from_bytes = PAUSE_BYTES
         self._paused = self._streams = False
         self.plain: bytes | None = None
@@ -71,11 +84,6 @@ class HttpConnection(asyncio.Protocol):
         if not self.head_done:
             if self._parser is None and self._take_known(data):
                 return
-            # A first chunk may hold the head and a body: the head alone is bounded by what both may have.
-            self._head_bytes += len(data)
-            if self._head_bytes > MAX_HEAD_BYTES + MAX_MESSAGE_BYTES:
-                self.fail("the head of the answer is too large")
-                return
         elif self._missing_bytes:
             self._take_more(data)
             return
@@ -85,12 +93,20 @@ class HttpConnection(asyncio.Protocol):
             self._begun = data[:MAX_KNOWN_BYTES]
             self.headers = {}
             parser = self._parser = httptools.HttpResponseParser(self)
+        buffered_bytes = self._buffered_bytes
         try:
             parser.feed_data(data)
         except httptools.HttpParserUpgrade:
             self.fail("the peer switched protocols")
         except httptools.HttpParserError as error:
             self.fail(f"the answer is not HTTP ({error})")
+        if not self.head_done or self._buffered_bytes == buffered_bytes:
+            # The parser keeps an unfinished header or trailer to itself: its size is known only by what was fed.
+            self._fed_bytes += len(data)
+            if self._fed_bytes > MAX_HEAD_BYTES and not self.complete:
+                self.fail(_TOO_LARGE)
+        else:
+            self._fed_bytes = 0
         if self._begun:
             self._look_back()
         # Whoever waits for a plain answer waits for all of it, or for so much that it is to be taken away.
@@ -174,25 +190,42 @@ class HttpConnection(asyncio.Protocol):
             raise ValueError("the peer speaks unasked")
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if len(self.headers) >= MAX_HEADERS:
-            raise ValueError("too many headers")
-        key, text = name.decode("latin-1").lower(), value.decode("latin-1")
-        if key in ("www-authenticate", "content-encoding") and key in self.headers:
-            # Of all headers that are looked at only these are lists, which may stand on several lines.
-            text = f"{self.headers[key]}, {text}"
-        elif key == "set-cookie" and not self.head_done:
-            self.set_cookies.append(text)
-        self.headers[key] = text
+        self._count_line(len(name) + len(value) + _SEPARATORS_BYTES)
+        # Trailers are counted and left out: what comes after the body may change nothing that the headers said.
+        if not self.head_done:
+            self._fields.append((name, value))
 
     def on_headers_complete(self) -> None:
         assert self._parser is not None
         self.status = self._parser.get_status_code()
+        fields, self._fields = self._fields, []
         # 1xx comes before the answer itself.
         if self.status < 200:
-            self.headers, self.set_cookies = {}, []
+            self._count_line(_STATUS_LINE_BYTES)
             return
         self.head_done = True
-        self._streams = self.headers.get("content-type", "").lstrip().lower().startswith("text/event-stream")
+        self.headers = headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in fields}
+        if len(headers) != len(fields):
+            self._read_repeated(fields)
+        elif "set-cookie" in headers:
+            self.set_cookies = [headers["set-cookie"]]
+        self._streams = headers.get("content-type", "").lstrip().lower().startswith("text/event-stream")
+
+    def _read_repeated(self, fields: list[tuple[bytes, bytes]]) -> None:
+        """Join the lines of lists, and keep each cookie; of any other header the last line counts."""
+        lines: dict[str, list[str]] = {}
+        for name, value in fields:
+            lines.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
+        self.set_cookies = lines.get("set-cookie", [])
+        for key in _LISTS.intersection(lines):
+            self.headers[key] = ", ".join(lines[key])
+
+    def _count_line(self, size_bytes: int) -> None:
+        self._head_lines += 1
+        self._head_bytes += size_bytes
+        if self._head_lines > MAX_HEAD_LINES or self._head_bytes > MAX_HEAD_BYTES:
+            self.lost = self.lost or _TOO_LARGE
+            raise ValueError(_TOO_LARGE)
 
     def on_body(self, body: bytes) -> None:
         self._body.append(body)
@@ -226,7 +259,8 @@ class HttpConnection(asyncio.Protocol):
             raise ConnectionLost(self.lost or "the connection is closed", sent=False)
         if self._parser is not None:
             # The answer before was read by it.
-            self._parser, self._begun, self._head_bytes = None, b"", 0
+            self._parser, self._begun = None, b""
+            self._head_lines = self._head_bytes = self._fed_bytes = 0
             self.set_cookies = []
         self._buffered_bytes = self._missing_bytes = 0
         self._pauses_from_bytes = pauses_from_bytes
@@ -243,7 +277,8 @@ class HttpConnection(asyncio.Protocol):
         """As `take`, into a list; returns how many bytes it was."""
         taken_bytes, self._buffered_bytes = self._buffered_bytes, 0
         if taken_bytes:
-            parts += self._body
+            # Chunks of one byte must not become a list of millions.
+            parts += self._body if len(self._body) == 1 else [b"".join(self._body)]
             self._body.clear()
             if self._paused and self._transport is not None and not self._transport.is_closing():
                 self._paused = False

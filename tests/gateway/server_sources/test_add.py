@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import socket
 import stat
+import threading
 import zipfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -17,6 +20,8 @@ from support.upstreams.running import scripted_stdio_server, tool
 
 from gateway.cli import main
 from gateway.config.load import load
+from gateway.server_sources.fetch import fetch_json
+from gateway.server_sources.proposal import SourceRefused
 
 
 @pytest.fixture
@@ -148,6 +153,49 @@ def test_what_a_hostile_registry_says_is_refused_in_one_message_and_nothing_is_w
     double.describe(**HOSTILE[case])
     assert added(tmp_path, NAME, code=1) == {}
     assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("begins", "goes_on"),
+    [
+        (b"", b"HTTP/1.1 100 Continue\r\nx: y\r\n\r\n"),
+        (b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n", b"x: y\r\n"),
+    ],
+    ids=["informational responses", "trailers"],
+)
+def test_the_headers_of_a_registry_have_an_end(begins: bytes, goes_on: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            connection, _ = listener.accept()
+            with connection, suppress(OSError):
+                connection.recv(4096)
+                connection.sendall(begins)
+                for _ in range(20_000):
+                    connection.sendall(goes_on * 20)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        with pytest.raises(SourceRefused, match="its headers are too large"):
+            fetch_json(f"http://127.0.0.1:{listener.getsockname()[1]}/x")
+        thread.join()
+
+
+def test_a_document_in_many_chunks_is_read() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(4096)
+                chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in b'"' + b"x" * 5_000 + b'"')
+                head = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
+                connection.sendall(head + chunks + b"0\r\nx: y\r\n\r\n")
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        assert fetch_json(f"http://127.0.0.1:{listener.getsockname()[1]}/x") == "x" * 5_000
+        thread.join()
 
 
 def test_a_registry_without_end_is_left(double: Double, tmp_path: Path) -> None:

@@ -157,6 +157,55 @@ async def test_a_wish_to_upgrade_is_ignored_and_the_body_stays_the_body(wish: tu
     assert [head.path for head, _ in site.seen] == [b"/a", b"/a"]
 
 
+async def test_a_wish_to_upgrade_leaves_an_old_version_of_http_as_it_is() -> None:
+    site = Site()
+    async with served(site) as client:
+        await client.send(b"GET /a HTTP/1.0\r\nupgrade: x\r\nconnection: keep-alive, upgrade\r\n\r\n")
+        assert (await client.response())[2] == b'"GET /a "'
+        # An answer to HTTP/1.0 ends its connection.
+        assert await client.rest() == b""
+    assert [head.version for head, _ in site.seen] == ["1.0"]
+
+
+@pytest.mark.parametrize("wish", [b"", b"connection: upgrade\r\nupgrade: x\r\n"])
+async def test_many_pipelined_wishes_to_upgrade_are_answered_like_other_requests(wish: bytes) -> None:
+    site = Site()
+    request = GET[:-2] + wish + b"\r\n"
+    async with served(site) as client:
+        await client.send(request * 2_000)
+        for _ in range(2_000):
+            assert (await client.response())[2] == b'"GET /a "'
+    assert len(site.seen) == 2_000
+
+
+CHUNKED = b"POST /a HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\n"
+
+
+@pytest.mark.parametrize(
+    ("begins", "goes_on"),
+    [
+        (b"0\r\n", b"x: y\r\n" * 100),
+        (b"0\r\n", b"x: " + b"y" * 1_000 + b"\r\n"),
+        (b"0\r\nx: ", b"y" * 1_000),
+        (b"0\r\n", b"y" * 1_000),
+        (b"2;x=", b"y" * 1_000),
+        (b"2\r\nok\r\n0\r\nx: ", b"y" * 60_000),
+    ],
+    ids=["many", "long", "a value without end", "a name without end", "a chunk extension without end", "large pieces"],
+)
+async def test_trailers_over_the_bounds_of_a_head_are_refused(begins: bytes, goes_on: bytes) -> None:
+    site = Site()
+    async with served(site) as client:
+        await client.send(CHUNKED + begins)
+        for _ in range(80):
+            await client.send(goes_on)
+            await anyio.sleep(0.001)
+            if client.reader._buffer:  # type: ignore[attr-defined] # nothing else tells
+                break  # to go on writing would lose the answer
+        assert (await client.rest()).startswith(b"HTTP/1.1 431 ")
+    assert site.seen == []
+
+
 async def test_connect_is_refused_and_nothing_behind_it_is_read() -> None:
     site = Site()
     async with served(site) as client:
