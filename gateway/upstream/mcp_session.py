@@ -291,7 +291,7 @@ class McpSession:
 
     async def _pages(self, method: str, member: str, limit_s: float) -> list[Any]:
         items: list[Any] = []
-        cursors: set[str] = set()
+        cursors: set[object] = set()
         names: set[object] = set()
         scopes: set[CacheScope] = set()
         ttls_ms: list[int] = []
@@ -312,8 +312,9 @@ class McpSession:
             known = len(names)
             names |= await run_in_thread(partial(_names_of, found)) if _is_long(answer) else _names_of(found)
             idle = idle + 1 if len(names) == known else 0
+            room = MAX_ITEMS - len(items)
             if not idle:
-                items += found[: MAX_ITEMS - len(items)]
+                items += found[:room]
             # A boolean is an int to Python.
             ttl_ms = page.get("ttlMs")
             if isinstance(ttl_ms, int | float) and not isinstance(ttl_ms, bool) and ttl_ms >= 0:
@@ -321,19 +322,24 @@ class McpSession:
             stated = page.get("cacheScope")
             scopes.add(stated if stated in ("public", "private") else "unstated")
             cursor = page.get("nextCursor")
-            # An empty cursor is none, as for the SDKs; one that comes again is a server that lists in a circle.
-            if not isinstance(cursor, str) or not cursor or cursor in cursors:
-                break
-            cursors.add(cursor)
-            if len(items) >= MAX_ITEMS or len(cursors) >= MAX_PAGES:
+            if len(found) > room and not idle:
+                cut = "more than one server may list"
+            elif cursor is None or cursor == "":
+                break  # an empty cursor is none, as for the SDKs
+            elif not isinstance(cursor, str):
+                cut = "its nextCursor is not a string"
+            elif cursor in cursors:
+                cut = "its cursor came again"
+            elif len(items) >= MAX_ITEMS or len(cursors) + 1 >= MAX_PAGES:
                 cut = "more than one server may list"
             elif idle >= MAX_IDLE_PAGES:
                 cut = f"the last {idle} brought nothing new"
             elif len(cursors) >= MAX_IDLE_PAGES and anyio.current_time() >= end_s:
                 cut = f"the end did not come within {limit_s:g} s"
             if cut is not None:
-                cut = f"{method} was cut after {len(items)} items on {len(cursors)} pages: {cut}"
+                cut = f"{method} was cut after {len(items)} items on {len(cursors) + 1} pages: {cut}"
                 break
+            cursors.add(cursor)
             params = {"cursor": cursor}
         self._hints[member] = min(ttls_ms, default=None), _most_cautious(scopes)
         if cut is None:

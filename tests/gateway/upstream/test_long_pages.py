@@ -23,19 +23,20 @@ class Upstream:
 
     independent_requests = True
 
-    def __init__(self, *pages: list[Any]) -> None:
+    def __init__(self, *pages: list[Any], last: Any = None) -> None:
         self.pages = pages
+        self.last = last
 
     async def request(self, method: str, params: dict[str, Any], **_: Any) -> Any:
         number = int(params.get("cursor", "0"))
-        more = {"nextCursor": str(number + 1)} if number + 1 < len(self.pages) else {}
+        more = {"nextCursor": str(number + 1) if number + 1 < len(self.pages) else self.last}
         answer = {"jsonrpc": "2.0", "id": 1, "result": {"tools": self.pages[number], **more}}
         text = wire.dumps(answer).replace(b'"@half"', b'"\\ud800"').replace(b'"@huge"', b"1e999")
         return wire.loads_answer(text)["result"]
 
 
-async def listing(*pages: list[Any]) -> RawListing:
-    transport: Any = Upstream(*pages)
+async def listing(*pages: list[Any], last: Any = None) -> RawListing:
+    transport: Any = Upstream(*pages, last=last)
     async with anyio.create_task_group() as group:
         inbound = InboundMessages(group, SessionPorts(on_list_changed=lambda _: None, on_update=lambda *_: None), None)
         session = McpSession("up", transport, inbound, "2026-07-28", {"capabilities": {"tools": {}}}, {})
@@ -76,6 +77,30 @@ async def test_a_tool_with_a_number_beyond_all_numbers_is_the_only_one_that_is_l
     found = listing_of(raw, server=ServerName("up"), epoch=1, transport="http", before=None)
     assert len(found.tools) == 499
     assert [(one.tool, one.code) for one in found.quarantined] == [("t7", "not_json")]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "last", "listed", "why"),
+    [
+        ((2, 3), None, 5, ""),
+        ((2, 3), "", 5, ""),
+        ((19_999, 1), None, 20_000, ""),
+        ((19_999, 2), None, 20_000, "more than one server may list"),
+        ((20_001,), None, 20_000, "more than one server may list"),
+        ((2, 3), "1", 5, "its cursor came again"),
+        ((2, 3), 7, 5, "its nextCursor is not a string"),
+        (((1,) * 1_000), "1000", 1_000, "more than one server may list"),
+    ],
+)
+async def test_a_list_is_never_cut_without_a_word(sizes: tuple[int, ...], last: Any, listed: int, why: str) -> None:
+    pages, first = [], 0
+    for size in sizes:
+        pages.append([{"name": f"t{first + one}"} for one in range(size)])
+        first += size
+    raw = await listing(*pages, last=last)
+    assert len(raw.tools or ()) == listed
+    expected = f"tools/list was cut after {listed} items on {len(sizes)} pages: {why}"
+    assert raw.warnings == ((expected,) if why else ())
 
 
 async def test_a_long_page_without_a_list_of_tools_fails() -> None:
