@@ -216,6 +216,20 @@ def secrets_in(section: Any) -> set[str]:
     return set(_secrets(section, "", handed_over=False))
 
 
+def split_credentials(url: str) -> tuple[str, str | None]:
+    """Return an http URL without its user and password, and the Authorization header that sends them (RFC 7617).
+
+    The header is None where the URL has neither. As clients on httpx and curl do.
+    """
+    parts = urlsplit(url)
+    credentials, _, host = parts.netloc.rpartition("@")
+    user, _, password = credentials.partition(":")
+    bare = parts._replace(netloc=host).geturl()
+    if not (user or password):
+        return bare, None
+    return bare, f"Basic {base64.b64encode(f'{unquote(user)}:{unquote(password)}'.encode()).decode()}"
+
+
 def is_secret(name: str, value: str) -> bool:
     """Whether the value of this variable, header or key is a secret, judged by its name and its form."""
     word = _as_words(name)
@@ -266,9 +280,9 @@ def _of_url(value: str) -> Iterator[str]:
     try:
         parts = urlsplit(value)
         if parts.password:
-            yield unquote(parts.password)
+            yield from (parts.password, unquote(parts.password))
         elif parts.username and _is_likely(parts.username):
-            yield unquote(parts.username)  # a token that needs no password
+            yield from (parts.username, unquote(parts.username))  # a token that needs no password
         for name, member in parse_qsl(parts.query):
             if is_secret(name, member):
                 yield member
@@ -284,10 +298,10 @@ def _basic(value: str) -> Iterator[str]:
     if scheme.lower() != "basic":
         return
     try:
-        _, _, password = base64.b64decode(encoded, validate=True).decode().partition(":")
+        user, _, password = base64.b64decode(encoded, validate=True).decode().partition(":")
     except (binascii.Error, ValueError):
         return
-    yield password
+    yield password or user
 
 
 def _is_likely(value: str) -> bool:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gateway.commands import output
 from gateway.commands.locations import UsageError, added_over, program_command, state_dir
-from gateway.secrets import SECRETS, secrets_in
+from gateway.secrets import SECRETS, secrets_in, split_credentials
 from gateway.telemetry import logs
 from registry.views.profile import DEFAULT_PROFILE
 
@@ -113,6 +113,10 @@ def stdio(args: Namespace) -> int:
         key = _key_of_host()
         if key is not None and not any(name.lower() == "authorization" for name in headers):
             headers["authorization"] = f"Bearer {key}"
+        SECRETS.hide(secrets_in({"url": url}))
+        url, authorization = split_credentials(url)
+        if authorization is not None and not any(name.lower() == "authorization" for name in headers):
+            headers["authorization"] = authorization
         SECRETS.hide(secrets_in({"url": url, "headers": headers}))
 
         async def run_bridge() -> int:

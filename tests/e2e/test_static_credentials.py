@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import socket
 import sys
@@ -127,3 +128,64 @@ async def test_headers_of_a_program_are_asked_for_again_when_they_are_refused(tm
             row = await until(gateway, lambda row: row["lastError"] is not None)
             told = json.dumps([row, result]) + gateway.logged()
             assert "token-" not in told
+
+
+@pytest.mark.parametrize(
+    ("userinfo", "sent"),
+    [
+        ("ann:pass%2Fword-8f3a2b1c", "ann:pass/word-8f3a2b1c"),
+        ("token-8f3a2b1c77d1e0aa", "token-8f3a2b1c77d1e0aa:"),
+        (":only-pass-8f3a2b1c", ":only-pass-8f3a2b1c"),
+        ("%C3%A4nn:p%3Aw-8f3a2b1c!x", "änn:p:w-8f3a2b1c!x"),
+    ],
+)
+async def test_user_and_password_of_a_url_are_sent_as_basic_credentials_and_never_shown(
+    tmp_path: Path, userinfo: str, sent: str
+) -> None:
+    async with guarded() as server:
+        encoded = base64.b64encode(sent.encode()).decode()
+        url = server.url.replace("://", f"://{userinfo}@")
+        server.takes = f"Basic {encoded}"
+        refusing = {"url": url, "headers": {"authorization": "Bearer another-8f3a2b1c"}}
+        async with running_gateway(tmp_path, {"open": {"url": url}, "explicit": refusing}) as gateway:
+            await gateway.until_listed("open__hello")
+            assert (await gateway.call("open__hello"))["content"][0]["text"] == "hello"
+            for _ in range(100):
+                row = await gateway.server("explicit")
+                if "Bearer another-8f3a2b1c" in server.seen and row["lastError"]:
+                    break
+                await glance_again()
+            # A header that the entry has is sent in its place.
+            assert set(server.seen) == {server.takes, "Bearer another-8f3a2b1c"}
+            shown = [gateway.logged()]
+            for path in (
+                "servers",
+                "servers/open",
+                "servers/explicit",
+                "config",
+                "openapi.json",
+                "overlay",
+                "quarantine",
+            ):
+                shown.append((await gateway.admin(path)).text)
+            preview = await gateway.admin("preview", "POST", {"name": "third", "config": {"url": url}})
+            assert preview.json()["runs"] == server.url
+            assert preview.json()["sends"] == ["Authorization"]
+            shown.append(preview.text)
+            added = await gateway.admin("servers", "POST", {"name": "fourth", "config": {"url": url}})
+            assert added.status_code == 201
+            await gateway.until_listed("fourth__hello")
+            shown += [added.text, (await gateway.admin("overlay")).text, (await gateway.admin("audit")).text]
+            command = [sys.executable, "-m", "gateway", "check", "--config", str(gateway.config), "--json"]
+            checked = await anyio.run_process(command, check=False)
+            shown += [checked.stdout.decode(), checked.stderr.decode()]
+        shown += [
+            file.read_text(errors="replace") for file in (tmp_path / "state").rglob("snapshot*") if file.is_file()
+        ]
+        secrets = {
+            encoded,
+            userinfo.strip(":").rpartition(":")[2],
+            sent.strip(":").partition(":")[2] or sent.strip(":"),
+        }
+        for secret in secrets:
+            assert not [text for text in shown if secret in text], secret

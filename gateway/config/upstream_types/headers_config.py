@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, field_validator
+from pydantic import BeforeValidator, Field, ModelWrapValidatorHandler, PrivateAttr, field_validator, model_validator
 
 from gateway.config.section import Text, fault, is_http_url
 from gateway.config.server import ServerConfig
+from gateway.secrets import secrets_in, split_credentials
 
 
 def _without_nulls(value: object) -> object:
@@ -26,6 +27,8 @@ class HeadersConfig(ServerConfig):
     proxy: str | Literal[False] | None = Field(default=None, repr=False)
     """http, sse, graphql: forward proxy to reach this server through, as http://proxy.example.test:3128; `false` for
     none. By default HTTPS_PROXY, HTTP_PROXY, ALL_PROXY and NO_PROXY of the environment say which."""
+    # User and password as the URL had them; a text may repeat them in that form.
+    _of_url: frozenset[str] = PrivateAttr(default=frozenset())
 
     @property
     def proxy_choice(self) -> str | Literal[False] | None:
@@ -36,6 +39,22 @@ class HeadersConfig(ServerConfig):
     def authenticated(self) -> bool:
         """See `ServerConfig.authenticated`."""
         return any(name.lower() in ("authorization", "x-api-key") for name in self.headers)
+
+    def secrets(self) -> set[str]:
+        """See `ServerConfig.secrets`."""
+        return super().secrets() | self._of_url
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _credentials_of_url(cls, entry: Any, validate: ModelWrapValidatorHandler[Self]) -> Self:
+        """Send user and password of a URL as Basic credentials, and keep them out of the URL, which is shown."""
+        keys = [key for key in ("url", "endpoint") if isinstance(entry, dict) and isinstance(entry.get(key), str)]
+        written = {key: entry[key] for key in keys if "@" in entry[key] and is_http_url(entry[key])}
+        for key in written:
+            entry = _with_basic(entry, key)
+        config = validate(entry)
+        config._of_url = frozenset(secrets_in(written))  # noqa: SLF001 - of the same class
+        return config
 
     @field_validator("proxy", mode="before")
     @classmethod
@@ -57,6 +76,19 @@ class HeadersConfig(ServerConfig):
             if not (value.isascii() and value.isprintable()):
                 raise fault("holds what no header can carry", "one line of ASCII text", key=name)
         return headers
+
+
+def _with_basic(entry: dict[str, Any], key: str) -> dict[str, Any]:
+    """Return an entry with the user and the password of its URL in an Authorization header."""
+    url, authorization = split_credentials(entry[key])
+    entry = {**entry, key: url}
+    headers, auth = entry.get("headers") or {}, entry.get("auth")
+    signs_in = entry.get("headersCommand") is not None or (auth is not None and auth not in ("none", {"type": "none"}))
+    if authorization is None or signs_in or not isinstance(headers, dict):
+        return entry
+    if not any(str(name).lower() == "authorization" for name in headers):
+        entry["headers"] = {**headers, "Authorization": authorization}
+    return entry
 
 
 def check_url(url: str, key: str, example: str) -> None:
