@@ -118,7 +118,9 @@ def classify(message: object) -> RpcRequest | RpcNotification | RpcResponse:
         raise InvalidMessage(INVALID_REQUEST, "Not a JSON-RPC 2.0 request", usable)
     if usable is None:
         raise InvalidMessage(INVALID_REQUEST, "The id must be a string or a number")
-    params = message.get("params", {})
+    params = message.get("params")
+    if params is None:
+        params = {}  # JSON-RPC allows it to be left out, and serializers write null for what is left out
     if not isinstance(params, dict):
         raise InvalidMessage(INVALID_PARAMS, "params must be an object", usable)
     return RpcRequest(jsonrpc="2.0", id=usable, method=method, params=params)

@@ -18,7 +18,7 @@ ALGORITHMS: Final = (
 _LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
 # RFC 6749, section 3.3 "Access Token Scope".
 _SCOPE: Final = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")
-_PATH_OF_PROFILE: Final = re.compile(r"/mcp/([^/?#]+)$")
+_PATH_OF_PROFILE: Final = re.compile(r"/mcp/([^/?#]+)/?$")
 _HTTPS: Final = "an https URL, or one with http of this machine"
 
 
@@ -39,7 +39,7 @@ def profile_of_audience(audience: str, resource: str | None) -> str | None:
     """
     if resource is not None:
         start = f"{base_of(resource)}/mcp/"
-        name = audience.removeprefix(start)
+        name = audience.removeprefix(start).removesuffix("/")
         return name if audience.startswith(start) and name and "/" not in name else None
     found = _PATH_OF_PROFILE.search(audience)
     return found[1] if found is not None and is_http_url(audience) else None

@@ -57,7 +57,9 @@ class ListenConfig(Section):
     allowed_hosts: list[str] = Field(default_factory=list)
     """Values of the Host header to accept in addition to the addresses of this machine."""
     allowed_origins: list[str] = Field(default_factory=list)
-    """Values of the Origin header to accept; browsers send it, other clients do not."""
+    """Origins of pages that may call, as https://chat.example.test; their browsers get the headers of CORS, with
+    credentials. Pages of this machine may call in any case, without credentials. Clients that are no browsers send no
+    Origin."""
 
 
 class MetricsConfig(Section):

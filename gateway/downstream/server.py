@@ -275,7 +275,7 @@ class McpServer:
                 self._audit.request(caller, request.method, name, took_s, code=code)
 
     async def _list(self, request: McpRequest) -> wire.Pieces:
-        if request.params.get("cursor") is not None:
+        if request.params.get("cursor") not in (None, ""):
             raise RpcError(INVALID_PARAMS, "Invalid cursor: the list has one page")
         await self._first_listings(request)
         view = await self._prepared_view(request)

@@ -184,6 +184,17 @@ class Session:
             raise RpcError(INTERNAL_ERROR, "the host has no stream open on which it could be asked")
         self._emit(message, next(self._numbers))
 
+    def emit_beside(self, message: dict[str, Any]) -> None:
+        """Send what belongs to a request whose caller accepts no stream as its answer.
+
+        Without an open stream of the session a notification is dropped.
+
+        Raises:
+            RpcError: A question cannot be asked without that stream.
+        """
+        if self._emit is not None or "id" in message:
+            self._send_now(message)
+
     def _deliver(self, number: int, message: dict[str, Any]) -> None:
         if self._emit is not None:
             self._emit(message, number)

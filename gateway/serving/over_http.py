@@ -30,6 +30,7 @@ from gateway.config.server import ServerConfig
 from gateway.downstream.http.asgi import AsgiApp, AsgiHandler
 from gateway.downstream.http.callers import Callers
 from gateway.downstream.http.connections import Connections
+from gateway.downstream.http.cross_origin import CrossOrigin
 from gateway.downstream.http.endpoint import McpEndpoint
 from gateway.downstream.http.host_check import LOOPBACK, HostCheck
 from gateway.downstream.http.protected_resource import ProtectedResource
@@ -205,8 +206,10 @@ async def serve_on(
         admin_connections = Connections(most=ADMIN_CONNECTIONS)
         # An address of its own, and the port of the callers does not know of the admin API, whichever process has it.
         check_beside = admin.check if config.gateway.admin.listen is None else admin.check_probe
+        named_origins = frozenset(map(str.lower, config.gateway.listen.allowed_origins))
         router = PathRouter(
             _host_check(config, host),
+            CrossOrigin(named_origins),
             endpoint,
             resource,
             AsgiHandler(app, max_body_bytes=admin.max_body_bytes, check=check_beside),
@@ -274,13 +277,15 @@ def _origin_for_browsers(host: str, listener: socket.socket) -> str:
 
 
 def _host_check(config: Config, host: str) -> HostCheck:
-    listen, public = config.gateway.listen, config.gateway.public_url
-    names = [*listen.allowed_hosts, *([urlsplit(public).netloc] if public is not None else [])]
+    listen, oauth = config.gateway.listen, config.gateway.auth.oauth
+    resource = oauth.resource if oauth is not None else None
+    own = [origin_of(url) for url in (config.gateway.public_url, resource) if url is not None]
+    names = [*listen.allowed_hosts, *(urlsplit(origin).netloc for origin in own)]
     named = frozenset({*LOOPBACK, host.lower(), *(name.lower() for name in names)})
     # Behind an address of the network we cannot know our own names: they are checked only where they were told.
     hosts = named if host in LOOPBACK or listen.allowed_hosts else None
     # What is read from our own address is our own page.
-    origins = [*listen.allowed_origins, *([origin_of(public)] if public is not None else [])]
+    origins = [*listen.allowed_origins, *own]
     return HostCheck(hosts, frozenset(origin.lower() for origin in origins))
 
 

@@ -162,6 +162,8 @@ def _profiles(given: object, issuer: Issuer, resource: str | None) -> frozenset[
     own = f"{base_of(resource)}/mcp" if resource is not None else None
     opened: set[str] = set()
     for audience in audiences:
+        if own is not None and audience == f"{own}/":
+            audience = own  # the same path is served under both
         profile = profile_of_audience(audience, resource)
         if audience in issuer.audiences and profile is None:
             return None

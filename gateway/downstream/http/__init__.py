@@ -6,7 +6,7 @@ repeated_heads      finds and learns known heads for one connection
 request             the head of a request, and refusals that it alone decides
 connections         all connections of a server: deadlines, what is left unread; `large_writes` what that keeps
                     in memory
-router              chooses the `handler` of a request, after `host_check`
+router              chooses the `handler` of a request, after `host_check`; `cross_origin` is what pages may read
 callers             who sends a request, and which profile it is for; `protected_resource` says where to get a token
 endpoint            `/mcp`, with every rule of the protocol; `agreement` compares headers with the body
 carried             requests that another process answers

@@ -46,6 +46,7 @@ class Addressed(Struct, gc=False, eq=False, kw_only=True):
         method: The JSON-RPC method that it names; empty for none.
         name: What the method is about; None where nothing is named, or in no form that can be read.
         session_id: The session that it names; None for none.
+        streams: Whether its answer may be an event stream.
         admitted: Whom it was found to be of the last time.
         profiles, dropped: What that depends on beside the credentials: the profiles, and how often accounts were
             dropped.
@@ -59,6 +60,7 @@ class Addressed(Struct, gc=False, eq=False, kw_only=True):
     method: str
     name: str | None
     session_id: str | None
+    streams: bool = True
     admitted: Admitted | None = None
     profiles: object = None
     dropped: int = 0
@@ -104,7 +106,8 @@ class Callers:
         authorization = None if head.raw(b"authorization") is None else head.text(b"authorization")
         version = head.text(b"mcp-protocol-version")
         return Addressed(
-            profile=path[5:].decode("latin-1") or DEFAULT_PROFILE,
+            # With or without a slash at the end: a redirect would cost clients the body of their POST.
+            profile=path[5:].decode("latin-1").removesuffix("/") or DEFAULT_PROFILE,
             authorization=authorization,
             modern=modern,
             version=version,

@@ -25,7 +25,7 @@ from gateway.downstream.http.resumption import ResumableAnswer
 from gateway.downstream.http.session_streams import SessionStreams
 from gateway.downstream.messages import McpRequest, McpResponse, error_response
 from gateway.downstream.server import McpServer
-from gateway.downstream.sessions import Running, Session, SessionTable
+from gateway.downstream.sessions import Emit, Running, Session, SessionTable
 from gateway.errors import (
     HEADER_MISMATCH,
     INVALID_PARAMS,
@@ -152,7 +152,7 @@ class McpEndpoint:
         if self.draining:
             raise _draining()
         if head.method == b"POST":
-            check_post(head)
+            addressed.streams = check_post(head)
             head.judged = addressed
         elif modern:
             raise RequestRefused(405, "this version has POST only", [(b"allow", b"POST")])
@@ -243,9 +243,14 @@ class McpEndpoint:
         said = head.judged
         assert type(said) is Addressed
         modern, method, params = admitted.modern, message.method, message.params
+        if not said.streams:
+            if method == "subscriptions/listen":
+                raise RequestRefused(406, "Accept must allow text/event-stream: the answer to this method is a stream")
+            responder.can_stream = False
         session: Session | None = None
         unchecked: RequestHead | None = None
         answer: ResumableAnswer | None = None
+        emit: Emit = responder.emit
         view: View | None = None
         if is_call := method == "tools/call":
             view = self._views.at_hand.get(admitted) or self._views.of(admitted)
@@ -262,8 +267,11 @@ class McpEndpoint:
             modern = True
         elif method != "initialize":
             session = self._session(said.session_id, admitted)
-            if session.resumable:
+            if not said.streams:
+                emit = session.emit_beside
+            elif session.resumable:
                 answer = ResumableAnswer(session.answers, admitted.account, message.id, responder)
+                emit = answer.emit
         results = ResultStream(message.id, responder, answer) if is_call else None
         request = McpRequest(
             id=message.id,
@@ -272,7 +280,7 @@ class McpEndpoint:
             modern=modern,
             principal=admitted.principal,
             account=admitted.account,
-            emit=responder.emit if answer is None else answer.emit,
+            emit=emit,
             results=results,
             pause=None if answer is None else answer.pause,
             session=session,

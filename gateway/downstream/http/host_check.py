@@ -46,7 +46,8 @@ class HostCheck:
         if hosts and not self._host_allowed(head.text(b"host").lower()):
             raise RequestRefused(421, "Host", body=b'{"error":"this Host is not served here"}')
         if pair[1] is not None and not self._origin_allowed(head.text(b"origin").lower()):
-            raise RequestRefused(403, "Origin", body=b'{"error":"this Origin is not allowed"}')
+            text = b'{"error":"this Origin is not allowed"}'
+            raise RequestRefused(403, "Origin", [(b"vary", b"origin")], body=text)
         # Without a host it depends on the version, too.
         if hosts and len(self._accepted) < _MAX_REMEMBERED:
             self._accepted.add(pair)

@@ -90,7 +90,7 @@ class ProtectedResource:
         if refusal.bearer_of_token and oauth is not None:
             base = _base(oauth, head)
             origin, prefix = base.removesuffix(urlsplit(base).path), urlsplit(base).path
-            named = head.path.startswith(b"/mcp/") and profile in self._profiles()
+            named = head.path.rstrip(b"/") != b"/mcp" and profile in self._profiles()
             path = f"/mcp/{profile}" if named else "/mcp"
             parameters.append(("resource_metadata", f"{origin}{WELL_KNOWN}{prefix}{path}"))
             if scopes := refusal.scopes or _required_scopes(oauth):

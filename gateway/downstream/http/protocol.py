@@ -308,7 +308,7 @@ class HttpProtocol(asyncio.Protocol):
         if self._connections.leaving:
             responder.keep_alive = False
         try:
-            handler, admitted = self._judge(head, head.content_length)
+            handler, admitted = self._judge(head, head.content_length, responder)
             if head.raw(b"expect") is not None:
                 self._expected(head)
         except RequestRefused as refused:
@@ -319,15 +319,16 @@ class HttpProtocol(asyncio.Protocol):
         self._handler, self._admitted = handler, admitted
         return True
 
-    def _judge(self, head: RequestHead, length: int | None) -> tuple[Handler, Admission | None]:
+    def _judge(self, head: RequestHead, length: int | None, responder: Responder) -> tuple[Handler, Admission | None]:
         """Who answers a request whose body has this length, and what is known of its sender.
 
         Raises:
             RequestRefused: Nobody does.
         """
+        handler = self._router.route(head)
+        responder.cross_origin = head.cross_origin
         if not self._served:
             raise RequestRefused(503, "Too many connections", [(b"retry-after", b"1")], close=True)
-        handler = self._router.route(head)
         admitted = handler.admit(head, self._peer)
         if length is not None and length > handler.max_body_bytes:
             raise _too_large(handler.max_body_bytes, close=length > DISCARDED_BYTES)
@@ -391,7 +392,7 @@ class HttpProtocol(asyncio.Protocol):
         self._deadline_s = math.inf
         responder = self._responder = Responder(self, self._loop, keep_alive=not self._connections.leaving)
         try:
-            handler, admitted = self._judge(head, len(body))
+            handler, admitted = self._judge(head, len(body), responder)
         except RequestRefused as refused:
             responder.refuse(refused)
             return

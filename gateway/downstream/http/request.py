@@ -5,6 +5,7 @@ Sources: RFC 9110 and 9112; MCP 2026-07-28 and 2025-11-25, "Transports", "Stream
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final
 
 from gateway import wire
@@ -27,6 +28,11 @@ _SINGLE_FIELDS: Final = frozenset(
     }
 )  # fmt: skip
 _PARAM_FIELD: Final = b"mcp-param-"
+EVENT_STREAM: Final = "text/event-stream"
+# As the SDKs write it; nothing has to be parsed then.
+_BOTH: Final = (None, b"application/json, text/event-stream", b"text/event-stream, application/json", b"*/*")
+# A weight of zero: this range is not acceptable (RFC 9110, section 12.4.2 "Quality Values").
+_IS_ZERO: Final = re.compile(r"q\s*=\s*0(\.0*)?")
 _NO_TRACE: Final[dict[str, str]] = {}
 
 
@@ -72,11 +78,12 @@ class RequestHead:
         keep_alive: Whether the connection may carry another request after this one.
         judged: What an endpoint has found out from it, which holds for every request with this head; None before.
         routed: The router that was asked, and who answers; None before.
+        cross_origin: Header lines that each response to a page of another origin has.
         trace: The caller's trace context, by header name.
     """
 
-    __slots__ = ("_by_name", "_texts", "fields", "judged", "keep_alive", "method", "path", "query", "routed", "target",
-                 "trace", "version")  # fmt: skip
+    __slots__ = ("_by_name", "_texts", "cross_origin", "fields", "judged", "keep_alive", "method", "path", "query",
+                 "routed", "target", "trace", "version")  # fmt: skip
 
     def __init__(self, method: bytes, target: bytes, fields: Fields, *, version: str, keep_alive: bool) -> None:
         self.method = method
@@ -100,6 +107,7 @@ class RequestHead:
         self._texts: dict[bytes, str] = {}
         self.judged: object = None
         self.routed: tuple[object, Any] | None = None
+        self.cross_origin = b""
         if len(self._by_name) != len(fields):
             self._join_repeated()
         by_name = self._by_name
@@ -154,8 +162,8 @@ class RequestHead:
         self._by_name = {name: b", ".join(lines) for name, lines in values.items()}
 
 
-def check_post(head: RequestHead) -> None:
-    """Media types of a POST to an MCP endpoint.
+def check_post(head: RequestHead) -> bool:
+    """Check the media types of a POST to an MCP endpoint; return whether its answer may be an event stream.
 
     Raises:
         RequestRefused: They are not what this endpoint takes.
@@ -165,8 +173,27 @@ def check_post(head: RequestHead) -> None:
         essence = head.text(b"content-type").partition(";")[0].strip().lower()
         if essence != "application/json":
             raise RequestRefused(415, "Content-Type must be application/json")
-    accept = head.raw(b"accept")
-    if accept is None or b"*/*" in accept:
-        return
-    if b"text/event-stream" not in accept or not (b"application/json" in accept or b"application/*" in accept):
-        raise RequestRefused(406, "Accept must contain application/json and text/event-stream")
+    if head.raw(b"accept") in _BOTH:
+        return True
+    if not accepts(head, "application/json"):
+        raise RequestRefused(406, "Accept must allow application/json, and text/event-stream for answers with progress")
+    return accepts(head, EVENT_STREAM)
+
+
+def accepts(head: RequestHead, media_type: str) -> bool:
+    """Return whether Accept allows a media type; the most specific range decides.
+
+    Source: RFC 9110, section 12.5.1 "Accept".
+    """
+    text = head.text(b"accept").lower()
+    if not text:
+        return True
+    # `*` alone is what the HTTP client of Java sends for any type.
+    ranges = ("*", "*/*", media_type.partition("/")[0] + "/*", media_type)
+    best, allowed = -1, False
+    for item in text.split(","):
+        name, *parameters = (part.strip() for part in item.split(";"))
+        rank = ranges.index(name) if name in ranges else -1
+        if rank > best:
+            best, allowed = rank, not any(map(_IS_ZERO.fullmatch, parameters))
+    return allowed

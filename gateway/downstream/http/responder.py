@@ -65,6 +65,8 @@ class Responder(Struct, eq=False):
         on_disconnect: Called when the caller leaves before the end; None cancels the task.
         on_stream: Called when the response becomes an event stream, before its first event.
         pings: A response that stays silent becomes a stream and is kept alive.
+        can_stream: The caller accepts an event stream. Without one, it gets nothing before the response.
+        cross_origin: Header lines for a page of another origin; empty for any other caller.
     """
 
     _connection: Connection
@@ -79,6 +81,8 @@ class Responder(Struct, eq=False):
     on_disconnect: Callable[[], object] | None = None
     on_stream: Callable[[], None] | None = None
     pings: bool = True
+    can_stream: bool = True
+    cross_origin: bytes = b""
     _task: asyncio.Task[None] | None = None
     _started: bool = False
     _streaming: bool = False
@@ -134,7 +138,7 @@ class Responder(Struct, eq=False):
             # Nearly all of them.
             status == 200
             and len(pieces) == 1
-            and not fields
+            and not (fields or self.cross_origin)
             and self.keep_alive
             and not (self._head_only or self.disconnected or self.ended)
             and 0 < len(body := pieces[0]) <= _ONE_WRITE_BYTES
@@ -150,7 +154,7 @@ class Responder(Struct, eq=False):
         close = b"" if self.keep_alive else _CLOSE
         # A 204 has no body, and so no length either (RFC 9110, section 8.6 "Content-Length").
         length = b"" if status == 204 else b"content-length: %d\r\n" % size_bytes
-        head = b"%b%b%b%b%b\r\n" % (_STATUS_LINES[status], kind, length, more, close)
+        head = b"%b%b%b%b%b%b\r\n" % (_STATUS_LINES[status], kind, length, more, self.cross_origin, close)
         if self.disconnected:
             return
         self._started = True
@@ -240,7 +244,7 @@ class Responder(Struct, eq=False):
 
     def begin_stream(self) -> None:
         """Become an event stream, unless it is one already."""
-        if self._streaming or self.ended or self.disconnected or self._after is not None:
+        if self._streaming or self.ended or self.disconnected or self._after is not None or not self.can_stream:
             return
         self._streaming = True
         self._begin(200, sse.HEADERS)
@@ -249,7 +253,7 @@ class Responder(Struct, eq=False):
 
     def stream(self, frame: bytes) -> None:
         """Send an event as it goes on the wire."""
-        if self.ended or self.disconnected:
+        if self.ended or self.disconnected or not self.can_stream:
             return
         if self._after is not None:
             # Beside a response that is no stream there is no place for it.
@@ -303,7 +307,8 @@ class Responder(Struct, eq=False):
         self._chunked = not (sized or bodiless or self._bare)
         framing = b"transfer-encoding: chunked\r\n" if self._chunked else b""
         close = b"" if self.keep_alive else _CLOSE
-        head = b"%b%b%b%b\r\n" % (_STATUS_LINES.get(status, b"HTTP/1.1 %d \r\n" % status), lines, framing, close)
+        status_line = _STATUS_LINES.get(status, b"HTTP/1.1 %d \r\n" % status)
+        head = b"%b%b%b%b%b\r\n" % (status_line, lines, self.cross_origin, framing, close)
         self._connection.transport.write(head)
 
     def _end(self) -> None:

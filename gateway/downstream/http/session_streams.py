@@ -12,7 +12,7 @@ from typing import Any, Final
 from gateway.access.principal import Principal
 from gateway.access.quotas import Account
 from gateway.downstream.http.callers import Admitted
-from gateway.downstream.http.request import RequestHead, RequestRefused, over_quota
+from gateway.downstream.http.request import EVENT_STREAM, RequestHead, RequestRefused, accepts, over_quota
 from gateway.downstream.http.responder import Responder
 from gateway.downstream.server import McpServer
 from gateway.downstream.sessions import Running, Session
@@ -41,9 +41,8 @@ class SessionStreams:
             RequestRefused: There is one already, or nothing to go on with.
         """
         account = admitted.account
-        accept = head.text(b"accept")
-        if "text/event-stream" not in accept and "*/*" not in accept:
-            raise RequestRefused(406, "Accept must contain text/event-stream")
+        if not accepts(head, EVENT_STREAM):
+            raise RequestRefused(406, "Accept must allow text/event-stream")
         last = head.text(b"last-event-id")
         if session.answers.names(last):
             found = session.answers.find(last)

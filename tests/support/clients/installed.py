@@ -26,6 +26,7 @@ import pytest
 SDK1 = ("mcp==1.30.0",)
 SERVERS = ("mcp-server-time==2026.10.19", "mcp-server-git==2026.10.19")
 TYPESCRIPT_SDK = ("@modelcontextprotocol/sdk@1.32.2",)
+BUNDLER = ("esbuild@0.28.2",)
 EVERYTHING = ("@modelcontextprotocol/server-everything@2026.8.31",)
 INSPECTOR = ("@modelcontextprotocol/inspector@2.12.0",)
 GITHUB_SCHEMA = ("@octokit/graphql-schema@15.26.1",)
@@ -182,6 +183,14 @@ def beside(modules: Path, source: Path) -> Path:
 def _beside_typescript(name: str) -> list[str]:
     """Return the command of a program on the TypeScript SDK."""
     return [str(node()), str(beside(npm("typescript", TYPESCRIPT_SDK), _HERE / name))]
+
+
+def page_client() -> str:
+    """Return a script for a page: the TypeScript SDK and `connectAndCall`, see `page.mjs`."""
+    modules = npm("page-client", (*TYPESCRIPT_SDK, *BUNDLER))
+    source = beside(modules, _HERE / "page.mjs")
+    command = [str(modules / ".bin/esbuild"), str(source), "--bundle", "--format=iife", "--log-level=error"]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=_INSTALL_S).stdout
 
 
 def _command(client: str) -> list[str]:
