@@ -15,6 +15,7 @@ from registry.schema.packed_definition import PackedDefinition, unpacked
 SPLICED_BYTES: Final = 64 * 1024
 """Answers from this size on are not parsed whole where nobody has to look inside."""
 _PARSED_BYTES: Final = 16 * 1024
+_DATA_URL: Final = b'"data:'
 # Each value of some kilobytes holds up other threads for a microsecond as it is freed.
 _FREED_AT_ONCE: Final = 100
 
@@ -84,6 +85,7 @@ class _Item(msgspec.Struct):
 _parse: Final = msgspec.json.Decoder().decode
 _parse_answer: Final = msgspec.json.Decoder(_Answer).decode
 _take_apart: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_take_members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _parse_items: Final = msgspec.json.Decoder(list[_Item | None]).decode
 
 
@@ -190,6 +192,30 @@ def items_of(value: Unparsed) -> Any:
         return [Unparsed(bytes(item)) for item in _take_apart(value.text)]
     except (ValueError, RecursionError):
         return loads(value.text)
+
+
+def outlined_items(value: Unparsed) -> list[Any]:
+    """Return the items of a list, with an empty text in place of each text that is large and says what it is.
+
+    Raises:
+        MalformedJson: As `loads`.
+    """
+    try:
+        return [_outlined(item) for item in _take_apart(value.text)]
+    except (ValueError, RecursionError):
+        found = loads(value.text)
+        return found if isinstance(found, list) else [found]
+
+
+def _outlined(raw: msgspec.Raw | memoryview) -> Any:
+    text = bytes(raw)
+    if len(text) < _PARSED_BYTES:
+        return loads(text)
+    if text[:1] == b'"' and not text.startswith(_DATA_URL) and not (b"-" in text or b"_" in text):
+        return ""
+    if text[:1] == b"{":
+        return {name: _outlined(member) for name, member in _take_members(text).items()}
+    return loads(text)
 
 
 def has_item(items: Any, kind: str) -> bool:

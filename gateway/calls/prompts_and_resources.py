@@ -10,7 +10,7 @@ from typing import Any, Final
 from gateway.calls.builtin_tools import GATEWAY_TOOLS, complete_server, tool_manual
 from gateway.calls.context import Caller
 from gateway.calls.forwarding import Forwarder
-from gateway.calls.results import adapt_other, whole, without_own_uris
+from gateway.calls.results import adapt_other, without_own_uris
 from gateway.calls.task_ids import TaskIds
 from gateway.errors import (
     INTERNAL_ERROR,
@@ -191,8 +191,8 @@ class PromptsAndResources:
             # Only tools have error results: here a block, or an answer that is an error, becomes a protocol error.
             if invocation.answer is not None and result.get("isError"):
                 raise RpcError(INTERNAL_ERROR, str(result["content"][0]["text"]))
-            adapted = adapt_other(result, server=server, version=caller.version)
-            return without_own_uris(whole(adapted, server)) if method == "prompts/get" else adapted
+            adapted = adapt_other(result, server=server, version=caller.version, method=method, params=params)
+            return without_own_uris(adapted) if method == "prompts/get" else adapted
         except HookRefusal:
             raise
         except UpstreamError as error:

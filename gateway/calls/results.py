@@ -11,10 +11,19 @@ from gateway.errors import UpstreamProtocolError, error_result
 from gateway.protocol import MODERN_VERSIONS, SERVER_INFO_KEY, with_meta
 from registry.catalog.catalog import ToolWrapper
 from registry.errors import NotChecked, SchemaRejected
+from registry.intake.content import (
+    is_sound_text,
+    repair_completion,
+    repair_content,
+    repair_contents,
+    repair_item,
+    repair_messages,
+)
+from registry.intake.issues import RepairNotes
 from registry.intake.prompts_and_resources import is_own_uri
 from registry.schema import schemas
 from registry.schema.json_paths import format_path
-from registry.schema.json_values import map_items
+from registry.schema.json_values import map_items, without_keys
 
 # From the changelogs of the protocol versions; they compare as text.
 _STRUCTURED_SINCE = "2025-06-18"
@@ -23,6 +32,11 @@ _AUDIO_SINCE = "2025-03-26"
 # Members of results that versions with a handshake do not know.
 _MODERN_ONLY = ("resultType", "ttlMs", "cacheScope")
 
+MENDED_KEY: Final = "typegate/mended"
+"""The member of a result's `_meta` that says what clients would have refused all of it for, and was repaired."""
+_MENDED_METHODS: Final = frozenset({"prompts/get", "resources/read", "completion/complete"})
+# An operator looks at the first of thousands that are alike.
+_MAX_MENDED: Final = 8
 LEFT_OUT_KEY: Final = "typegate/leftOut"
 """The member of a result's `_meta` that says what of it was left out, and why."""
 # What a host shows to a model is far smaller; reading more than this takes longer than a caller should wait for it.
@@ -53,6 +67,8 @@ def adapt(answer: Any, *, server: str, version: str) -> dict[str, Any]:
         type(answer) is dict
         and _PLAIN_MEMBERS.issuperset(answer)
         and type(answer.get("content")) is list
+        and all(map(is_sound_text, answer["content"]))
+        and type(answer.get("isError", False)) is bool
         and answer.get("resultType", "complete") == "complete"
         and (modern or version >= _LINKS_SINCE)
     ):
@@ -72,7 +88,10 @@ def adapt(answer: Any, *, server: str, version: str) -> dict[str, Any]:
         result = whole(result, server)
     if kind != "complete":
         return result
+    notes: RepairNotes = []
+    _mend(result, server, notes)
     _fill_content(result, server)
+    result = with_notes(result, notes)
     if modern:
         result["resultType"] = "complete"
         return result
@@ -126,13 +145,20 @@ def _size(value: Any) -> int:
     return len(value.text) if type(value) is wire.Unparsed else 0
 
 
-def adapt_other(answer: Any, *, server: str, version: str) -> dict[str, Any]:
+def adapt_other(answer: Any, *, server: str, version: str, method: str, params: dict[str, Any]) -> dict[str, Any]:
     """Adapt the result of any other request; `answer` is the caller's alone and may be changed.
+
+    Args:
+        answer: What the upstream answered.
+        server: Its alias.
+        version: The protocol version of the caller.
+        method: What was asked.
+        params: What it was asked with, in the names of the upstream.
 
     Raises:
         UpstreamProtocolError: It is no result.
     """
-    result = _as_object(answer, server)
+    result = _mend_other(whole(_as_object(answer, server), server), method, params)
     if version in MODERN_VERSIONS:
         result.setdefault("resultType", "complete")
         return result
@@ -153,6 +179,65 @@ def adapt_other(answer: Any, *, server: str, version: str) -> dict[str, Any]:
             for message in messages
         ]
     return result
+
+
+def with_notes(result: dict[str, Any], notes: RepairNotes) -> dict[str, Any]:
+    """Return a result that says in `_meta` what of it was repaired."""
+    if not notes:
+        return result
+    return with_meta(result, MENDED_KEY, list(dict.fromkeys(detail for _, detail in notes))[:_MAX_MENDED])
+
+
+def _mend_other(result: dict[str, Any], method: str, params: dict[str, Any]) -> dict[str, Any]:
+    """Return the result of a prompt, a reading, a completion or a task without what clients would refuse it for."""
+    notes: RepairNotes = []
+    member, changed = "", None
+    if method == "prompts/get":
+        member, changed = "messages", repair_messages(result.get("messages"), notes)
+    elif method == "resources/read":
+        member, changed = "contents", repair_contents(result.get("contents"), str(params.get("uri")), notes)
+    elif method == "completion/complete":
+        member, changed = "completion", repair_completion(result.get("completion"), notes)
+    elif method == "tasks/get" and isinstance(result.get("result"), dict):
+        _mend(result["result"], "", notes)
+    if changed is not result.get(member):
+        result = {**result, member: changed}
+    wrong = [
+        name
+        for name, kind in (("description", str), ("_meta", dict))
+        if name in result and not isinstance(result[name], kind) and method in _MENDED_METHODS
+    ]
+    if wrong:
+        notes.append(("wrong_type", f"of the wrong type: {', '.join(wrong)}"))
+        result = without_keys(result, wrong)
+    return with_notes(result, notes)
+
+
+def _mend(result: dict[str, Any], server: str, notes: RepairNotes) -> None:
+    """Repair in place what clients would refuse the whole result of a tool for."""
+    content = result.get("content")
+    if isinstance(content, str | dict):
+        notes.append(("content", "the content was not a list"))
+        content = [content]
+    if type(content) is wire.Unparsed and content.text[:1] == b"[" and not _is_sound(content, server):
+        content = whole({"content": content}, server)["content"]
+    if isinstance(content, list):
+        result["content"] = repair_content(content, notes)
+    if "isError" in result and type(result["isError"]) is not bool:
+        notes.append(("wrong_type", "isError was neither true nor false"))
+        result["isError"] = result["isError"] in (1, "true", "True")
+    if not isinstance(result.get("_meta", {}), dict):
+        notes.append(("wrong_type", "_meta was not an object"))
+        del result["_meta"]
+
+
+def _is_sound(content: wire.Unparsed, server: str) -> bool:
+    """Return whether no item of a content needs repair, as far as its large texts need not be read for that."""
+    try:
+        items = wire.outlined_items(content)
+    except wire.MalformedJson as error:
+        raise UpstreamProtocolError.unreadable(server, error) from None
+    return all(item is not None and repair_item(item, []) is item for item in items)
 
 
 def _fill_content(result: dict[str, Any], server: str) -> None:

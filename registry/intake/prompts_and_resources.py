@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 
+import orjson
+
 from registry.errors import SchemaRejected
+from registry.intake.annotations import repair_size
 from registry.intake.issues import IntakeResult, RepairNotes, check_each
 from registry.intake.repairs import repair_members
 from registry.schema import schemas
@@ -24,7 +28,6 @@ OWN_URI_PREFIX: Final = "typegate://"
 _OWN_SCHEME: Final = "typegate:"
 # HTTP servers usually refuse URIs beyond 8 KiB; nothing that is meant to be read needs half of that.
 MAX_KEY_LENGTH: Final = 4_096
-_MEMBER_TYPES: Final[dict[str, type | tuple[type, ...]]] = {"mimeType": str, "size": (int, float)}
 _ARGUMENT_TYPES: Final[dict[str, type]] = {"description": str, "title": str, "required": bool}
 
 
@@ -47,11 +50,25 @@ def admit_items(items: Sequence[object], kind: ItemKind) -> IntakeResult[dict[st
         schemas.measure(item)
         # Half of a surrogate pair cannot be sent: it would make the whole list fail.
         key.encode()
-        definition = _repaired(item, key, kind, notes)
+        definition = _in_unicode(_repaired(item, key, kind, notes), kind, notes)
         seen.add(key)
         return definition
 
     return check_each(items, check, key=ITEM_KEYS[kind], kind=kind, noun=kind)
+
+
+def _in_unicode(item: dict[str, Any], kind: ItemKind, notes: RepairNotes) -> dict[str, Any]:
+    """Return an item that can be written in UTF-8: half of a surrogate pair anywhere costs Python clients the list."""
+    try:
+        orjson.dumps(item)
+        return item
+    except TypeError:
+        pass
+    if b"\\ud" not in json.dumps(item).encode():
+        return item  # an integer beyond 64 bits
+    notes.append(("not_unicode", "broken characters were removed"))
+    cleaned: dict[str, Any] = clean_json(item)
+    return {**cleaned, ITEM_KEYS[kind]: item[ITEM_KEYS[kind]]}
 
 
 def is_own_uri(uri: str) -> bool:
@@ -63,7 +80,7 @@ def _repaired(item: dict[str, Any], key: str, kind: ItemKind, notes: RepairNotes
     # For tools, `repair_members` leaves this unsaid: they get another description anyway.
     if item.get("description", "") is None:
         notes.append(("null_member", "description was null"))
-    item = repair_members(item, notes)
+    item = repair_members(item, notes, of_tool=False)
     changes: dict[str, Any] = {}
     dropped: list[str] = []
     if not isinstance(item.get("name"), str):
@@ -72,13 +89,19 @@ def _repaired(item: dict[str, Any], key: str, kind: ItemKind, notes: RepairNotes
     elif kind != "prompts" and (name := clean(item["name"])) is not item["name"]:
         changes["name"] = name or key
         notes.append(("hidden_text", "hidden characters removed from the name"))
-    for member, types in _MEMBER_TYPES.items():
-        if member in item and (not isinstance(item[member], types) or isinstance(item[member], bool)):
-            dropped.append(member)
-            notes.append(("wrong_type", f"{member} was of the wrong type"))
-        elif isinstance(item.get(member), str) and (shown := clean(item[member])) is not item[member]:
-            changes[member] = shown
-            notes.append(("hidden_text", f"hidden characters removed from the {member}"))
+    if isinstance(item.get("mimeType"), str):
+        if (shown := clean(item["mimeType"])) is not item["mimeType"]:
+            changes["mimeType"] = shown
+            notes.append(("hidden_text", "hidden characters removed from the mimeType"))
+    elif "mimeType" in item:
+        dropped.append("mimeType")
+        notes.append(("wrong_type", "mimeType was of the wrong type"))
+    if "size" in item and (size := repair_size(item["size"])) is not item["size"]:
+        notes.append(("wrong_type", "size was not a whole number"))
+        if size is None:
+            dropped.append("size")
+        else:
+            changes["size"] = size
     if "arguments" in item and kind == "prompts":
         arguments = _repaired_arguments(item["arguments"])
         if arguments is None:
@@ -91,9 +114,12 @@ def _repaired(item: dict[str, Any], key: str, kind: ItemKind, notes: RepairNotes
 
 
 def _repaired_arguments(arguments: Any) -> list[dict[str, Any]] | None:
+    if isinstance(arguments, dict):
+        arguments = _arguments_by_name(arguments)
     if not isinstance(arguments, list):
         return None
-    named = [argument for argument in arguments if isinstance(argument, dict) and isinstance(argument.get("name"), str)]
+    listed = [{"name": argument} if isinstance(argument, str) else argument for argument in arguments]
+    named = [argument for argument in listed if isinstance(argument, dict) and isinstance(argument.get("name"), str)]
     if any(clean(argument["name"]) != argument["name"] for argument in named):
         raise SchemaRejected("hidden_text", "there are hidden characters in the name of an argument")
     return [
@@ -103,4 +129,21 @@ def _repaired_arguments(arguments: Any) -> list[dict[str, Any]] | None:
             if isinstance(value, _ARGUMENT_TYPES.get(key, object))
         }
         for argument in named
+    ]
+
+
+def _arguments_by_name(arguments: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the arguments of a server that lists them as an object by name, or as a JSON Schema."""
+    properties, required = arguments.get("properties"), arguments.get("required")
+    if arguments.get("type") == "object" and isinstance(properties, dict):
+        needed = [name for name in required if isinstance(name, str)] if isinstance(required, list) else []
+        described = {name: schema if isinstance(schema, dict) else {} for name, schema in properties.items()}
+        return [
+            {"name": name, **{key: schema[key] for key in ("title", "description") if key in schema}}
+            | ({"required": True} if name in needed else {})
+            for name, schema in described.items()
+        ]
+    return [
+        {**value, "name": name} if isinstance(value, dict) else {"name": name, "description": value}
+        for name, value in arguments.items()
     ]

@@ -4,35 +4,37 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from registry.intake.annotations import repair_annotations, repair_icons
 from registry.intake.issues import RepairNotes
 from registry.schema.display_text import clean
-from registry.schema.json_values import edited, map_items, without_keys
+from registry.schema.json_values import edited, without_keys
 
 _HINTS: Final = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
 _REPAIRED_MEMBERS: Final = ("title", "description", "annotations", "_meta", "icons", "execution")
 _TASK_SUPPORT: Final = ("optional", "required", "forbidden")
 
 
-def repair_members(tool: dict[str, Any], notes: RepairNotes) -> dict[str, Any]:
-    """Repair all members of a definition but its name and its schemas."""
+def repair_members(item: dict[str, Any], notes: RepairNotes, *, of_tool: bool = True) -> dict[str, Any]:
+    """Repair all members of a definition but its name and its schemas; the annotations of a tool are hints."""
     changes: dict[str, Any] = {}
     dropped: list[str] = []
     for key in _REPAIRED_MEMBERS:
-        if key not in tool:
+        if key not in item:
             continue
-        value = tool[key]
+        value = item[key]
         if value is None:
             dropped.append(key)
             if key != "description":  # the tool gets another one, which is noted then
                 notes.append(("null_member", f"{key} was null"))
             continue
-        kept = _MEMBER_REPAIRS[key](value, notes)
+        repair = repair_annotations if key == "annotations" and not of_tool else _MEMBER_REPAIRS[key]
+        kept = repair(value, notes)
         if kept is None:
             dropped.append(key)
             notes.append(("wrong_type", f"{key} was of the wrong type"))
         elif kept is not value:
             changes[key] = kept
-    return edited(tool, changes=changes, dropped=dropped)
+    return edited(item, changes=changes, dropped=dropped)
 
 
 def _text(value: Any, notes: RepairNotes) -> Any:
@@ -74,38 +76,11 @@ def _execution(value: Any, notes: RepairNotes) -> Any:
     return without_keys(value, {"taskSupport"})
 
 
-def _icons(value: Any, notes: RepairNotes) -> Any:
-    if not isinstance(value, list):
-        return None
-    repaired = map_items(value, _icon)
-    if repaired is value and None not in value:  # null is no icon, but `_icon` returns it as it came
-        return value
-    notes.append(("icons", "icons of the wrong shape were mended or dropped"))
-    return [icon for icon in repaired if icon is not None]
-
-
-def _icon(icon: Any) -> Any:
-    if not isinstance(icon, dict) or not isinstance(icon.get("src"), str):
-        return None
-    changes: dict[str, Any] = {}
-    dropped: list[str] = []
-    sizes = icon.get("sizes", [])
-    if isinstance(sizes, str):
-        changes["sizes"] = sizes.split()
-    elif not isinstance(sizes, list) or not all(isinstance(size, str) for size in sizes):
-        dropped.append("sizes")
-    if "mimeType" in icon and not isinstance(icon["mimeType"], str):
-        dropped.append("mimeType")
-    if "theme" in icon and icon["theme"] not in ("light", "dark"):
-        dropped.append("theme")
-    return edited(icon, changes=changes, dropped=dropped)
-
-
 _MEMBER_REPAIRS: Final = {
     "title": _text,
     "description": _text,
     "annotations": _annotations,
     "_meta": _object,
-    "icons": _icons,
+    "icons": repair_icons,
     "execution": _execution,
 }

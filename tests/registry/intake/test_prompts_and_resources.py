@@ -110,3 +110,16 @@ def test_one_that_is_too_deep_or_too_big_is_quarantined() -> None:
 def test_no_json_value_makes_it_raise(items: list[Any], kind: Any) -> None:
     admission = admit_items(items, kind)
     assert len(admission.items) + len(admission.quarantined) == len(items)
+
+
+def test_unknown_members_of_annotations_stay_beside_those_that_are_repaired() -> None:
+    annotations = {"x": {"deep": None}, "audience": ["user", "ops"], "priority": 1, "lastModified": "2026-01-02"}
+    [item] = admit_items([{"uri": "u:1", "name": "n", "annotations": annotations}], "resources").items
+    wanted = {"x": {"deep": None}, "audience": ["user"], "priority": 1, "lastModified": "2026-01-02T00:00:00Z"}
+    assert item["annotations"] == wanted
+    assert annotations["audience"] == ["user", "ops"]
+
+
+def test_half_of_a_surrogate_pair_costs_nobody_else_the_list() -> None:
+    [item] = admit_items([{"uri": "u:1", "name": "n", "_meta": {"a": ["x\ud800"], "n": 2**70}}], "resources").items
+    assert item["_meta"] == {"a": ["x"], "n": 2**70}

@@ -12,6 +12,7 @@ const { values: options } = parseArgs({
     target: { type: "string" },
     calls: { type: "string", default: "[]" },
     headers: { type: "string", default: "{}" },
+    surface: { type: "string" },
   },
 });
 const requestInit = { headers: JSON.parse(options.headers) };
@@ -64,7 +65,18 @@ for (const { name, arguments: given } of JSON.parse(options.calls)) {
   progress.push(seen);
 }
 
+const surface = {};
+if (options.surface !== undefined) {
+  const { gets = [], reads = [] } = JSON.parse(options.surface);
+  Object.assign(surface, await client.listPrompts(), await client.listResources(), await client.listResourceTemplates());
+  surface.gets = [];
+  for (const name of gets) surface.gets.push(await client.getPrompt({ name }));
+  surface.reads = [];
+  for (const uri of reads) surface.reads.push(await client.readResource({ uri }));
+}
+
 const report = {
+  ...surface,
   protocol,
   server: client.getServerVersion(),
   instructions: client.getInstructions() ?? null,

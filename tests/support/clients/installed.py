@@ -209,6 +209,7 @@ async def report(
     calls: Sequence[Mapping[str, Any]] = (),
     *,
     headers: Mapping[str, str] | None = None,
+    surface: Mapping[str, Sequence[str]] | None = None,
     deadline_s: float = 60,
 ) -> dict[str, Any]:
     """Let a foreign client connect, list the tools and make calls; return what it saw.
@@ -218,12 +219,14 @@ async def report(
         target: A URL (one that ends in `/sse` by the older transport), or command, args, env, cwd.
         calls: `{"name": …, "arguments": …}` each, made one after the other.
         headers: Sent with every request to a URL.
+        surface: Also list everything else, get the prompts of these names (`gets`) and read these URIs (`reads`).
         deadline_s: For all of it.
 
     Returns:
         `protocol`, `server`, `instructions`, `tools` (as on the wire), `calls` (`{"result": …}` or
         `{"error": {code, message, data}}` each), `progress` (count for each call) and `changes`
-        (how often the list was said to have changed).
+        (how often the list was said to have changed); with `surface` also `prompts`, `resources`,
+        `resourceTemplates`, `gets` and `reads`.
     """
     # Making an installation may take a while: never on the loop.
     command = await anyio.to_thread.run_sync(_command, client)
@@ -235,6 +238,7 @@ async def report(
         json.dumps(list(calls)),
         "--headers",
         json.dumps(headers or {}),
+        *(("--surface", json.dumps(dict(surface))) if surface is not None else ()),
     ]
     with anyio.fail_after(deadline_s):
         done = await anyio.run_process(command, check=False)

@@ -29,6 +29,7 @@ async def main() -> None:
     parser.add_argument("--target", required=True)
     parser.add_argument("--calls", type=json.loads, default=[])
     parser.add_argument("--headers", type=json.loads, default={})
+    parser.add_argument("--surface", type=json.loads, default=None)
     options = parser.parse_args()
     if options.target.startswith("{"):
         transport = stdio_client(StdioServerParameters(**json.loads(options.target)))
@@ -68,7 +69,16 @@ async def main() -> None:
             except McpError as error:
                 outcomes.append({"error": wire(error.error)})
             progress.append(len(seen))
-        report = {
+        surface: dict[str, Any] = {}
+        if options.surface is not None:
+            surface = {
+                "prompts": [*map(wire, (await session.list_prompts()).prompts)],
+                "resources": [*map(wire, (await session.list_resources()).resources)],
+                "resourceTemplates": [*map(wire, (await session.list_resource_templates()).resourceTemplates)],
+                "gets": [wire(await session.get_prompt(name)) for name in options.surface.get("gets", ())],
+                "reads": [wire(await session.read_resource(uri)) for uri in options.surface.get("reads", ())],
+            }
+        report = surface | {
             "protocol": str(hello.protocolVersion),
             "server": wire(hello.serverInfo),
             "instructions": hello.instructions,

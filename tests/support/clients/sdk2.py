@@ -28,6 +28,7 @@ async def main() -> None:
     parser.add_argument("--target", required=True)
     parser.add_argument("--calls", type=json.loads, default=[])
     parser.add_argument("--headers", type=json.loads, default={})
+    parser.add_argument("--surface", type=json.loads, default=None)
     options = parser.parse_args()
     changes = 0
 
@@ -65,7 +66,16 @@ async def main() -> None:
                 except MCPError as error:
                     outcomes.append({"error": wire(error.error)})
                 progress.append(len(seen))
-            report = {
+            surface: dict[str, Any] = {}
+            if options.surface is not None:
+                surface = {
+                    "prompts": [*map(wire, (await client.list_prompts()).prompts)],
+                    "resources": [*map(wire, (await client.list_resources()).resources)],
+                    "resourceTemplates": [*map(wire, (await client.list_resource_templates()).resource_templates)],
+                    "gets": [wire(await client.get_prompt(name)) for name in options.surface.get("gets", ())],
+                    "reads": [wire(await client.read_resource(uri)) for uri in options.surface.get("reads", ())],
+                }
+            report = surface | {
                 "protocol": client.protocol_version,
                 "server": client.server_info and wire(client.server_info),
                 "instructions": client.instructions,
