@@ -69,7 +69,7 @@ _PROBE_PORT_S: Final = 0.4
 _LONGEST_PROBE_S: Final = 30.0
 _PROBES_PER_OUTAGE: Final = 10
 # Ports, process ids and times differ each time that a server fails for the same reason.
-_NUMBER: Final = re.compile(r"\d+")
+_VARYING: Final = re.compile(r"\w*\d\w*")
 # Of a server that keeps failing the reason says more than that it has just been started again.
 _NEW_START_S: Final = 3.0
 # An upstream that has come to want no sign-in any more is noticed all the same.
@@ -250,7 +250,7 @@ class UpstreamLink:
 
     def _warn_of_loss(self, what: str, *, is_new: bool) -> None:
         """Log why there is no connection: of a reason that comes again and again, how many times it was."""
-        reason = _NUMBER.sub("#", f"{what}: {self.last_error}")
+        reason = _VARYING.sub("#", f"{what}: {self.last_error}")
         is_same = reason == self._warned_reason and not is_new
         self._warned_reason, self._warned = reason, self._warned + 1 if is_same else 1
         if not is_same:

@@ -29,6 +29,7 @@ class ProcessStart:
         under_way: The process has not answered the handshake yet.
         began_s: When the process was started, by the monotonic clock; None while the start waits for its turn.
         last_line: Returns what the process has printed last, for people.
+        explanation: Returns the line that the process has printed and that says why it does not answer.
     """
 
     def __init__(self, limit_s: float) -> None:
@@ -40,6 +41,7 @@ class ProcessStart:
         self.under_way = True
         self.began_s: float | None = None
         self.last_line: Callable[[], str] = str
+        self.explanation: Callable[[], str] = str
         self._limit_s = limit_s
         self._scope = anyio.CancelScope()
         self._stopped = False
@@ -90,7 +92,7 @@ class ProcessStart:
                 self._scope.deadline = anyio.current_time() + self.left_s
             yield
         if self._scope.cancelled_caught:
-            line = self.last_line()
+            line = self.explanation()
             reason = f"no answer to the handshake within {self._limit_s:g} s{f': {line}' if line else ''}"
             raise ConnectionLost("the server was taken out" if self._stopped else reason, sent=False)
 

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import re
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from registry.schema.display_text import excerpt
@@ -16,22 +16,32 @@ log = logging.getLogger(__name__)
 # Log lines are for people: a longer line is data, and a traceback still fits into a second's worth of lines.
 STDERR_LINE_BYTES: Final = 2000
 _LINES_PER_S: Final = 50
-# A stack trace, in which the line that says why may stand above where, and the advice that follows it.
-_LAST_LINES: Final = 80
+# A stack trace, in which the line that says why may stand above where, and the advice that follows it. Node prints all
+# members of an error after its message: some hundred lines for a failed HTTP request.
+_LAST_LINES: Final = 300
 # Of the line in the reason for which a server is not connected: it stands in a table, and in texts for models.
 MAX_QUOTED_CHARS: Final = 300
-# A process that ended within a minute of its start is failing at its start: the next one will say the same again.
+# Of a line that is searched for reasons: the expressions below take time that grows with its square.
+_MAX_SEARCHED_CHARS: Final = 500
+# Of the time and the level in front of a message.
+_LABEL_CHARS: Final = 80
+# A process that lived for less than a minute is failing at its start: the next one will say the same again.
 _FAILING_S: Final = 60.0
 # Different lines of one failing start that are remembered: more is a program that logs its work.
 _MAX_REMEMBERED: Final = 500
 
 # Enough to see what a server prints on its standard output; more would only fill the log.
 _LOGGED_NOISES: Final = 3
+# A banner or a usage, below which the reason may stand.
+_KEPT_NOISES: Final = 40
 
 _ESCAPE: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|.)")
 # The bars beside the frames of an exception group.
 _GROUP_BAR: Final = re.compile(r"^\s*[|+](?:[\s|+-]|\d+(?= -))*")
-_NUMBER: Final = re.compile(r"\d+")
+# The frame that rich draws around messages and tracebacks.
+_BOX: Final = re.compile(r"\s*(?:│(?P<inside>.*)│|[╭┌][─━]*(?P<title>[^─━]*)[─━]*[╮┐]|[╰└][─━]+[╯┘])\s*")
+# Times, process ids, ports and the names of temporary files differ each time.
+_VARYING: Final = re.compile(r"\w*\d\w*")
 
 # What is never the reason: notices, warnings, progress of package managers, advice.
 _NOISE: Final = re.compile(
@@ -39,7 +49,8 @@ _NOISE: Final = re.compile(
       npm\s(?:notice|warn)\b.*
     | npm\s(?:error|ERR!)\s*(?:\d{3}|notarget)?\s*
       (?:A\ complete\ log.*|\S*_logs\S*|(?:code|errno|syscall|path|dest|command|signal|fetch|requested|cwd|stack)\s.*
-        |Note\ that\ you\ can.*|tarball,\ folder.*|In\ most\ cases.*)?
+        |Note\ that\ you\ can.*|tarball,\ folder.*|In\ most\ cases.*|Lifecycle\ script\s.*|(?:workspace|location)\s.*
+        |gyp\s(?:info|verb|http)\b.*)?
     | \[notice\].* | DEPRECATION:.* | WARNING:.*
     | \(node:\d+\)\s.* | \(Use\ `.*
     | (?:\S+:\d+:\s)?\w*Warning:.*
@@ -47,7 +58,7 @@ _NOISE: Final = re.compile(
     | (?:Download(?:ing|ed)|Prepared|Resolved|(?:Uni|I)nstalled|Audited|Building|Built|Updat(?:ing|ed)|Creating)\s.*
     | (?:hint|help|note|Hint|Help|Note)[:\s].* | See\ '.*--help'.* | If\ you\ believe\ this.*
     | Unable\ to\ find\ image\ .*\ locally | [0-9a-f]{12}:\s.* | (?:Digest|Status):\s.* | \S+:\sPulling\ from\s.*
-    | Exception\ ignored\ in:?.* | During\ handling\ of\ the\ above.* | The\ above\ exception\ was.*
+    | During\ handling\ of\ the\ above.* | The\ above\ exception\ was.*
     | (?:Base)?ExceptionGroup:.* | SystemExit:\s*\d* | KeyboardInterrupt | exit\ status\ \d+ | goroutine\s\d+\s.*
     )""",
     re.VERBOSE,
@@ -59,6 +70,10 @@ _SURROUNDINGS: Final = re.compile(
     | Traceback(?:\s\(most\srecent\scall\slast\):)? | (?:Exception\sGroup\s)?Traceback\s.*
     | (?:node:|file://|/|[A-Za-z]:\\|\[eval\])\S*:\d+ | \S+\.go:\d+.* | main\.\S+\(.*\)
     | (?:code|errno|syscall|path|requireStack|dest|address|port|spawnargs|\[?cause\]?):\s.*
+    | (?:CategoryInfo|FullyQualifiedErrorId)\s*:.* | (?<=\s)-{1,2}\w[\w-]*(?:[\s,=<\[].*)?
+    | error:\ (?:subprocess-exited-with-error|metadata-generation-failed|failed-wheel-build-for-install)
+    | Task\ exception\ was\ never\ retrieved | future:\ <.* | Unclosed\ (?:client\ session|connector)
+    | (?:client_session|connector|connections):\s.*
     )""",
     re.VERBOSE,
 )
@@ -76,7 +91,13 @@ _TROUBLE: Final = re.compile(
 )
 # A message over several lines: a heading, a JSON array of complaints (zod), or a list of fields (pydantic).
 _UNFINISHED: Final = re.compile(r"[:\[,]$|\[ \{$|\d validation errors? for [\w.\[\]]+(?: [\w.]+)?$")
-_GOES_ON: Final = re.compile(r"\s+(?:cause:|caused by:|╰─▶|├─▶)\s*", re.I)
+_GOES_ON: Final = re.compile(r"\s+(?:cause:|\[cause\]:|caused by:|╰─▶|├─▶)\s*", re.I)
+# The list of causes that programs in Rust print below an error.
+_CAUSES: Final = re.compile(r"Caused by:")
+_NUMBERED: Final = re.compile(r"\s+(?:\d+: )?")
+# Where Node begins to print the members of an error, after its frames or its message.
+_OPENS_MEMBERS: Final = re.compile(r"\s*at\s|(?!\s).*(?:Error|Exception)\b.*[^:]\s\{")
+_IGNORED: Final = "Exception ignored"
 
 
 def clean_line(line: bytes) -> str:
@@ -93,19 +114,23 @@ def explanation(lines: Sequence[str]) -> str:
     Errors are preferred to other lines, and the last of several errors is the one that ended the program, as in
     tracebacks. Notices, warnings and progress are never returned, and frames only where there is nothing else.
     """
-    told = _without_code([_GROUP_BAR.sub("", line) if line.lstrip()[:1] in ("|", "+") else line for line in lines])
     candidates: list[str] = []
     surroundings = ""
-    after_npm_error = False
-    for line in told:
+    after_npm_error = in_causes = False
+    for line in _without_members(_without_code(_without_frames(lines))):
         if not line.strip() or _NOISE.fullmatch(line):
             continue
         is_of_npm = _NPM_ERROR.match(line) is not None
         if is_of_npm and after_npm_error:
             continue  # npm says what went wrong first, and then where, at length
         after_npm_error = is_of_npm
-        if _GOES_ON.match(line) and candidates:
-            candidates[-1] = f"{candidates[-1].rstrip(': ')}: {_GOES_ON.sub('', line, count=1).strip()}"
+        in_causes = bool(candidates) and (
+            _CAUSES.fullmatch(line) is not None or (in_causes and _NUMBERED.match(line) is not None)
+        )
+        if in_causes:
+            _continue_last(candidates, "" if _CAUSES.fullmatch(line) else _NUMBERED.sub("", line, count=1))
+        elif _GOES_ON.match(line) and candidates:
+            _continue_last(candidates, _GOES_ON.sub("", line, count=1))
         elif _SURROUNDINGS.fullmatch(line) and not _BRACKETS.fullmatch(line):
             surroundings = line
         elif candidates and _UNFINISHED.search(candidates[-1]) and len(candidates[-1]) < MAX_QUOTED_CHARS:
@@ -118,33 +143,77 @@ def explanation(lines: Sequence[str]) -> str:
     return candidates[-1] if candidates else surroundings.strip()
 
 
-def _without_code(lines: Sequence[str]) -> list[str]:
-    """Return the lines without the source that is quoted above carets, and below the frames and warnings of Python."""
+def _continue_last(candidates: list[str], text: str) -> None:
+    """Add a cause to the last line."""
+    if text:
+        candidates[-1] = f"{candidates[-1].rstrip(': ')}: {text.strip().removesuffix(' {')}"
+
+
+def _without_frames(lines: Sequence[str]) -> Iterator[str]:
+    """Return the lines without what is drawn around them."""
+    for line in (line[:_MAX_SEARCHED_CHARS] for line in lines):
+        if box := _BOX.fullmatch(line):
+            title = (box["title"] or "").strip()
+            yield f"{title}:" if title else (box["inside"] or "").strip()
+        else:
+            yield _GROUP_BAR.sub("", line) if line.lstrip()[:1] in ("|", "+") else line
+
+
+def _without_code(lines: Iterable[str]) -> list[str]:
+    """Return the lines without the source that is quoted above carets, and below the frames and warnings of Python.
+
+    An exception that Python has ignored is left out too.
+    """
     kept: list[str] = []
-    in_traceback = False
+    in_traceback = is_ignored = False
     for line in lines:
         if _CARETS.fullmatch(line) and line.strip():
             if kept and not _is_error(kept[-1]):
                 kept.pop()
+            continue
+        if line.startswith(_IGNORED):
+            is_ignored = True
             continue
         if _QUOTES_SOURCE.match(line):
             in_traceback = True
         elif in_traceback and line[:1] == " ":
             continue
         else:
-            in_traceback = False
-        kept.append(line)
+            was_ignored, is_ignored, in_traceback = is_ignored and in_traceback, False, False
+            if was_ignored:
+                continue
+        if not is_ignored:
+            kept.append(line)
     return kept
 
 
+def _without_members(lines: Iterable[str]) -> Iterator[str]:
+    """Return the lines without the members of errors as Node prints them, except for other errors among these."""
+    in_members = False
+    for line in lines:
+        if in_members and line[:1] in (" ", "}"):
+            in_members = line[:1] != "}"
+            is_nested = _NAMED_ERROR.match(line.strip()) is not None
+            if _GOES_ON.match(line) or is_nested:
+                yield line
+            continue
+        in_members = line.endswith("{") and _OPENS_MEMBERS.match(line) is not None
+        yield line
+
+
+def reports_error(line: str) -> bool:
+    """Return whether a line reports that something went wrong."""
+    return _is_error(line) or _is_trouble(line)
+
+
 def _is_error(line: str) -> bool:
-    if _INFORMAL.match(line):
+    if _INFORMAL.match(line[:_LABEL_CHARS]):
         return False
     return _NAMED_ERROR.match(line) is not None or (_ERROR.search(line) is not None and not line.startswith("throw "))
 
 
 def _is_trouble(line: str) -> bool:
-    return _TROUBLE.search(line) is not None and not _INFORMAL.match(line)
+    return _TROUBLE.search(line) is not None and not _INFORMAL.match(line[:_LABEL_CHARS])
 
 
 class StderrLog:
@@ -152,10 +221,6 @@ class StderrLog:
 
     Lines are labelled, cut, and bounded in number per second. What a process says that fails at its start is logged
     once: a process that follows it and says the same is not logged again.
-
-    Attributes:
-        first_noise: The first line that the present process has written to its standard output and that is not a
-            JSON-RPC message; empty if there is none.
     """
 
     def __init__(self, server: str) -> None:
@@ -164,25 +229,28 @@ class StderrLog:
         self._count = 0
         self._dropped = 0
         self._began_s = 0.0
+        self._has_failed = False
         self._noises = 0
-        self.first_noise = b""
+        self._first_noise = b""
+        self._last_noises: deque[bytes] = deque(maxlen=_KEPT_NOISES)
         self._last: deque[bytes] = deque(maxlen=_LAST_LINES)
         self._said: set[str] = set()
         self._said_before: set[str] = set()
 
     def begin(self) -> None:
         """Start with a new process."""
-        now_s = asyncio.get_running_loop().time()
-        self._said_before = self._said if now_s - self._began_s < _FAILING_S else set()
-        self._said, self._began_s = set(), now_s
+        self._said_before = self._said if self._has_failed else set()
+        self._said, self._began_s = set(), asyncio.get_running_loop().time()
         self._last.clear()
-        self._noises, self.first_noise = 0, b""
+        self._last_noises.clear()
+        self._noises, self._first_noise = 0, b""
 
     def add_noise(self, line: bytes) -> None:
         """Take a line of standard output that is not a JSON-RPC message."""
         self._noises += 1
+        self._first_noise = self._first_noise or line[:STDERR_LINE_BYTES]
+        self._last_noises.append(line[:STDERR_LINE_BYTES])
         if self._noises <= _LOGGED_NOISES:
-            self.first_noise = self.first_noise or line[:STDERR_LINE_BYTES]
             clean = excerpt(clean_line(line[:STDERR_LINE_BYTES]), MAX_QUOTED_CHARS)
             if not self._was_said(clean):
                 text = "not a JSON-RPC message, ignored: %s"
@@ -206,8 +274,7 @@ class StderrLog:
 
     def _was_said(self, line: str) -> bool:
         """Whether the process before the present one has said this; remembers it for the next one."""
-        # Times, process ids and ports differ each time.
-        known = _NUMBER.sub("#", line)
+        known = _VARYING.sub("#", line)
         if len(self._said) < _MAX_REMEMBERED:
             self._said.add(known)
         return known in self._said_before
@@ -220,6 +287,33 @@ class StderrLog:
     def explanation(self) -> str:
         """Return the line that says why the process has ended; empty if there is none."""
         return excerpt(explanation([clean_line(line) for line in self._last]), MAX_QUOTED_CHARS)
+
+    def noise(self, unfinished: bytes = b"") -> str:
+        """Return the first line of standard output that is not a JSON-RPC message; empty if there is none.
+
+        Args:
+            unfinished: The line of standard output that has not ended.
+        """
+        first = self._first_noise or unfinished
+        return excerpt(clean_line(first[:STDERR_LINE_BYTES]), MAX_QUOTED_CHARS)
+
+    def error_in_noise(self, unfinished: bytes = b"") -> str:
+        """Return the line of standard output that reports an error; empty if there is none.
+
+        Args:
+            unfinished: The line of standard output that has not ended.
+        """
+        found = explanation([clean_line(line) for line in (*self._last_noises, unfinished[:STDERR_LINE_BYTES])])
+        return excerpt(found, MAX_QUOTED_CHARS) if reports_error(found) else ""
+
+    def end(self, *, failed: bool) -> None:
+        """Note that the process has ended.
+
+        Args:
+            failed: It has not answered the handshake.
+        """
+        self._has_failed = failed or asyncio.get_running_loop().time() - self._began_s < _FAILING_S
+        self.close()
 
     def close(self) -> None:
         """Log how many lines were dropped."""

@@ -25,9 +25,8 @@ from gateway.upstream.transport.bounds import MAX_MESSAGE_BYTES
 from gateway.upstream.transport.child_environment import child_environment
 from gateway.upstream.transport.jsonrpc import OnMessage
 from gateway.upstream.transport.process_start import ProcessStart
-from gateway.upstream.transport.stderr_log import MAX_QUOTED_CHARS, STDERR_LINE_BYTES, StderrLog, clean_line
+from gateway.upstream.transport.stderr_log import STDERR_LINE_BYTES, StderrLog, reports_error
 from gateway.upstream.transport.stream_transport import StreamTransport
-from registry.schema.display_text import excerpt
 
 log = logging.getLogger(__name__)
 
@@ -130,6 +129,7 @@ class ChildProcess(asyncio.SubprocessProtocol):
                 reason = f"{path} names an interpreter in its first line that does not exist"
             raise ConnectionLost(f"cannot start {command}: {reason}", sent=False) from None
         self._start.began_s, self._start.last_line = time.monotonic(), self._last_line
+        self._start.explanation = lambda: self._stderr_log.explanation() or self._last_line()
         try:
             yield
         finally:
@@ -140,7 +140,7 @@ class ChildProcess(asyncio.SubprocessProtocol):
                 # However this is left: an orphan would hold files, ports and memory.
                 with anyio.CancelScope(shield=True):
                     await self._end()
-                self._stderr_log.close()
+                self._stderr_log.end(failed=self._start.under_way)
 
     # asyncio.SubprocessProtocol
 
@@ -203,10 +203,16 @@ class ChildProcess(asyncio.SubprocessProtocol):
         cause = self._stderr_log.explanation()
         if cause:
             reason += f": {cause}"
-        noise = self._stderr_log.first_noise or self._unfinished_line()
-        if noise and self._start.under_way:
-            # Programs print their usage or a question there. Later it is some line of long ago.
-            reason += f"; its standard output is not JSON-RPC: {excerpt(clean_line(noise), MAX_QUOTED_CHARS)}"
+        unfinished = self._unfinished_line()
+        if self._start.under_way:
+            # Programs print their usage or a question there.
+            if noise := self._stderr_log.noise(unfinished):
+                error = self._stderr_log.error_in_noise(unfinished)
+                more = f" … {error}" if error and not reports_error(noise) else ""
+                reason += f"; its standard output is not JSON-RPC: {noise}{more}"
+        elif not cause and (error := self._stderr_log.error_in_noise(unfinished)):
+            # Only errors: another line may be of long ago.
+            reason += f"; its standard output is not JSON-RPC: {error}"
         return reason
 
     def _unfinished_line(self) -> bytes:
@@ -215,8 +221,7 @@ class ChildProcess(asyncio.SubprocessProtocol):
         return b"" if line.lstrip()[:1] in (b"{", b"[") else line
 
     def _last_line(self) -> str:
-        unfinished = self._unfinished_line() or self._stderr_log.first_noise
-        return self._stderr_log.last_line() or excerpt(clean_line(unfinished), MAX_QUOTED_CHARS)
+        return self._stderr_log.last_line() or self._stderr_log.noise(self._unfinished_line())
 
     async def _give_up(self) -> None:
         """Ask a child that has not answered yet to end, and give it time to clean up, unless the gateway itself ends.

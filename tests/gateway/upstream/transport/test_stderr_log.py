@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 
 import pytest
 
@@ -43,15 +44,29 @@ async def test_what_a_failing_process_says_again_is_not_logged_again(
     with monkeypatch.context() as patched:
         clock = Clock(patched)
         log = StderrLog("s")
-        for process, after_s in enumerate((0, 5, 5, 3_600)):
-            clock.now_s += after_s
+        # The pauses between them grow to minutes, and a start may take long.
+        for process, (lived_s, failed) in enumerate(((1, True), (400, True), (5, False), (3_600, False), (1, True))):
+            clock.now_s += 120
             log.begin()
-            log.add(b"[12:00:0%d] pid 1%d: no key" % (process, process))
+            log.add(b"[12:00:0%d] pid 1%d, /tmp/%dxyz: no key" % (process, process, process))
             if process == 2:
                 log.add(b"and no disk")
-    said = [record.getMessage() for record in caplog.records]
+            clock.now_s += lived_s
+            log.end(failed=failed)
+    said = [record.getMessage().replace(", /tmp/", " ") for record in caplog.records]
     # The last process has followed one that ran for an hour: it did not fail at its start.
-    assert said == ["stderr: [12:00:00] pid 10: no key", "stderr: and no disk", "stderr: [12:00:03] pid 13: no key"]
+    assert said == [
+        "stderr: [12:00:00] pid 10 0xyz: no key",
+        "stderr: and no disk",
+        "stderr: [12:00:04] pid 14 4xyz: no key",
+    ]
+
+
+@pytest.mark.parametrize("line", ["- " * 1_000, "1234 " * 400, "│ " + "─" * 1_990, "╭" + "─ " * 990, "Error: " * 280])
+def test_no_line_makes_the_search_for_a_reason_long(line: str) -> None:
+    began_s = time.process_time()
+    explanation([line] * 20)
+    assert time.process_time() - began_s < 0.5
 
 
 async def test_the_last_line_is_as_a_person_would_see_it() -> None:
