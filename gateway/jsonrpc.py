@@ -12,6 +12,7 @@ import msgspec
 
 from gateway import wire
 from gateway.errors import INVALID_PARAMS, INVALID_REQUEST, RpcError
+from gateway.protocol import MAX_IDENTIFIER_CHARS, long_identifier
 
 RequestId = str | int | float
 Entry = TypeVar("Entry")
@@ -76,14 +77,37 @@ def read(text: bytes) -> RpcRequest | RpcNotification | RpcResponse:
 
     Raises:
         MalformedJson: No JSON.
-        InvalidMessage: None of the three.
+        InvalidMessage: None of the three, or one with an identifier that is too long.
     """
     if len(text) <= _USUAL_BYTES:
         try:
             return _read_request(text)
         except (ValueError, RecursionError):
             pass  # it is something else, or has to be read with more care
-    return classify(wire.loads(text))
+    message = classify(wire.loads(text))
+    # A shorter text holds no long identifier.
+    if len(text) > MAX_IDENTIFIER_CHARS and not isinstance(message, RpcResponse):
+        _check_identifiers(message)
+    return message
+
+
+def _check_identifiers(message: RpcRequest | RpcNotification) -> None:
+    """Refuse a message with a name, a URI or an id that is too long to be compared and repeated.
+
+    Raises:
+        InvalidMessage: It has one. The text does not repeat it.
+    """
+    request_id = message.id if isinstance(message, RpcRequest) else None
+    if isinstance(request_id, str) and len(request_id) > MAX_IDENTIFIER_CHARS:
+        raise InvalidMessage(INVALID_REQUEST, _too_long("the id", len(request_id)))
+    if len(message.method) > MAX_IDENTIFIER_CHARS:
+        raise InvalidMessage(INVALID_REQUEST, _too_long("the method", len(message.method)), request_id)
+    if (found := long_identifier(message.params)) is not None:
+        raise InvalidMessage(INVALID_PARAMS, _too_long(*found), request_id)
+
+
+def _too_long(what: str, size_chars: int) -> str:
+    return f"{what} has {size_chars} characters; expected at most {MAX_IDENTIFIER_CHARS}"
 
 
 def read_result(text: bytes, request_id: int) -> dict[str, Any] | None:

@@ -35,6 +35,24 @@ NAMED_BY: Final[Mapping[str, str]] = {
     "tasks/cancel": "taskId",
 }
 """The member of `params` that the header `Mcp-Name` repeats, by method."""
+MAX_IDENTIFIER_CHARS: Final = 8 * 1024
+"""Length of a name, a URI, a reference or an id of a caller. No server or browser in wide use takes longer URIs, names
+have hundreds of characters at most, and what is compared with every rule and template takes time with its length."""
+# Where a request or a notification has them, whatever its method; `name` of a tool is none of its arguments.
+_IDENTIFIERS: Final[tuple[tuple[str, ...], ...]] = (
+    *(
+        (name,)
+        for name in ("name", "uri", "taskId", "cursor", "level", "protocolVersion", "requestId", "progressToken")
+    ),
+    *(("ref", name) for name in ("type", "name", "uri")),
+    ("argument", "name"),
+    ("notifications", "resourceSubscriptions"),
+    ("notifications", "taskIds"),
+    *(("_meta", name) for name in ("progressToken", VERSION_KEY, LOG_LEVEL_KEY, SUBSCRIPTION_KEY)),
+    ("_meta", META + "related-task", "taskId"),
+    *(("_meta", CLIENT_INFO_KEY, name) for name in ("name", "version", "title")),
+    *(("clientInfo", name) for name in ("name", "version", "title")),
+)
 _PLAIN: Final = re.compile(r"(?:[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?)?")
 
 
@@ -59,6 +77,18 @@ def can_be_asked(capabilities: Mapping[str, Any], method: str, params: object) -
     modes = capabilities[needed]
     mode = params.get("mode", "form") if isinstance(params, dict) else "form"
     return mode in modes if isinstance(modes, dict) and modes else mode == "form"
+
+
+def long_identifier(params: object) -> tuple[str, int] | None:
+    """Return the first identifier in the params of a message that is too long, and its length; None where none is."""
+    for path in _IDENTIFIERS:
+        value = params
+        for member in path:
+            value = value.get(member) if isinstance(value, dict) else None
+        for text in value if isinstance(value, list) else (value,):
+            if isinstance(text, str) and len(text) > MAX_IDENTIFIER_CHARS:
+                return ".".join(("params", *path)), len(text)
+    return None
 
 
 def negotiate(requested: object) -> str:

@@ -7,6 +7,7 @@ from collections import Counter
 from typing import Final
 
 from gateway.calls.context import Caller
+from gateway.errors import MAX_QUOTED_CHARS
 from registry.catalog.catalog import ToolWrapper
 from registry.catalog.names import NAME_SEPARATOR, ServerName
 from registry.catalog.store import Registry
@@ -98,5 +99,5 @@ class Permission:
         self.decisions[decision.rule or NO_RULE, decision.effect] += 1
         log.info(
             "a call was not allowed: %s", decision.reason,
-            extra={"wrapper": name, "principal": caller.principal.name, "outcome": decision.effect},
+            extra={"wrapper": name[:MAX_QUOTED_CHARS], "principal": caller.principal.name, "outcome": decision.effect},
         )  # fmt: skip

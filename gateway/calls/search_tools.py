@@ -15,6 +15,7 @@ from gateway.calls.context import Caller
 from gateway.calls.near_names import named_servers, no_such_server
 from gateway.embeddings.tool_vectors import ToolVectors
 from gateway.errors import error_result
+from gateway.protocol import MAX_IDENTIFIER_CHARS
 from gateway.upstream.user_links import UserLinks
 from gateway.worker_thread import run_in_thread
 from registry.arguments.diagnosis import describe_type
@@ -91,6 +92,8 @@ class SearchTools:
         return _result({"tools": [_tool(entry) for entry in found]}, nothing=nothing)
 
     async def _hits(self, query: str, limit: int, view: View) -> list[SearchHit]:
+        # To take a text apart costs time with its length, and what is looked for stands at its beginning.
+        query = query[:MAX_IDENTIFIER_CHARS]
         index = await self._index(view)
         search = partial(index.search, query, limit, similarities=await self._tool_vectors.similarities(view, query))
         # A query takes some milliseconds for a thousand tools, and more of them would hold up other requests.

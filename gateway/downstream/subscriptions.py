@@ -25,8 +25,6 @@ MAX_SUBSCRIBED: Final = 1024
 """Resources, and tasks, that one request or one session may subscribe to; each costs its upstream a subscription."""
 MAX_SUBSCRIBED_CHARS: Final = 128 * 1024
 """Length of all URIs and ids of one request together: a thousand usual ones."""
-MAX_URI_CHARS: Final = 8 * 1024
-"""Length of one URI; no server or browser in wide use takes longer ones."""
 # What a subscription takes beside its URI: an entry here and one at the upstream.
 _SUBSCRIPTION_BYTES: Final = 1024
 _LISTS: Final[tuple[ListKind, ...]] = ("tools", "prompts", "resources")
@@ -238,6 +236,4 @@ def _uri(params: dict[str, Any]) -> str:
     uri = params.get("uri")
     if not isinstance(uri, str):
         raise RpcError(INVALID_PARAMS, "params.uri must be a string")
-    if len(uri) > MAX_URI_CHARS:
-        raise RpcError(INVALID_PARAMS, f"params.uri may have {MAX_URI_CHARS} characters")
     return uri

@@ -24,6 +24,13 @@ _MAX_DECODINGS: Final = 3
 _ROUNDS: Final = 3
 # Spellings are needed for every request and every listed item; URIs in use have 60 characters.
 _REMEMBERED: Final = 8_192
+# Spellings of a longer URI have hundreds of kilobytes together: thousands of them would fill the memory, and some are
+# enough for all rules that one request is compared with.
+_LONG_CHARS: Final = 512
+_REMEMBERED_LONG: Final = 16
+# A spelling that is longer is not compared either: one letter may stand for eighteen others, or for nine characters of
+# percent-encoding.
+_MAX_SPELLING_CHARS: Final = 4 * MAX_URI_CHARS
 _PATTERNS: Final = 1_024
 # However many slashes there are between scheme and path: servers differ in what they read into them.
 _ROOT: Final = re.compile(r":/+")
@@ -94,7 +101,8 @@ def allows_uri(uri: str, patterns: Iterable[str]) -> bool:
     if not patterns or len(uri) > MAX_URI_CHARS:
         return False
     matches = _allowing(patterns)
-    return all(matches(form) for form in _certain_spellings(uri))
+    spellings = (_certain_spellings if len(uri) <= _LONG_CHARS else _certain_spellings_of_long)(uri)
+    return spellings is not None and all(matches(form) for form in spellings)
 
 
 def denies_uri(uri: str, patterns: tuple[str, ...]) -> bool:
@@ -104,7 +112,8 @@ def denies_uri(uri: str, patterns: tuple[str, ...]) -> bool:
     if len(uri) > MAX_URI_CHARS:
         return True
     matches = _denying(patterns)
-    return any(matches(form) for form in _spellings(uri))
+    spellings = (_spellings if len(uri) <= _LONG_CHARS else _spellings_of_long)(uri)
+    return spellings is None or any(matches(form) for form in spellings)
 
 
 def pattern_of_template(template: str) -> str:
@@ -113,26 +122,38 @@ def pattern_of_template(template: str) -> str:
 
 
 @lru_cache(_REMEMBERED)
-def _certain_spellings(uri: str) -> frozenset[str]:
-    """What every server sees in one way or another; a pattern that allows has to match all of these."""
+def _certain_spellings(uri: str) -> frozenset[str] | None:
+    """What every server sees in one way or another; a pattern that allows has to match all of these.
+
+    None where one of them is too long to be compared.
+    """
     parsed = normalize_uri(uri)
+    if parsed is not None and len(parsed) > _MAX_SPELLING_CHARS:
+        return None
     return frozenset(form for one in (uri, parsed) if one is not None for form in (one, resolve_uri(one)))
 
 
 @lru_cache(_REMEMBERED)
-def _spellings(uri: str) -> frozenset[str]:
-    """What a server may make of a URI, in the form in which `_denying` compares."""
+def _spellings(uri: str) -> frozenset[str] | None:
+    """What a server may make of a URI, in the form in which `_denying` compares; None where one of them is too long."""
     found, latest = {uri}, {uri}
     for _ in range(_ROUNDS):
         made = {form for one in latest for form in _transformed(one)}
+        if any(len(form) > _MAX_SPELLING_CHARS for form in made):
+            return None
         latest = made - found
         if not latest:
             break
         found |= latest
     # Without a query or fragment: a server may ignore both.
-    return frozenset(
+    folded = frozenset(
         _folded(form) for one in found for form in (one, one.partition("#")[0].partition("?")[0], *_with_port(one))
     )
+    return None if any(len(form) > _MAX_SPELLING_CHARS for form in folded) else folded
+
+
+_certain_spellings_of_long: Final = lru_cache(_REMEMBERED_LONG)(_certain_spellings.__wrapped__)
+_spellings_of_long: Final = lru_cache(_REMEMBERED_LONG)(_spellings.__wrapped__)
 
 
 def _transformed(uri: str) -> Iterator[str]:

@@ -64,6 +64,59 @@ def test_a_text_that_is_no_usual_request_ends_the_same_way(text: bytes) -> None:
     assert outcome(read, text) == outcome(lambda text: classify(wire.loads(text)), text)
 
 
+META = "io.modelcontextprotocol/"
+IDENTIFIERS = [
+    *(((name,), False) for name in ("name", "uri", "taskId", "cursor", "level", "protocolVersion", "requestId")),
+    (("progressToken",), False), (("ref", "name"), False), (("ref", "uri"), False), (("argument", "name"), False),
+    (("notifications", "resourceSubscriptions"), True), (("notifications", "taskIds"), True),
+    (("_meta", "progressToken"), False), (("_meta", META + "protocolVersion"), False),
+    (("_meta", META + "logLevel"), False), (("_meta", META + "related-task", "taskId"), False),
+    (("_meta", META + "clientInfo", "name"), False), (("clientInfo", "version"), False),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("path", "is_list"), IDENTIFIERS, ids=[".".join(path) for path, _ in IDENTIFIERS])
+def test_an_identifier_may_have_8_kib_and_is_not_repeated_beyond(path: tuple[str, ...], is_list: bool) -> None:
+    def request(size_chars: int, *, answered: bool = True) -> bytes:
+        value: Any = ["a", "x" * size_chars] if is_list else "x" * size_chars
+        for member in reversed(path):
+            value = {member: value}
+        message = {"jsonrpc": "2.0", "method": "m", "params": value} | ({"id": 7} if answered else {})
+        return json.dumps(message).encode()
+
+    assert isinstance(read(request(8_192)), RpcRequest)
+    for answered, request_id in ((True, 7), (False, None)):
+        with pytest.raises(InvalidMessage) as refused:
+            read(request(8_193, answered=answered))
+        assert refused.value.message == f"params.{'.'.join(path)} has 8193 characters; expected at most 8192"
+        assert (refused.value.code, refused.value.request_id) == (-32602, request_id)
+
+
+@pytest.mark.parametrize(("member", "request_id"), [("id", None), ("method", 7)])
+def test_an_id_and_a_method_may_have_8_kib(member: str, request_id: int | None) -> None:
+    message = {"jsonrpc": "2.0", "id": 7, "method": "m"}
+    assert isinstance(read(json.dumps(message | {member: "x" * 8_192}).encode()), RpcRequest)
+    with pytest.raises(InvalidMessage, match=f"the {member} has 8193 characters") as refused:
+        read(json.dumps(message | {member: "x" * 8_193}).encode())
+    assert (refused.value.code, refused.value.request_id) == (-32600, request_id)
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"name": "n", "arguments": {"name": "x" * 9_000, "uri": "x" * 9_000}},
+        {"name": "n", "arguments": "x" * 9_000},
+        {"ref": {"type": "ref/prompt", "name": "n"}, "argument": {"name": "a", "value": "x" * 9_000}},
+        {"name": 5, "ref": "x" * 9_000, "_meta": ["x" * 9_000], "notifications": {"taskIds": [None, 5]}},
+        {"requestState": "x" * 9_000},
+    ],
+)
+def test_values_may_have_any_length(params: dict[str, Any]) -> None:
+    message = read(json.dumps({"jsonrpc": "2.0", "id": 7, "method": "m", "params": params}).encode())
+    assert isinstance(message, RpcRequest)
+    assert message.params == params
+
+
 ANSWERED = st.lists(
     st.tuples(
         st.sampled_from(["jsonrpc", "id", "result", "error", "method", "x"]),

@@ -228,6 +228,17 @@ def test_a_uri_that_is_too_long_to_compare_gains_nothing() -> None:
     assert allows_uri(uri, ("*",))
 
 
+def test_a_uri_whose_spellings_are_too_long_to_compare_gains_nothing() -> None:
+    uri = "http://a/" + "\N{ARABIC LIGATURE SALLALLAHOU ALAYHE WASALLAM}" * 8_000
+    assert denies_uri(uri, ("file:///etc/*",))
+    assert not allows_uri(uri, ("http://a/*",))
+    # Its percent-encoded form has six times its length, which is compared.
+    usual = "http://a/" + "\N{LATIN SMALL LETTER E WITH ACUTE}" * 5_000
+    assert not denies_uri(usual, ("file:///etc/*",))
+    assert denies_uri(usual, ("http://a/*",))
+    assert allows_uri(usual, ("http://a/*",))
+
+
 def test_a_template_stands_for_its_uris_and_its_literal_text_for_itself() -> None:
     pattern = pattern_of_template("db://[x]*/{table}/rows")
     assert denies_uri("db://[x]*/main/rows", (pattern,))
