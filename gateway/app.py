@@ -66,6 +66,7 @@ from gateway.upstream.oauth.store import Store as SignInStore
 from gateway.upstream.private_links import PrivateLinks
 from gateway.upstream.transport.http_client import HttpClient
 from gateway.upstream.transport.issuer_fetch import IssuerFetch
+from gateway.upstream.transport.separation import end_left_processes, reap_left_processes
 from gateway.upstream.user_links import UserLinks
 from registry.catalog.shape import Shape
 from registry.catalog.store import Registry
@@ -403,6 +404,7 @@ async def open_gateway(
                 leaves_snapshot_in=leaves_snapshot_in,
             )
             await gateway.start(resting=resting)
+            group.start_soon(reap_left_processes)
             audit.process("started", version=__version__, pid=os.getpid())
             try:
                 yield gateway  # links connect meanwhile: nobody waits for a slow upstream
@@ -410,6 +412,8 @@ async def open_gateway(
                 group.cancel_scope.cancel()
                 gateway.close()
     finally:
+        with anyio.CancelScope(shield=True):
+            await end_left_processes()
         # After everything that is recorded has ended.
         audit.process("stopped", pid=os.getpid())
         await audit.close()

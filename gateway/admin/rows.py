@@ -34,6 +34,8 @@ _SLOW_START_S: Final = 3.0
 _PROGRESS_S: Final = 3.0
 # The strongest signs of an item; the others say the same.
 _FLAGS_TOLD: Final = 3
+# Whether a process is kept apart from others of this user (`gateway.upstream.transport.separation`).
+_SANDBOX: Final = {True: "separate", False: "unconfined", None: None}
 _COUNTS: Final = ("tools", "prompts", "resources", "resourceTemplates", "quarantined", "repaired")
 
 
@@ -60,7 +62,7 @@ def left_out_row(alias: str, left_out: LeftOut) -> dict[str, Any]:
         **dict.fromkeys(("epoch", "inFlight", *_COUNTS), 0),
         **dict.fromkeys(("protocol", "serverInfo", "capabilities", "origin", "stale", "ageSeconds", "supplement")),
         "lastLost": None,
-        **dict.fromkeys(("startingSeconds", "lastLine")),
+        **dict.fromkeys(("startingSeconds", "lastLine", "sandbox")),
         "warnings": [],
         "auth": False,
         "signIn": None,
@@ -90,6 +92,7 @@ def server_row(fleet: Fleet, catalog: Catalog, alias: str) -> dict[str, Any]:
         "lastError": reason_of(link),
         "lastLost": link.lost_reason,
         "startingSeconds": round(link.state.start.took_s, 1) if isinstance(link.state, Starting) else None,
+        "sandbox": _SANDBOX[link.is_separate],
         "lastLine": SECRETS.scrub(link.state.start.last_line()) or None if isinstance(link.state, Starting) else None,
         "warnings": list(link.warnings),
         "tools": len(catalog.wrappers_of(alias)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import re
 import secrets
 import socket
 import sys
@@ -27,6 +28,8 @@ DRAIN_S: Final = 6.0
 _BACKLOG: Final = 2048
 # Of the command line that is named in an error: enough to recognise a program.
 _COMMAND_CHARS: Final = 120
+# The command lines of gateways that listen.
+_GATEWAY: Final = re.compile(r"(?:(?:^|[/ ])typegate|-m gateway) (?:serve|demo)\b|-m gateway\.serving\.worker")
 _SEND_BUFFER_BYTES: Final = 128 * 1024
 
 
@@ -119,7 +122,8 @@ def bind(host: str, port: int, source: str, *, shared: bool = False, key: str | 
 def holder_of(port: int) -> str | None:
     """Return which process of this user listens on a TCP port, as `python -m gateway serve (process 42)`.
 
-    Linux only, from `/proc`; None where it cannot be told.
+    Linux only, from `/proc`; None where it cannot be told. A gateway does not let others see its files, so that another
+    gateway of this user is named where no other process has the port.
     """
     listening = "0A"
     try:
@@ -128,23 +132,47 @@ def holder_of(port: int) -> str | None:
         sockets = {
             f"socket:[{row[9]}]" for row in rows if row[3] == listening and int(row[1].rpartition(":")[2], 16) == port
         }
+        hidden: list[Path] = []
         for process in Path("/proc").glob("[0-9]*"):
-            if not sockets.isdisjoint(_open_files(process)):
-                words = (process / "cmdline").read_bytes().decode("utf-8", "replace").split("\0")
-                command = " ".join(words).strip()
-                return f"{command[:_COMMAND_CHARS]} (process {process.name})"
+            files = _open_files(process)
+            if files is None:
+                hidden.append(process)
+            elif not sockets.isdisjoint(files):
+                return f"{_command(process)[:_COMMAND_CHARS]} (process {process.name})"
+        if sockets:
+            gateways = [one for one in hidden if one.name != str(os.getpid()) and _is_own_gateway(one)]
+            if len(gateways) == 1:
+                [process] = gateways
+                return f"{_command(process)[:_COMMAND_CHARS]} (probably: process {process.name})"
     except (OSError, ValueError, IndexError):
         return None
     return None
 
 
-def _open_files(process: Path) -> set[str]:
-    """Return what a process has open; nothing of a process that is another user's, or has ended."""
+def _command(process: Path) -> str:
+    words = (process / "cmdline").read_bytes().decode("utf-8", "replace").split("\0")
+    return " ".join(words).strip()
+
+
+def _is_own_gateway(process: Path) -> bool:
+    try:
+        status = (process / "status").read_text(encoding="utf-8", errors="replace")
+        return f"\nUid:\t{os.getuid()}\t" in status and _GATEWAY.search(_command(process)) is not None
+    except OSError:  # ended meanwhile
+        return False
+
+
+def _open_files(process: Path) -> set[str] | None:
+    """Return what a process has open; None if this process may not see it."""
     found: set[str] = set()
-    with suppress(OSError):
+    try:
         for file in (process / "fd").iterdir():
-            with suppress(OSError):  # closed meanwhile
+            with suppress(FileNotFoundError):  # closed meanwhile
                 found.add(os.readlink(file))
+    except PermissionError:
+        return None
+    except OSError:  # the process has ended
+        return found
     return found
 
 

@@ -32,6 +32,7 @@ from gateway.serving.listen import DRAIN_S, admin_token, bind, check_reach, sour
 from gateway.telemetry.logs import Form
 from gateway.upstream.backoff import delay_s
 from gateway.upstream.oauth.encryption import encryption_from
+from gateway.upstream.transport.separation import protect_this_process
 
 log = logging.getLogger(__name__)
 
@@ -88,6 +89,8 @@ async def serve_workers(
     source = source_of(config)
     check_reach(config, host=host, insecure=insecure)
     single_process_only.check(config, file=source)
+    # No worker's server may read what this process holds for all of them.
+    protect_this_process()
     # Said once, and made before several processes make one each.
     encryption_from()
     prepare_state_dir(state_dir)

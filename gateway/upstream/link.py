@@ -145,6 +145,7 @@ class UpstreamLink:
         self._relistings: list[Relisting] = []
         self._list_crashes: dict[ListKind, int] = {}
         self.warnings: tuple[str, ...] = ()
+        self._start: ProcessStart | None = None
         self._failures = 0
         self._refused = False
         # Failures since somebody last wanted it tried at once: they decide how long the next pause is.
@@ -453,7 +454,12 @@ class UpstreamLink:
 
     def _starting(self, start: ProcessStart) -> None:
         start.limit_s = self.config.start_limit_s
-        self.state = Starting(start)
+        self.state, self._start = Starting(start), start
+
+    @property
+    def is_separate(self) -> bool | None:
+        """Whether the process runs in a domain of its own; None without a process."""
+        return self._start.is_separate if self._start is not None else None
 
     def _leave_ready(self) -> None:
         if isinstance(self.state, Ready):

@@ -211,6 +211,7 @@ class StdioConnector(_McpConnector[StdioConfig]):
                     on_message=inbound.receive,
                     start=start,
                     stderr_log=self._stderr_log,
+                    separate=config.sandbox is not False,
                 )
             )
             try:

@@ -27,7 +27,7 @@ class StdioConfig(ServerConfig):
     listed_over = "stdio"
     identity = ("command", "args", "cwd")
     # The environment holds credentials, of which nothing may be kept on disk, not even a digest.
-    connection = ("elicitation", "env", "env_file")
+    connection = ("elicitation", "env", "env_file", "sandbox")
     # A process that is starting goes on starting while its file is edited.
     in_place = (*ServerConfig.in_place, "connect_timeout", "start_timeout")
 
@@ -50,6 +50,10 @@ class StdioConfig(ServerConfig):
     start_timeout: Seconds = 300.0
     """stdio: seconds to wait for a process that has been started and does not answer yet; then it is ended. Without
     an answer it is not ended before, as what it downloads would be lost."""
+    sandbox: Literal[False] | None = None
+    """stdio: false lets the program send signals to, and read the memory and environment of, other processes of this
+    user, and lets it gain rights (`sudo`, programs of snap packages). By default it can do that only to processes that
+    it has started, on Linux 6.12 or newer."""
 
     @property
     def start_limit_s(self) -> float:

@@ -2,7 +2,8 @@
 
 `jsonrpc` is the seam: what a transport promises, and how responses are read. `stream_transport` matches requests
 and answers on one stream, for `stdio` (a child process, which sees the `child_environment`) and for `http_sse`;
-the `process_start` of such a process is bounded and waits for its turn, and its `stderr_log` knows why it ended;
+the `process_start` of such a process is bounded and waits for its turn, its `separation` keeps it apart from
+other processes, and its `stderr_log` knows why it ended;
 `streamable_http` sends each request on its own, with its `request_head` and the `cookies` of its server;
 `http_refusals` says what a status means.
 `http_client` and `http_connection` send bounded HTTP requests, and read the `known_heads` of answers once; what

@@ -30,6 +30,7 @@ class ProcessStart:
         began_s: When the process was started, by the monotonic clock; None while the start waits for its turn.
         last_line: Returns what the process has printed last, for people.
         explanation: Returns the line that the process has printed and that says why it does not answer.
+        is_separate: Whether the process runs in a domain of its own (see `separation`); None before it is started.
     """
 
     def __init__(self, limit_s: float) -> None:
@@ -42,6 +43,7 @@ class ProcessStart:
         self.began_s: float | None = None
         self.last_line: Callable[[], str] = str
         self.explanation: Callable[[], str] = str
+        self.is_separate: bool | None = None
         self._limit_s = limit_s
         self._scope = anyio.CancelScope()
         self._stopped = False

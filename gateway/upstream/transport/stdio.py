@@ -6,7 +6,6 @@ Source: MCP 2026-07-28, "Transports", "stdio".
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import logging
 import os
 import shutil
@@ -25,6 +24,14 @@ from gateway.upstream.transport.bounds import MAX_MESSAGE_BYTES
 from gateway.upstream.transport.child_environment import child_environment
 from gateway.upstream.transport.jsonrpc import OnMessage
 from gateway.upstream.transport.process_start import ProcessStart
+from gateway.upstream.transport.separation import (
+    can_separate,
+    note_ended,
+    note_started,
+    prepare_child,
+    prepare_separate_child,
+    protect_this_process,
+)
 from gateway.upstream.transport.stderr_log import STDERR_LINE_BYTES, StderrLog, reports_error
 from gateway.upstream.transport.stream_transport import StreamTransport
 
@@ -49,15 +56,6 @@ _POLL_S: Final = 0.1
 _SPAWN_DESCRIPTORS: Final = 8
 # Windows has none that cannot be caught; there the process is ended in another way.
 _KILL: Final = getattr(signal, "SIGKILL", signal.SIGTERM)
-# Of <linux/prctl.h>.
-_PR_SET_PDEATHSIG: Final = 1
-# Loaded here: between fork and exec nothing may be loaded.
-_LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
-_CLOSE_RANGE = getattr(_LIBC, "close_range", None)
-# Of <linux/close_range.h>; the first descriptor that is not one of the standard streams, and the last possible one.
-_CLOSE_RANGE_CLOEXEC: Final = 4
-_FIRST_OTHER: Final = 3
-_LAST_DESCRIPTOR: Final = 2**31 - 1
 
 
 class ChildProcess(asyncio.SubprocessProtocol):
@@ -66,14 +64,16 @@ class ChildProcess(asyncio.SubprocessProtocol):
     A child whose start is still under way is ended more gently than others; see `ProcessStart`.
     """
 
-    def __init__(self, start: ProcessStart, stderr_log: StderrLog) -> None:
+    def __init__(self, start: ProcessStart, stderr_log: StderrLog, *, separate: bool = True) -> None:
         """Prepare to run a child.
 
         Args:
             start: How far its start is.
             stderr_log: Takes its standard error.
+            separate: Whether it is kept apart from other processes of this user, where the system can do that.
         """
         self._start = start
+        self._separate = separate
         self._stderr_log = stderr_log
         self._exited = asyncio.Event()
         self._ended = asyncio.Event()
@@ -106,12 +106,14 @@ class ChildProcess(asyncio.SubprocessProtocol):
         environment = child_environment(env, os.environ)
         # Checked here: the loops report a missing program or folder in different ways, or not before the child fails.
         path = _program(command, environment.get("PATH"), cwd)
+        is_separate = self._separate and can_separate(path)
         self._on_line = on_line
         self._stdout = LineSplitter(MAX_MESSAGE_BYTES, on_skipped)
         self._stderr = LineSplitter(STDERR_LINE_BYTES)
         self._stderr_log.begin()
         try:
             _require_descriptors()
+            protect_this_process()
             # Whole or not at all: a child that was started and is not held would be ended by nobody.
             with anyio.CancelScope(shield=True):
                 await asyncio.get_running_loop().subprocess_exec(
@@ -121,13 +123,14 @@ class ChildProcess(asyncio.SubprocessProtocol):
                     env=environment,
                     cwd=cwd,
                     start_new_session=True,  # a group of its own: it is ended with its descendants
-                    preexec_fn=_prepare_child if _LIBC is not None else None,
+                    preexec_fn=_preparation(is_separate),
                 )
         except OSError as error:
             reason = error.strerror or error
             if isinstance(error, FileNotFoundError):
                 reason = f"{path} names an interpreter in its first line that does not exist"
             raise ConnectionLost(f"cannot start {command}: {reason}", sent=False) from None
+        self._start.is_separate = is_separate
         self._start.began_s, self._start.last_line = time.monotonic(), self._last_line
         self._start.explanation = lambda: self._stderr_log.explanation() or self._last_line()
         try:
@@ -150,6 +153,7 @@ class ChildProcess(asyncio.SubprocessProtocol):
         self._transport = cast(asyncio.SubprocessTransport, transport)
         self._stdin = cast(asyncio.WriteTransport, self._transport.get_pipe_transport(0))
         self._pid = self._transport.get_pid()
+        note_started(self._pid)
 
     def pipe_data_received(self, fd: int, data: bytes | str) -> None:
         assert isinstance(data, bytes)
@@ -256,6 +260,8 @@ class ChildProcess(asyncio.SubprocessProtocol):
         # Its descendants may live on after the leader: the group is ours alone.
         self._signal_group(_KILL)
         self._transport.close()
+        if self._exited.is_set():
+            note_ended(self._pid)
 
     def _is_group_alive(self) -> bool:
         if sys.platform == "win32":
@@ -297,6 +303,12 @@ def _program(command: str, path: str | None, cwd: str | None) -> str:
     raise ConnectionLost(f"command not found: {command}{hint}", sent=False)
 
 
+def _preparation(is_separate: bool) -> Callable[[], None] | None:
+    if sys.platform != "linux":
+        return None
+    return prepare_separate_child if is_separate else prepare_child
+
+
 def _how(code: int | None) -> str:
     if code is None:
         return "the process closed its output"
@@ -317,15 +329,6 @@ def _require_descriptors() -> None:
             os.close(descriptor)
 
 
-def _prepare_child() -> None:
-    if _LIBC is not None:
-        # A gateway that is killed outright can end nobody; on Linux the kernel does it then.
-        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-        # uvloop hands each pipe down twice: the end of an output that the child closes would not be noticed.
-        if _CLOSE_RANGE is not None:
-            _CLOSE_RANGE(_FIRST_OTHER, _LAST_DESCRIPTOR, _CLOSE_RANGE_CLOEXEC)
-
-
 @asynccontextmanager
 async def open_stdio(
     server: str,
@@ -337,6 +340,7 @@ async def open_stdio(
     on_message: OnMessage,
     start: ProcessStart,
     stderr_log: StderrLog,
+    separate: bool = True,
 ) -> AsyncIterator[StreamTransport]:
     """Start a child and talk to it.
 
@@ -344,12 +348,12 @@ async def open_stdio(
         server: The alias.
         command, args, env, cwd: See `ChildProcess.running`.
         on_message: Takes what is no answer.
-        start, stderr_log: See `ChildProcess`.
+        start, stderr_log, separate: See `ChildProcess`.
 
     Raises:
         ConnectionLost: The command cannot be started.
     """
-    child = ChildProcess(start, stderr_log)
+    child = ChildProcess(start, stderr_log, separate=separate)
     transport = StreamTransport(server, on_message, child.write_line, on_noise=stderr_log.add_noise)
 
     async def close_at_end() -> None:
