@@ -53,7 +53,7 @@ class InboundMessages:
         # A dict for its order: the latest request is the likeliest cause of what arrives unmarked.
         self._in_flight: dict[RequestCallbacks, None] = {}
         self._questions: dict[object, anyio.CancelScope] = {}
-        self._expected: tuple[Collection[str], anyio.Event] = ((), anyio.Event())
+        self._expected: list[tuple[frozenset[str], anyio.Event]] = []
 
     def start(self, *, modern: bool) -> None:
         """Take messages seriously from now on: the protocol version is negotiated."""
@@ -68,10 +68,11 @@ class InboundMessages:
         del self._in_flight[callbacks]
         callbacks.end()
 
-    def expect_acknowledgement(self, kinds: Collection[str]) -> anyio.Event:
-        """Return what is set once a subscription to these kinds of notifications is acknowledged."""
-        self._expected = kinds, anyio.Event()
-        return self._expected[1]
+    def expect_acknowledgement(self, kinds: Collection[str], acknowledged: anyio.Event) -> None:
+        """Set the event once a subscription to these kinds of notifications is acknowledged."""
+        wanted = frozenset(kinds)
+        self._expected = [each for each in self._expected if each[0].isdisjoint(wanted)]
+        self._expected.append((wanted, acknowledged))
 
     def receive(self, message: dict[str, Any], reply: Reply, callbacks: RequestCallbacks | None = None) -> None:
         """Take a notification or a request; `callbacks` where the transport tells what it belongs to."""
@@ -107,10 +108,11 @@ class InboundMessages:
             self._take_update("taskIds", params.get("taskId"), params)
 
     def _take_acknowledgement(self, notifications: object) -> None:
-        kinds, acknowledged = self._expected
-        # On one stream the subscription to lists is acknowledged too; it names other kinds.
-        if isinstance(notifications, dict) and notifications.keys() <= set(kinds):
-            acknowledged.set()
+        # On one stream several subscriptions are acknowledged, which are told apart by the kinds that they name.
+        if isinstance(notifications, dict):
+            for kinds, acknowledged in self._expected:
+                if notifications.keys() <= kinds:
+                    acknowledged.set()
 
     def _take_update(self, kind: WatchedKind, key: object, params: dict[str, Any]) -> None:
         if not isinstance(key, str):

@@ -88,11 +88,11 @@ class Announcements:
 
 
 @asynccontextmanager
-async def announcements(gateway: RunningGateway) -> AsyncIterator[Announcements]:
-    """Subscribe to changes of the tool list for as long as the block lasts."""
+async def announcements(gateway: RunningGateway, **more: Any) -> AsyncIterator[Announcements]:
+    """Subscribe to changes of the tool list, and to more, for as long as the block lasts."""
     told = Announcements()
     method = "subscriptions/listen"
-    params = {"notifications": {"toolsListChanged": True}, "_meta": envelope()}
+    params = {"notifications": {"toolsListChanged": True, **more}, "_meta": envelope()}
     body = {"jsonrpc": "2.0", "id": "listen", "method": method, "params": params}
     head = {"accept": "application/json, text/event-stream", "mcp-protocol-version": MODERN, "mcp-method": method}
 

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
+from faults.observing import announcements, eventually
+from support.gateways import running_gateway
+from support.upstreams.running import Recording, scripted_http_server, scripted_stdio_server, tool
 
 from gateway.errors import ConnectionLost, GatewayError, HttpStatusError, RpcError
 from gateway.upstream import watching
 from gateway.upstream.inbound_messages import InboundMessages
-from gateway.upstream.session import ALL_KINDS, SessionPorts
+from gateway.upstream.session import SessionPorts
 from gateway.upstream.watching import Watcher
 
 TOOLS = {"tools": {"listChanged": True}}
@@ -27,13 +31,19 @@ class Lists:
     failed: str | None = None
     changes: list[Collection[str]] = field(default_factory=list)
     held: anyio.Event = field(default_factory=anyio.Event)
+    inbound: InboundMessages | None = None
+    independent_requests: bool = True
 
     async def request(self, method: str, params: dict[str, Any]) -> Any:
-        return await self.listen(lambda: None)
+        assert self.inbound is not None
+        params = {"notifications": params["notifications"]}
+        acknowledged = {"method": "notifications/subscriptions/acknowledged", "params": params}
+        return await self.listen(lambda: self.inbound.receive(acknowledged, lambda answer: None))
 
     async def listen(self, on_open: Callable[[], None]) -> None:
         on_open()
         self.opened += 1
+        await anyio.wait_all_tasks_blocked()
         if not self.ends:
             self.held.set()
             await anyio.sleep_forever()
@@ -50,7 +60,8 @@ async def watched(lists: Lists, monkeypatch: pytest.MonkeyPatch, *, modern: bool
     with anyio.fail_after(5):
         async with anyio.create_task_group() as group:
             ports = SessionPorts(on_list_changed=lists.changes.append, on_update=lambda *_: None)
-            inbound = InboundMessages(group, ports, None)
+            inbound = lists.inbound = InboundMessages(group, ports, None)
+            inbound.start(modern=modern)
             transport: Any = lists
             watcher = Watcher("up", transport, inbound, lists.request, TOOLS, modern=modern)
 
@@ -65,12 +76,12 @@ async def watched(lists: Lists, monkeypatch: pytest.MonkeyPatch, *, modern: bool
 
 
 @pytest.mark.parametrize("modern", [True, False])
-async def test_a_stream_that_ends_is_opened_again_and_what_changed_meanwhile_is_listed(
+async def test_a_stream_that_ends_is_opened_again_and_each_opening_is_followed_by_one_listing(
     monkeypatch: pytest.MonkeyPatch, modern: bool
 ) -> None:
     lists = Lists([None, ConnectionLost("cut", sent=True)])
     watcher = await watched(lists, monkeypatch, modern=modern)
-    assert (lists.opened, lists.changes, lists.failed) == (3, [ALL_KINDS] * 2, None)
+    assert (lists.opened, lists.changes, lists.failed) == (3, [["tools"]] * 3, None)
     assert watcher.announces_changes
 
 
@@ -111,3 +122,100 @@ async def test_a_stream_that_keeps_being_cut_is_the_end_of_the_connection_where_
     watcher = await watched(lists, monkeypatch, modern=True)
     assert lists.failed == "the stream of notifications keeps ending"
     assert (lists.opened, watcher.announces_changes) == (3, False)
+
+
+async def test_no_list_is_asked_for_again_where_announcements_come_from_the_handshake_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lists = Lists([], independent_requests=False)
+    watcher = await watched(lists, monkeypatch, modern=False)
+    assert (lists.opened, lists.changes, watcher.announces_changes) == (1, [], True)
+
+
+def lists_asked_for(record: Recording) -> int:
+    return len(record.requests("tools/list"))
+
+
+@pytest.mark.parametrize("script", [{"modern": True}, {"modern": False}, {"modern": True, "unacknowledged": True}])
+async def test_what_changes_between_the_first_list_and_the_opening_of_the_stream_is_listed(
+    tmp_path: Path, script: dict[str, Any]
+) -> None:
+    script |= {"tools": [tool("one")], "unannounced": [[tool("two")]], "list_changed": True}
+    async with (
+        scripted_http_server(tmp_path, "s", **script) as server,
+        running_gateway(tmp_path, {"s": server.config}) as gateway,
+    ):
+        assert list(await gateway.until_listed("s__two")) == ["s__two"]
+        await anyio.sleep(1)
+        assert lists_asked_for(server.recording) == 2
+
+
+async def test_what_changes_between_the_first_list_and_a_subscription_of_a_process_is_listed(tmp_path: Path) -> None:
+    script = {"modern": True, "tools": [tool("one")], "unannounced": [[tool("two")]], "list_changed": True}
+    server, record = scripted_stdio_server(tmp_path, "s", **script)
+    async with running_gateway(tmp_path, {"s": server}) as gateway:
+        assert list(await gateway.until_listed("s__two")) == ["s__two"]
+        assert lists_asked_for(record) == 2
+
+
+@pytest.mark.parametrize("modern", [True, False])
+async def test_what_changes_while_a_stream_is_closed_is_listed_when_it_opens_again(
+    tmp_path: Path, modern: bool
+) -> None:
+    changes = [[tool(name)] for name in ("one", "two", "three")]
+    script = {"tools": [tool("one")], "unannounced": changes, "list_changed": True, "modern": modern, "stream_s": 1.2}
+    async with (
+        scripted_http_server(tmp_path, "s", **script) as server,
+        running_gateway(tmp_path, {"s": server.config}) as gateway,
+    ):
+        for name in ("one", "two", "three"):
+            await gateway.until_listed(f"s__{name}", within_s=5)
+        opened = len(server.recording.events("stream"))
+        assert lists_asked_for(server.recording) <= opened + 1
+
+
+@pytest.mark.parametrize("modern", [True, False])
+async def test_lists_that_are_as_before_when_a_stream_opens_are_not_announced(tmp_path: Path, modern: bool) -> None:
+    script = {"tools": [tool("one")], "list_changed": True, "modern": modern, "stream_s": 1.1}
+    async with (
+        scripted_http_server(tmp_path, "s", **script) as server,
+        running_gateway(tmp_path, {"s": server.config}) as gateway,
+    ):
+        await gateway.until_listed("s__one")
+        async with announcements(gateway) as told:
+            await server.recording.until(lambda seen: len(seen.events("stream")) >= 3, within_s=10)
+            asked = lists_asked_for(server.recording)
+            await server.recording.until(lambda seen: lists_asked_for(seen) >= max(asked, 3), within_s=10)
+            assert told.changes == 0
+
+
+@pytest.mark.parametrize("modern", [True, False])
+async def test_a_watched_resource_is_reported_when_a_stream_of_its_updates_opens_again(
+    tmp_path: Path, modern: bool
+) -> None:
+    resource = {"uri": "notes://today", "name": "today"}
+    caching = {"ttlMs": 0, "cacheScope": "public", "resultType": "complete"} if modern else {}
+    script: dict[str, Any] = {
+        "tools": [tool("one")],
+        # Only the GET stream of a server that announces tools is opened for ever.
+        "list_changed": True,
+        "modern": modern,
+        "stream_s": 1.2,
+        "capabilities": {"tools": {"listChanged": not modern}, "resources": {"subscribe": True}},
+        "answers": {
+            "resources/list": {"resources": [resource], **caching},
+            "resources/templates/list": {"resourceTemplates": [], **caching},
+            "resources/subscribe": {},
+            "resources/unsubscribe": {},
+        },
+    }
+    async with (
+        scripted_http_server(tmp_path, "s", **script) as server,
+        running_gateway(tmp_path, {"s": server.config}) as gateway,
+    ):
+        await gateway.until_listed("s__one")
+        await eventually(lambda: server.recording.requests("resources/list"))
+        async with announcements(gateway, resourceSubscriptions=["notes://today"]) as told:
+            updated = "notifications/resources/updated"
+            # The stream is opened again more often than a server that keeps ending it at once would be asked.
+            await eventually(lambda: told.heard.count(updated) >= 4, within_s=15)

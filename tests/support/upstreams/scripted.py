@@ -8,6 +8,8 @@ modern       true: also speaks 2026-07-28 (`server/discover`); false: answers -3
 handshake    false: refuses `initialize`
 list_changed whether `notifications/tools/list_changed` is declared
 answers      method -> result object, for methods that are not built in
+unannounced  lists of tools: each time a stream of announcements opens, the next one is listed, and announced to nobody
+stream_s     over HTTP, such streams end after so many seconds
 ttl_ms, scope, instructions, capabilities, server_info
 faults       see `PROCESS_FAULTS`; every behaviour is a fault too: {"error": {"code": -32000}} makes every
              tools/call end so; "calls": n limits it to the first n, "on": [methods] moves it elsewhere
@@ -174,6 +176,11 @@ class Upstream:
         """Change the list and say so to every listener."""
         self.tools = tools
         await self.broadcast("notifications/tools/list_changed")
+
+    def opening(self) -> None:
+        """Change the list as if that had happened right before a stream of announcements opens."""
+        if self.script.get("unannounced"):
+            self.tools = self.script["unannounced"].pop(0)
 
     async def answer(self, message: dict[str, Any], emit: Emit) -> dict[str, Any] | Wreck | None:
         """Do what a message asks for; None when nothing is to be answered."""
@@ -378,7 +385,8 @@ def notification(method: str, params: dict[str, Any] | None = None) -> dict[str,
 def acknowledged(listen: dict[str, Any]) -> dict[str, Any]:
     """Return the first frame of a subscriptions/listen stream."""
     wanted = (listen.get("params") or {}).get("notifications", {})
-    honoured = {key: value for key, value in wanted.items() if key == "toolsListChanged" and value}
+    known = ("toolsListChanged", "resourceSubscriptions", "taskIds")
+    honoured = {key: value for key, value in wanted.items() if key in known and value}
     params = {"notifications": honoured, "_meta": {META + "subscriptionId": listen["id"]}}
     return notification("notifications/subscriptions/acknowledged", params)
 

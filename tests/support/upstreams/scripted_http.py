@@ -2,8 +2,9 @@
 
 `/mcp` speaks Streamable HTTP of both eras, `/sse` with `/messages` the older HTTP+SSE. More members of
 the script: `sse` (answers come as event streams), `legacy_sse_only` (no `/mcp`), `sse_endpoint` (what
-the endpoint event says), `lenient` (headers that disagree with the body are not refused), `sessions`
-(false: no Mcp-Session-Id). Every request that arrives, at any path, is recorded with its headers.
+the endpoint event says), `unacknowledged` (no subscription is acknowledged), `lenient` (headers that
+disagree with the body are not refused), `sessions` (false: no Mcp-Session-Id). Every request that
+arrives, at any path, is recorded with its headers.
 SIGUSR1 makes it read the script file again and announce the tools found there.
 """
 
@@ -105,6 +106,7 @@ class Site:
             case "GET", "/mcp" if not only_sse:
                 session = request.headers.get("mcp-session-id", "")
                 if session in self.sessions and self.script.get("list_changed"):
+                    self.upstream.opening()
                     await wire.open_events(mcp_session_id=session)
                     await self.hold(self.streams, session, wire)
                 else:
@@ -121,7 +123,10 @@ class Site:
         streams[key] = entry or wire
         self.record.write("stream", key=str(key))
         try:
-            await wire.gone()
+            async with asyncio.timeout(self.script.get("stream_s")):
+                await wire.gone()
+        except TimeoutError:
+            await wire.chunk(b"")
         finally:
             streams.pop(key, None)
         raise Gone
@@ -181,8 +186,10 @@ class Site:
                 return
             if method == "subscriptions/listen":
                 self.record.write("request", id=message["id"], method=method, params=message.get("params"))
+                self.upstream.opening()
                 await wire.open_events()
-                await wire.event(json.dumps(acknowledged(message)))
+                if not self.script.get("unacknowledged"):
+                    await wire.event(json.dumps(acknowledged(message)))
                 await self.hold(self.listens, id(wire), wire, (wire, message["id"]))
                 return
         elif method == "initialize":

@@ -131,6 +131,7 @@ async def serve(script_path: str, record: Record) -> None:
             if method == "subscriptions/listen" and script.get("modern"):
                 record.write("request", id=message["id"], method=method, params=params)
                 listening[message["id"]] = True
+                upstream.opening()
                 put(line(acknowledged(message)))
                 continue
             task = tasks.create_task(handle(message))
