@@ -18,6 +18,7 @@ from gateway.calls.call_stats import CallStats
 from gateway.cluster import approvals_relay, call_stats_relay, events_relay, shared_state
 from gateway.cluster.administration import FLUSH, OWN, PASSED_ON, PEER, PROCESS, Administration, send_reply
 from gateway.cluster.peers import Reply
+from gateway.cluster.shared_limits import SharedLimits
 from gateway.cluster.shared_state import SharedState
 from gateway.cluster.team import Team
 from gateway.downstream.http.asgi import AsgiHandler, Receive, Scope, Send, send_json
@@ -52,6 +53,7 @@ class Member:
         notes: OperatorNotes,
         approvals: ApprovalBook,
         feed: EventFeed,
+        limits: SharedLimits,
     ) -> None:
         """Take part.
 
@@ -65,6 +67,7 @@ class Member:
             notes: The notes of administrators.
             approvals: The calls of all workers that wait for a person.
             feed: What happens here.
+            limits: Counts calls together with the other workers.
         """
         self._team = team
         self._reloader = reloader
@@ -74,6 +77,7 @@ class Member:
         self._notes = notes
         self._approvals = approvals
         self._feed = feed
+        self._limits = limits
         self._shared = AsgiHandler(self._answer, max_body_bytes=_MAX_SHARED_BYTES)
         self.administration = administration
 
@@ -88,10 +92,11 @@ class Member:
         )
         path.chmod(0o600)
         try:
-            if team.assignment.again:
-                await self._state.pull()
+            # At the first start, too: another worker may have pushed a change before this one answered.
+            await self._state.pull()
             async with anyio.create_task_group() as group:
                 group.start_soon(team.connections.watch)
+                group.start_soon(self._limits.run)
                 group.start_soon(self._lead if team.relay is None else team.relay.run)
                 yield
                 group.cancel_scope.cancel()

@@ -12,15 +12,20 @@ from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from gateway.cluster.store import BURST_US, HALF_USED_US, Counted, Spent, Stamped, StoreTrouble
+from gateway.cluster.store import (
+    ALIVE_S,
+    BURST_US,
+    HALF_USED_US,
+    MOST_OWED_US,
+    Counted,
+    Spent,
+    Stamped,
+    StoreTrouble,
+)
 from gateway.config.cluster import StoreConfig
 
 # A call a minute each, and what administrators do: a few are in use at a time.
 _MOST_CONNECTIONS: Final = 16
-# A gateway tells that it lives several times in this time; one that does not has no part in the limits.
-_ALIVE_S: Final = 5
-# An account that was overdrawn while the store was away waits so long at most.
-_MOST_OWED_US: Final = 120_000_000
 _TOKEN_BYTES: Final = 8
 # How often a silent subscription is looked after: the answer to a ping shows that it lives.
 _PING_S: Final = 1.0
@@ -143,11 +148,11 @@ class RedisStore:
                         yield None
 
     async def count(self, name: str, spent: Mapping[str, Spent]) -> Counted:
-        """See `SharedStore.count`."""
+        """See `CallStore.count`."""
         flat = [
             str(part) for account, one in spent.items() for part in (account, one.calls, one.wanted, one.interval_us)
         ]
-        bounds = [_ALIVE_S, _MOST_OWED_US, HALF_USED_US, BURST_US]
+        bounds = [ALIVE_S, MOST_OWED_US, HALF_USED_US, BURST_US]
         with trouble():
             answer = await self.client.eval(
                 self.count_script, 2, self.key("alive"), self.key("calls"), name, *map(str, bounds), *flat

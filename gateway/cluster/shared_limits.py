@@ -1,4 +1,4 @@
-"""Calls per minute, counted by all replicas together.
+"""Calls per minute, counted by all replicas or workers together; a worker is a replica whose store is its parent.
 
 The store has one number for each account: the time at which its quota will be full again. A replica that has seen how
 much is left may let some calls pass without asking, and reports these twice a second. Beyond that it asks the store
@@ -19,7 +19,7 @@ import anyio
 
 from gateway.access.quotas import MINUTE_S, Account, Quotas
 from gateway.cluster.status import StoreStatus
-from gateway.cluster.store import BURST_US, HALF_USED_US, SharedStore, Spent, StoreTrouble
+from gateway.cluster.store import BURST_US, HALF_USED_US, CallStore, Spent, StoreTrouble
 
 # Bounds for how long the other replicas do not know about calls that passed without asking.
 _REPORT_S: Final = 0.5
@@ -70,7 +70,7 @@ class SharedLimits:
 
     slack_s: Final = BURST_US / _US - MINUTE_S
 
-    def __init__(self, name: str, quotas: Quotas, store: SharedStore, status: StoreStatus) -> None:
+    def __init__(self, name: str, quotas: Quotas, store: CallStore, status: StoreStatus) -> None:
         self._name = name
         self._quotas = quotas
         self._store = store
@@ -117,9 +117,9 @@ class SharedLimits:
     async def run(self) -> None:
         """Report until cancelled."""
         while True:
+            await self.report()
             with anyio.move_on_after(_REPORT_S):
                 await self._wanted.wait()
-            await self.report()
 
     async def report(self) -> None:
         """Report the calls made here, and answer those that wait."""

@@ -11,6 +11,10 @@ HALF_USED_US: Final = 30_000_000
 BURST_US: Final = 60_600_000
 """Accounts hold the calls of so much time. More than a minute, because calls that are made without asking are counted
 up to half a second late, which must not cost a caller at its limit anything."""
+ALIVE_S: Final = 5
+"""A gateway tells that it lives several times in this time; one that does not has no part in the limits."""
+MOST_OWED_US: Final = 120_000_000
+"""An account that was overdrawn while the store was away waits so long at most."""
 Trouble = Literal["down", "slow", "full"]
 
 
@@ -70,7 +74,22 @@ class Counted:
     full_us: dict[str, int]
 
 
-class SharedStore(Protocol):
+class CallStore(Protocol):
+    """Counts calls for several processes."""
+
+    async def count(self, name: str, spent: Mapping[str, Spent]) -> Counted:
+        """Subtract calls from accounts; of those that are wanted, as many as are left.
+
+        Args:
+            name: The name of this replica, which is noted as alive.
+            spent: By account.
+
+        Raises:
+            StoreTrouble: The store has not counted them.
+        """
+
+
+class SharedStore(CallStore, Protocol):
     """What is asked; each of these raises `StoreTrouble`."""
 
     async def version(self) -> str | None:
@@ -87,14 +106,6 @@ class SharedStore(Protocol):
 
     def events(self) -> AsyncIterator[None]:
         """One item when the events begin, and one for each change by anybody."""
-
-    async def count(self, name: str, spent: Mapping[str, Spent]) -> Counted:
-        """Subtract calls from accounts; of those that are wanted, as many as are left.
-
-        Args:
-            name: The name of this replica, which is noted as alive.
-            spent: By account.
-        """
 
     async def claim(self, name: str, for_s: float) -> bool:
         """Whether nobody has claimed this before; of several who try, one does."""

@@ -7,12 +7,16 @@ from typing import Final
 
 import anyio
 
+from gateway.access.quotas import Quotas
 from gateway.cluster import single_process_only
 from gateway.cluster.approvals_relay import RelayedBook
 from gateway.cluster.assignment import FIRST, Assignment
 from gateway.cluster.call_stats_relay import CallStatsRelay
+from gateway.cluster.parent_store import ParentStore
 from gateway.cluster.peers import Peers
 from gateway.cluster.role import Role
+from gateway.cluster.shared_limits import SharedLimits
+from gateway.cluster.status import StoreStatus
 from gateway.downstream.http.connections import Connections
 from gateway.downstream.sessions import random_session_id
 
@@ -51,6 +55,13 @@ class Team:
             book=None if self.relay is None else lambda own: RelayedBook(self.peers, _APPROVAL_S),
             on_cleared=self._note_cleared if self.relay is None else self.relay.cleared,
         )
+
+    def share_limits(self, quotas: Quotas) -> SharedLimits:
+        """Count the calls of callers together with the other workers."""
+        store = ParentStore(self.assignment)
+        limits = SharedLimits(str(self.assignment.index), quotas, store, StoreStatus())
+        quotas.ledger = limits
+        return limits
 
     def _note_cleared(self, server: str, tool: str) -> None:
         self.notes_changed.set()

@@ -268,6 +268,7 @@ def _member(
         notes=gateway.notes,
         approvals=gateway.approvals,
         feed=feed,
+        limits=team.share_limits(gateway.quotas),
     )
 
 

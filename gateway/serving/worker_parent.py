@@ -24,6 +24,7 @@ import gateway
 from gateway.access.signing import Signer
 from gateway.cluster import single_process_only
 from gateway.cluster.assignment import FIRST, READY, Assignment
+from gateway.cluster.parent_store import counting_for_workers
 from gateway.config.model import Config
 from gateway.config.overlay import Overlay
 from gateway.files import prepare_state_dir
@@ -116,7 +117,9 @@ async def serve_workers(
         first = replace(slots[FIRST].assignment, admin_listener=admin_listener.fileno())
         slots[FIRST] = WorkerSlot(first, end_s=end_s)
     try:
-        return await _serve(slots, listeners, assignment.shown, on_ready)
+        # Until the last worker has ended, so that none of them counts alone.
+        async with counting_for_workers(assignment):
+            return await _serve(slots, listeners, assignment.shown, on_ready)
     finally:
         for listener in listeners:
             listener.close()

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Iterator, Mapping
+import os
+import signal
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import anyio
@@ -13,13 +16,18 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from support.clusters import Store, running_store
+from support.gateways import RunningGateway
+from support.teams import each_worker, ready, running_team, until, workers_of
+from support.upstreams.running import scripted_http_server, tool
 
 from gateway.access.principal import Principal
 from gateway.access.quotas import Account, Quotas
+from gateway.cluster.assignment import Assignment
+from gateway.cluster.parent_store import CallCounts, ParentStore, counting_for_workers
 from gateway.cluster.redis_store import RedisStore, trouble
 from gateway.cluster.shared_limits import SharedLimits
 from gateway.cluster.status import StoreStatus
-from gateway.cluster.store import Counted, Spent
+from gateway.cluster.store import CallStore, Counted, Spent, StoreTrouble
 from gateway.config.cluster import StoreConfig
 from gateway.config.quotas import QuotaLimits, QuotasConfig
 from gateway.errors import QuotaExceeded
@@ -47,7 +55,7 @@ class TimedStore(RedisStore):
 class Replica:
     """What counts the calls of one replica."""
 
-    def __init__(self, store: RedisStore, name: str, per_minute: int) -> None:
+    def __init__(self, store: CallStore, name: str, per_minute: int) -> None:
         config = QuotasConfig(default=QuotaLimits(calls_per_minute=per_minute, in_flight=None))
         self.quotas = Quotas(config, clock=lambda: TimedStore.now_s)
         self.limits = SharedLimits(name, self.quotas, store, StoreStatus())
@@ -91,10 +99,40 @@ class Bucket:
 
 
 @asynccontextmanager
-async def replicas(server: Store, count: int, per_minute: int) -> AsyncIterator[list[Replica]]:
-    await server.ask("FLUSHALL")
+async def replicas(server: Store | Path, count: int, per_minute: int) -> AsyncIterator[list[Replica]]:
+    """Several replicas with this store, or workers whose parent has its socket in this folder."""
+    if isinstance(server, Path):
+        assignment = an_assignment(server, count)
+        async with counting_for_workers(assignment, CallCounts(clock=lambda: TimedStore.now_s)):
+            parents = [ParentStore(assignment) for _ in range(count)]
+            async with reporting(parents, per_minute) as found:
+                yield found
+            for parent in parents:
+                parent.close()
+        return
+    await emptied(server)
     config = StoreConfig.model_validate({"url": server.url})
     stores = [TimedStore(config) for _ in range(count)]
+    async with reporting(stores, per_minute) as found:
+        yield found
+    for store in stores:
+        await store.close()
+
+
+async def emptied(server: Store) -> None:
+    await server.ask("FLUSHALL")
+
+
+def an_assignment(sockets: Path, count: int) -> Assignment:
+    words = dict.fromkeys(("shown", "host", "signing_key", "token", "text", "state_dir"), "")
+    return Assignment(
+        index=0, count=count, again=False, listener=-1, sockets=str(sockets), secret="of-the-workers", path=None,
+        insecure=False, verbose=False, **words,
+    )  # fmt: skip
+
+
+@asynccontextmanager
+async def reporting(stores: Sequence[CallStore], per_minute: int) -> AsyncIterator[list[Replica]]:
     found = [Replica(store, f"r{index}", per_minute) for index, store in enumerate(stores)]
     async with anyio.create_task_group() as group:
         for _ in range(2):  # all know how many they are
@@ -104,8 +142,6 @@ async def replicas(server: Store, count: int, per_minute: int) -> AsyncIterator[
             group.start_soon(one.limits.run)
         yield found
         group.cancel_scope.cancel()
-    for store in stores:
-        await store.close()
 
 
 async def pause(found: list[Replica], pause_s: float) -> None:
@@ -121,7 +157,7 @@ async def pause(found: list[Replica], pause_s: float) -> None:
                 await one.limits.report()
 
 
-async def play(server: Store, count: int, per_minute: int, moves: list[tuple[float, int, int, bool]]) -> None:
+async def play(server: Store | Path, count: int, per_minute: int, moves: list[tuple[float, int, int, bool]]) -> None:
     async with replicas(server, count, per_minute) as found:
         bucket = Bucket(per_minute)
         since_report_s = 0.0
@@ -155,7 +191,7 @@ def burst(per_minute: int) -> st.SearchStrategy[int]:
 
 @st.composite
 def patterns(draw: st.DrawFn) -> tuple[int, int, list[tuple[float, int, int, bool]]]:
-    count = draw(st.sampled_from([1, 3]))
+    count = draw(st.sampled_from([1, 2, 3, 4]))
     per_minute = draw(st.sampled_from([1, 2, 3, 7, 12, 60, 100, 600]))
     move = st.tuples(st.sampled_from(PAUSES_S), st.integers(0, count - 1), burst(per_minute), st.booleans())
     return count, per_minute, draw(st.lists(move, min_size=1, max_size=12))
@@ -171,13 +207,21 @@ def patterns(draw: st.DrawFn) -> tuple[int, int, list[tuple[float, int, int, boo
 @example((3, 3, [(0.0, 0, 1, False), (0.2, 1, 1, False), (0.2, 2, 1, False), (61.0, 2, 3, False)]))
 @example((3, 600, [(0.0, 0, 300, True), (0.76, 1, 300, False), (5.0, 2, 50, False)]))
 def test_a_caller_below_its_quota_is_never_refused_at_any_rhythm(
-    server: Store, pattern: tuple[int, int, list[tuple[float, int, int, bool]]]
+    server: Store, tmp_path: Path, pattern: tuple[int, int, list[tuple[float, int, int, bool]]]
 ) -> None:
     anyio.run(play, server, *pattern)
+    # Workers, whose parent counts.
+    anyio.run(play, tmp_path, *pattern)
 
 
-async def test_calls_that_arrive_at_all_replicas_at_once_are_as_many_as_the_quota(server: Store) -> None:
-    async with replicas(server, 3, 60) as found:
+@pytest.fixture(params=["store", "parent"])
+def either(request: pytest.FixtureRequest, server: Store, tmp_path: Path) -> Store | Path:
+    """What counts: the store of replicas, or the parent of workers."""
+    return server if request.param == "store" else tmp_path
+
+
+async def test_calls_that_arrive_at_all_replicas_at_once_are_as_many_as_the_quota(either: Store | Path) -> None:
+    async with replicas(either, 3, 60) as found:
         passed: list[bool] = []
 
         async def call(one: Replica) -> None:
@@ -196,8 +240,8 @@ async def test_calls_that_arrive_at_all_replicas_at_once_are_as_many_as_the_quot
         assert sum(passed) - before <= 1
 
 
-async def test_a_refused_caller_may_call_again_when_it_was_told_so(server: Store) -> None:
-    async with replicas(server, 3, 7) as found:
+async def test_a_refused_caller_may_call_again_when_it_was_told_so(either: Store | Path) -> None:
+    async with replicas(either, 3, 7) as found:
         assert [await found[number % 3].passes() for number in range(8)] == [True] * 7 + [False]
         for number in range(10):
             with pytest.raises(QuotaExceeded) as refused:
@@ -228,3 +272,49 @@ async def test_calls_do_not_wait_for_a_store_that_does_not_answer(tmp_path: Path
         await server.start()
         await found[0].limits.report()
         assert found[0].limits.shared
+
+
+async def is_answered(gateway: RunningGateway) -> bool:
+    """Call a tool; whether the quota let the call through."""
+    answer = await gateway.rpc("tools/call", {"name": "up__echo", "arguments": {}})
+    assert "result" in answer or "quota" in answer["error"]["message"], answer
+    return "result" in answer
+
+
+@pytest.mark.parametrize("workers", [2, 4])
+async def test_workers_count_the_calls_of_a_caller_together(tmp_path: Path, workers: int) -> None:
+    limits = {"quotas": {"default": {"callsPerMinute": 40}}}
+    async with (
+        scripted_http_server(tmp_path, "up", tools=[tool("echo")]) as up,
+        running_team(tmp_path, {"up": up.config}, workers, gateway=limits) as gateway,
+        each_worker(gateway, workers) as each,
+    ):
+        for one in each:
+            await one.until_listed("up__echo")
+        passed = 0
+        for number in range(40):
+            passed += await is_answered(each[number % workers])
+        assert passed == 40  # a caller below its quota is not refused, whichever worker its calls reach
+        for number in range(60):
+            passed += await is_answered(each[number % workers])
+        # An eighth may pass before the parent was asked, and the account is filled while the test runs.
+        assert passed <= 40 + 40 / 8 + 5
+        os.kill(workers_of(gateway)[1], signal.SIGKILL)
+        await until(lambda: len(workers_of(gateway)) == workers)
+        await ready(gateway)
+        async with each_worker(gateway, workers) as again:
+            await again[1].until_listed("up__echo")
+            after = [await is_answered(again[1]) for _ in range(30)]
+        assert sum(after) < 25, "a worker that has started again knows what was called before"
+
+
+async def test_a_stranger_at_the_socket_of_the_parent_is_not_counted(tmp_path: Path) -> None:
+    assignment = an_assignment(tmp_path, 2)
+    counts = CallCounts(clock=lambda: TimedStore.now_s)
+    stranger = ParentStore(replace(assignment, secret="of-somebody-else"))
+    async with counting_for_workers(assignment, counts):
+        with pytest.raises(StoreTrouble):
+            await stranger.count("r9", {"ada": Spent(100, 0, 1_000_000)})
+        parent = ParentStore(assignment)
+        assert (await parent.count("r0", {})).alive == 1
+        parent.close()

@@ -1,0 +1,143 @@
+"""What workers of one machine count together, held by their parent: the second implementation of `CallStore`.
+
+A worker sends one line of JSON for each report over a Unix socket in the private directory, and the parent answers it
+with one. The counts are those of `redis_store`, and so is the arithmetic.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+import math
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import anyio
+
+from gateway import wire
+from gateway.cluster.assignment import Assignment
+from gateway.cluster.store import ALIVE_S, BURST_US, HALF_USED_US, MOST_OWED_US, Counted, Spent, StoreTrouble
+
+log = logging.getLogger(__name__)
+
+# The parent only adds numbers up: a longer wait means that it is stopped or gone. As the default of a shared store.
+_TIMEOUT_S: Final = 0.5
+# Ten thousand accounts, which is as many as a worker keeps, take a megabyte.
+_MAX_LINE_BYTES: Final = 16 * 1024 * 1024
+_US: Final = 1e6
+# Sums of intervals do not always reach a whole call.
+_ROUNDING: Final = 1e-3
+
+
+class CallCounts:
+    """The accounts of all callers, each of them one number: the time at which it will be full again."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._alive_us: dict[str, float] = {}
+        self._full_us: dict[str, float] = {}
+
+    def count(self, name: str, spent: Mapping[str, Spent]) -> Counted:
+        """See `CallStore.count`."""
+        now_us = self._clock() * _US
+        self._alive_us[name] = now_us
+        oldest_us = now_us - ALIVE_S * _US
+        self._alive_us = {each: seen_us for each, seen_us in self._alive_us.items() if seen_us > oldest_us}
+        self._full_us = {account: full_us for account, full_us in self._full_us.items() if full_us > now_us}
+        given: dict[str, int] = {}
+        for account, one in spent.items():
+            full_us = max(now_us, self._full_us.get(account, 0.0)) + one.calls * one.interval_us
+            full_us = min(full_us, now_us + MOST_OWED_US)
+            left = max(0, math.floor((BURST_US - (full_us - now_us)) / one.interval_us + _ROUNDING))
+            given[account] = min(one.wanted, left)
+            self._full_us[account] = full_us + given[account] * one.interval_us
+        shown = {account for account, full_us in self._full_us.items() if full_us >= now_us + HALF_USED_US}
+        return Counted(
+            alive=len(self._alive_us),
+            given=given,
+            full_us={account: math.floor(self._full_us[account] - now_us) for account in shown.union(spent)},
+        )
+
+
+@asynccontextmanager
+async def counting_for_workers(assignment: Assignment, counts: CallCounts | None = None) -> AsyncIterator[None]:
+    """Count the calls of all workers, at the parent, until left."""
+    counts = counts or CallCounts()
+    path = _socket_of(assignment)
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while line := await reader.readline():
+                request = wire.loads(line)
+                if not hmac.compare_digest(str(request["secret"]), assignment.secret):
+                    return
+                spent = {account: Spent(*numbers) for account, numbers in request["spent"].items()}
+                counted = counts.count(request["name"], spent)
+                row = {"alive": counted.alive, "given": counted.given, "full": counted.full_us}
+                writer.write(wire.dumps(row) + b"\n")
+                await writer.drain()
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            log.debug("a worker's connection failed: %s", error)
+        finally:
+            writer.close()
+
+    server = await asyncio.start_unix_server(answer, str(path), limit=_MAX_LINE_BYTES)
+    path.chmod(0o600)
+    try:
+        yield
+    finally:
+        server.close()
+        path.unlink(missing_ok=True)
+
+
+class ParentStore:
+    """Asks the parent (implements `CallStore`); one request at a time."""
+
+    def __init__(self, assignment: Assignment) -> None:
+        self._assignment = assignment
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+
+    async def count(self, name: str, spent: Mapping[str, Spent]) -> Counted:
+        """See `CallStore.count`."""
+        rows = {account: [one.calls, one.wanted, one.interval_us] for account, one in spent.items()}
+        request = {"secret": self._assignment.secret, "name": name, "spent": rows}
+        try:
+            with anyio.fail_after(_TIMEOUT_S):
+                answer = await self._ask(wire.dumps(request) + b"\n")
+            return Counted(answer["alive"], given=answer["given"], full_us=answer["full"])
+        except TimeoutError:
+            self.close()
+            raise StoreTrouble("slow", "the parent of the workers does not answer") from None
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            self.close()
+            raise StoreTrouble("down", f"the parent of the workers does not answer ({error})") from None
+        except BaseException:
+            # The answer that nobody has read would be taken for the next one.
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Drop the connection; the next request makes another one."""
+        streams, self._streams = self._streams, None
+        if streams is not None:
+            streams[1].close()
+
+    async def _ask(self, line: bytes) -> Any:
+        if self._streams is None:
+            path = str(_socket_of(self._assignment))
+            self._streams = await asyncio.open_unix_connection(path, limit=_MAX_LINE_BYTES)
+        reader, writer = self._streams
+        writer.write(line)
+        await writer.drain()
+        answered = await reader.readline()
+        if not answered:
+            raise ConnectionResetError("the connection has ended")
+        return wire.loads(answered)
+
+
+def _socket_of(assignment: Assignment) -> Path:
+    return Path(assignment.sockets) / "parent.sock"
