@@ -79,6 +79,11 @@ class Assignment:
         """The socket on which a worker answers the others."""
         return Path(self.sockets) / f"{index}.sock"
 
+    @property
+    def parent_socket(self) -> Path:
+        """The socket on which the parent counts the calls of all workers."""
+        return Path(self.sockets) / "parent.sock"
+
 
 def prefix_of(index: int) -> str:
     """What the ids of a worker's sessions begin with."""

@@ -13,7 +13,6 @@ import math
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any, Final
 
 import anyio
@@ -67,7 +66,7 @@ class CallCounts:
 async def counting_for_workers(assignment: Assignment, counts: CallCounts | None = None) -> AsyncIterator[None]:
     """Count the calls of all workers, at the parent, until left."""
     counts = counts or CallCounts()
-    path = _socket_of(assignment)
+    path = assignment.parent_socket
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -128,7 +127,7 @@ class ParentStore:
 
     async def _ask(self, line: bytes) -> Any:
         if self._streams is None:
-            path = str(_socket_of(self._assignment))
+            path = str(self._assignment.parent_socket)
             self._streams = await asyncio.open_unix_connection(path, limit=_MAX_LINE_BYTES)
         reader, writer = self._streams
         writer.write(line)
@@ -137,7 +136,3 @@ class ParentStore:
         if not answered:
             raise ConnectionResetError("the connection has ended")
         return wire.loads(answered)
-
-
-def _socket_of(assignment: Assignment) -> Path:
-    return Path(assignment.sockets) / "parent.sock"

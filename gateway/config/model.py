@@ -55,7 +55,7 @@ class ListenConfig(Section):
     port: Count = Field(default=8765, ge=0, le=65_535)
     """Port to listen on; 0 takes any free port."""
     allowed_hosts: list[str] = Field(default_factory=list)
-    """Values of the Host header to accept in addition to the addresses of this machine."""
+    """Values of the Host header to accept in addition to the names of this machine and to literal IP addresses."""
     allowed_origins: list[str] = Field(default_factory=list)
     """Origins of pages that may call, as https://chat.example.test; their browsers get the headers of CORS, with
     credentials. Pages of this machine may call in any case, without credentials. Clients that are no browsers send no

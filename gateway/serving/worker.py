@@ -49,7 +49,7 @@ def main() -> int:
         return 2
     finally:
         if orphaned.is_set():
-            _tidy(Path(assignment.sockets))
+            _tidy(assignment)
 
 
 def _serve(assignment: Assignment) -> int:
@@ -101,7 +101,7 @@ def _follow_parent(orphaned: threading.Event, assignment: Assignment) -> None:
     while os.read(0, 4096):
         pass
     orphaned.set()
-    _tidy(Path(assignment.sockets))  # the signal may end this process before it has learnt to tidy up
+    _tidy(assignment)  # the signal may end this process before it has learnt to tidy up
     os.kill(os.getpid(), signal.SIGTERM)
     if assignment.drain_delay > _BETWEEN_SIGNALS_S:
         # Nobody waits for this process any more: the second signal ends a delay that is meant for balancers. Without
@@ -112,10 +112,11 @@ def _follow_parent(orphaned: threading.Event, assignment: Assignment) -> None:
     os._exit(1)
 
 
-def _tidy(sockets: Path) -> None:
-    """Remove the directory of the private sockets, once nothing is left in it."""
+def _tidy(assignment: Assignment) -> None:
+    """Remove the directory of the private sockets, once no worker has one in it any more."""
     try:
-        sockets.rmdir()
+        assignment.parent_socket.unlink(missing_ok=True)
+        Path(assignment.sockets).rmdir()
     except OSError:
         return
 

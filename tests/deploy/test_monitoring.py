@@ -8,16 +8,17 @@ import re
 import shutil
 import subprocess
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.abc
 import httpx2
 import pytest
 from ruamel.yaml import YAML
 from support.callers import call_of
-from support.gateways import ended, glance_again, running_gateway
+from support.gateways import RunningGateway, ended, glance_again, running_gateway
 from support.manifests import FOLDER, program
 from support.upstreams.running import builtin_tools, scripted_stdio_server, unused_port
 
@@ -143,3 +144,48 @@ async def test_every_query_of_the_dashboard_returns_data_from_a_real_gateway(tmp
         assert not wanted, "these return nothing"
         alerts = (await client.get(f"{url}/api/v1/alerts")).json()["data"]["alerts"]
         assert [alert["labels"]["alertname"] for alert in alerts if alert["state"] == "firing"] == []
+
+
+@asynccontextmanager
+async def pod_address(gateway: RunningGateway) -> AsyncIterator[str]:
+    """Another address of this machine that leads to the gateway, as the network of a cluster leads to a pod."""
+    host, _, port = gateway.origin.removeprefix("http://").rpartition(":")
+
+    async def forward(outer: anyio.abc.ByteStream) -> None:
+        async def copy(source: anyio.abc.ByteStream, target: anyio.abc.ByteStream) -> None:
+            with suppress(anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
+                while True:
+                    await target.send(await source.receive())
+            await target.aclose()
+
+        async with outer, await anyio.connect_tcp(host, int(port)) as inner, anyio.create_task_group() as group:
+            group.start_soon(copy, outer, inner)
+            group.start_soon(copy, inner, outer)
+
+    listener = await anyio.create_tcp_listener(local_host="127.0.0.7")
+    async with listener, anyio.create_task_group() as group:
+        group.start_soon(listener.serve, forward)
+        yield f"127.0.0.7:{listener.extra(anyio.abc.SocketAttribute.local_port)}"
+        group.cancel_scope.cancel()
+
+
+async def test_prometheus_scrapes_a_pod_by_its_address(tmp_path: Path) -> None:
+    program("prometheus", "prometheus")
+    settings = {
+        "listen": {"allowedHosts": ["typegate"]},
+        "auth": {"apiKeys": [{"name": "p", "key": KEY, "scopes": ["metrics"]}]},
+    }
+    async with (
+        running_gateway(tmp_path, {}, gateway=settings) as gateway,
+        pod_address(gateway) as address,
+        prometheus(tmp_path, address) as url,
+        httpx2.AsyncClient(timeout=10) as client,
+    ):
+        target: dict[str, Any] = {}
+        with anyio.fail_after(20):
+            while target.get("health", "unknown") == "unknown":
+                await glance_again()
+                targets = (await client.get(f"{url}/api/v1/targets")).json()["data"]["activeTargets"]
+                target = targets[0] if targets else {}
+        assert (target["health"], target["lastError"]) == ("up", "")
+        assert target["scrapeUrl"] == f"http://{address}/metrics"

@@ -68,6 +68,14 @@ def test_the_configuration_is_one_that_the_gateway_takes_and_its_secrets_come_fr
     assert (args.host, args.port, str(args.state_dir), args.log_format) == ("0.0.0.0", 8765, "/state", "json")
 
 
+def test_the_host_of_the_route_is_one_that_the_configuration_allows(tmp_path: Path) -> None:
+    manifests = with_components(tmp_path, "httproute")
+    listen = configuration(manifests).gateway.listen
+    route = only(manifests, "HTTPRoute")["spec"]
+    assert route["hostnames"]
+    assert set(route["hostnames"]) <= set(listen.allowed_hosts)
+
+
 def test_a_pod_ends_later_than_its_delay_and_its_slowest_call() -> None:
     manifests = rendered(OVERLAY)
     config, grace_s = configuration(manifests), pod(manifests)["terminationGracePeriodSeconds"]

@@ -112,6 +112,13 @@ async def test_an_endless_chunked_body_is_cut_off(tmp_path: Path) -> None:
         await assert_still_serving(gateway)
 
 
+# Resolvers read some of these as addresses, and others as names.
+NOT_QUITE_ADDRESSES = (
+    "10.0.7.12.", "10.0.7", "0x0a00070c", "167774988", "010.0.7.12", "10.0.7.12.nip.example", "2001:db8::7",
+    "[10.0.7.12]", "[2001:db8::7].example", "[fe80::1%25eth0]", "10.0.7.12:8765@evil.example",
+)  # fmt: skip
+
+
 async def test_foreign_origins_and_hosts_are_refused_on_every_path(tmp_path: Path) -> None:
     async with serving_echo(tmp_path) as (gateway, _):
         body = json.dumps(hello()).encode()
@@ -123,8 +130,13 @@ async def test_foreign_origins_and_hosts_are_refused_on_every_path(tmp_path: Pat
             "",
         ):
             assert status_of(await raw_exchange(gateway, raw_post(body, f"origin: {origin}"))) == 403, origin
-        for host in ("evil.example", "127.0.0.1.evil.example", "evil.example:80", ""):
+        for host in ("evil.example", "127.0.0.1.evil.example", "evil.example:80", "", *NOT_QUITE_ADDRESSES):
             assert status_of(await raw_exchange(gateway, raw_post(body, host=host))) == 421, host
+        # Nobody can rebind what is looked up nowhere; a page sends its Origin.
+        for host in ("10.0.7.12:8765", "192.0.2.1", "[2001:db8::7]:8765", "[::ffff:10.0.0.1]"):
+            assert status_of(await raw_exchange(gateway, raw_post(body, host=host))) == 200, host
+            page = raw_post(body, "origin: https://evil.example", host=host)
+            assert status_of(await raw_exchange(gateway, page)) == 403, host
         for path in ("admin/servers", "healthz"):
             response = await gateway.client.get(f"{gateway.origin}/{path}", headers={"host": "evil.example"})
             assert response.status_code == 421

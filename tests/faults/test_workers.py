@@ -152,9 +152,14 @@ async def test_the_private_sockets_are_for_their_owner_and_for_who_knows_the_sec
         sockets = sockets_of(workers_of(gateway)[0])
         assert stat.S_IMODE(sockets.stat().st_mode) == 0o700
         found = sorted(sockets.iterdir())
-        assert len(found) == 2
-        for path in found:
-            assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        assert [path.name for path in found] == ["0.sock", "1.sock", "parent.sock"]
+        assert {stat.S_IMODE(path.stat().st_mode) for path in found} == {0o600}
+        for line in (b"GET / HTTP/1.1\r\n\r\n", b'{"secret": "", "name": "9", "spent": {}}\n', b"[1]\n"):
+            async with await anyio.connect_unix(str(found[2])) as stream:
+                await stream.send(line)
+                with pytest.raises((anyio.EndOfStream, anyio.BrokenResourceError)):
+                    await stream.receive()
+        for path in found[:2]:
             for host in (b"127.0.0.1", b"localhost", b""):
                 for target in (b"GET /shared/present", b"GET /own/readyz", b"GET /metrics", b"DELETE /mcp"):
                     async with await anyio.connect_unix(str(path)) as stream:

@@ -1,7 +1,13 @@
-"""Which hosts and origins are served: a page in somebody's browser must not reach a gateway on their machine."""
+"""Which hosts and origins are served: a page in somebody's browser must not reach a gateway on their machine.
+
+A page reaches it by DNS rebinding: the host name of the page is given another address, and the browser sends that name
+as Host. A literal address in Host was looked up nowhere, so that nobody can rebind it. Prometheus and load balancers
+send the address of a pod, which no configuration can know. A page that asks an address sends its Origin.
+"""
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from typing import Final
 
@@ -21,7 +27,8 @@ class HostCheck:
     Source: MCP 2026-07-28, "Transports", "Security Warning" (DNS rebinding).
 
     Args:
-        hosts: The hosts that may be named, in lower case, with or without a port; None for any.
+        hosts: The hosts that may be named, in lower case, with or without a port, beside literal addresses; None for
+            any.
         origins: Further origins that may call, beside those of this machine.
     """
 
@@ -56,7 +63,7 @@ class HostCheck:
         if self._hosts is None:
             return True
         match = _AUTHORITY.fullmatch(host)
-        return match is not None and (host in self._hosts or match[1] in self._hosts)
+        return match is not None and (host in self._hosts or match[1] in self._hosts or _is_address(match[1]))
 
     def _origin_allowed(self, origin: str) -> bool:
         if origin in self._origins:
@@ -64,3 +71,12 @@ class HostCheck:
         scheme, _, authority = origin.partition("://")
         match = _AUTHORITY.fullmatch(authority)
         return scheme in ("http", "https") and match is not None and match[1] in LOOPBACK
+
+
+def _is_address(host: str) -> bool:
+    """Whether a host is an address as RFC 3986 writes it; other forms of numbers are names to a resolver."""
+    is_bracketed = host.startswith("[")
+    try:
+        return ipaddress.ip_address(host.strip("[]")).version == (6 if is_bracketed else 4)
+    except ValueError:
+        return False
