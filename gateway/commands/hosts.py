@@ -27,7 +27,7 @@ from gateway.files import make_private_folder, write_whole
 from gateway.host_files import installing
 from gateway.host_files.changes import FileChange, Installations, change_of, keep_backup
 from gateway.host_files.entries import Adopted, adopt, blocks_in
-from gateway.host_files.hosts import HOSTS, HostFile, Machine, host_named
+from gateway.host_files.hosts import HOSTS, HostFile, Machine, host_named, settings_of
 from gateway.host_files.installing import config_entry, installation, is_ours, text_of, url_entry
 from gateway.host_files.text import values_of, with_entries
 from gateway.secrets import SECRETS
@@ -108,6 +108,7 @@ def import_servers(args: Namespace) -> int:
             vault.reference,
             workspace=_workspace(keys, path, host, args),
             inputs=input_defaults(root),
+            settings=settings_of(keys, path, root, host, machine=Machine.this()),
         )
         for keys, words, entries in blocks_in(root, host)
         for name, entry in entries.items()
@@ -219,6 +220,9 @@ def _taken(found: list[Adopted], known: Mapping[str, Any], config: Path) -> dict
             same = (known.get(one.alias) or taken.get(one.alias)) == one.entry
             why = "it is there already" if same else "another one has this name"
             output.say(f"{one.written}: skipped, {why}")
+            continue
+        if one.refused:
+            output.say(f"{one.written}: left out, {one.refused}")
             continue
         try:
             read_server(one.entry)

@@ -5,18 +5,21 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
+from functools import partial
 from typing import Any, Final
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import PydanticCustomError
 
 from gateway.config.host_entries import in_common_words, is_local_or_remote
+from gateway.config.host_restrictions import misread_restriction
+from gateway.config.host_settings import HostSettings
 from gateway.config.model import LeftOut
 from gateway.config.section import suggestion
 from gateway.config.server import ServerConfig
 from gateway.config.source import join
 from gateway.config.upstream_types.registration import all_keys, read_server, unknown_keys
+from gateway.config.variables import expand_entry
 from gateway.config.wording import refusal
 from gateway.errors import ConfigError, together
 from registry.catalog.names import check_aliases
@@ -30,11 +33,6 @@ Expand = Callable[..., dict[str, Any]]
 VariablesIn = Callable[..., dict[str, str]]
 """Reads a file of variables; see `variables.variables_in`."""
 _ALIAS_FORM: Final = "letters and digits joined by single - or _, unlike every other alias"
-# Keys that narrow what a server shows: whoever misspells one believes that something is hidden.
-_NARROWING: Final = ("allow", "deny", "tools", "excludeMutations", "disabled", "validation")
-# Close enough to be a slip, far enough from keys that hosts really have.
-_SLIP: Final = 0.75
-_HIDES: Final = re.compile(r"(?:deny|denied|disallow|exclu|hid(?:e|den)|block|forbid)", re.IGNORECASE)
 _SWITCH: Final[TypeAdapter[bool]] = TypeAdapter(bool)
 
 
@@ -56,7 +54,13 @@ class Entries:
 
 
 def read_entries(
-    block: str, entries: Mapping[str, Any], *, file: str, expand: Expand, variables_in: VariablesIn
+    block: str,
+    entries: Mapping[str, Any],
+    *,
+    file: str,
+    expand: Expand,
+    variables_in: VariablesIn,
+    settings: HostSettings,
 ) -> Entries:
     """Read every entry.
 
@@ -66,19 +70,24 @@ def read_entries(
         file: How messages name the file.
         expand: Puts in what placeholders stand for; raises `ConfigError`.
         variables_in: Reads a file of variables; raises `ConfigError`.
+        settings: What is said of servers beside their entries.
     """
     found = Entries()
     aliases = _aliases(block, entries, found, file)
     for written, alias in aliases.items():
         where = join(block, written)
         try:
-            server, warnings = _read_entry(where, entries[written], file, expand, variables_in)
+            common = _in_common_words(where, entries[written], file, written)
+            off = settings.apply(common, written) if isinstance(common, dict) else ""
+            server, warnings = _read_entry(where, entries[written], common, file, (expand, variables_in))
         except ConfigError as error:
             _leave_out(found, alias, error)
             continue
         found.warnings += warnings
         if server is None:
-            found.left_out[alias] = LeftOut(reason="switched off in the configuration (disabled)", faulty=False)
+            found.left_out[alias] = LeftOut(
+                reason=f"switched off in the configuration ({off or 'disabled'})", faulty=False
+            )
         else:
             found.servers[alias] = server
     return found
@@ -119,16 +128,27 @@ def sound_alias(written: str) -> str:
     return plain or written
 
 
-def _read_entry(
-    where: str, entry: Any, file: str, expand: Expand, variables_in: VariablesIn
-) -> tuple[ServerConfig | None, list[str]]:
+def _in_common_words(where: str, entry: Any, file: str, written: str) -> Any:
+    """Return the entry in common words, or as it is if it is no object.
+
+    Raises:
+        ConfigError: A restriction in it cannot be read.
+    """
     if not isinstance(entry, dict):
-        return _checked(where, entry, file), []
+        return entry
     try:
-        common = in_common_words(entry)
+        return in_common_words(entry, written)
     except PydanticCustomError as error:
-        told = error.context or {}
-        raise ConfigError(error.message(), file=file, key=join(where, told.get("key"))) from None
+        key = (error.context or {}).get("key")
+        raise ConfigError(error.message(), file=file, key=f"{where}.{key}") from None
+
+
+def _read_entry(
+    where: str, entry: Any, common: Any, file: str, readers: tuple[Expand, VariablesIn]
+) -> tuple[ServerConfig | None, list[str]]:
+    if not isinstance(common, dict):
+        return _checked(where, common, file), []
+    expand, variables_in = readers
     if _switched_off(common, expand):
         # Nothing else of it matters: people switch off what does not work.
         return None, []
@@ -140,12 +160,12 @@ def _read_entry(
     except ConfigError as error:
         problems.append(error)
     try:
-        [expanded] = expand({where: common}, braces=is_local_or_remote(entry)).values()
-        if "command" in expanded and isinstance(name := expanded.get("envFile"), str):
-            variables = variables_in(name, file=file, key=join(where, "envFile"))
-            if isinstance(named := expanded.get("env", {}), dict):
-                expanded["env"] = {**variables, **named}
-            del expanded["envFile"]
+        expanded = expand_entry(
+            common,
+            where,
+            expand=partial(expand, braces=is_local_or_remote(entry)),
+            more=partial(variables_in, file=file, key=join(where, "envFile")),
+        )
         config = _checked(where, expanded, file)
     except ConfigError as error:
         problems.append(error)
@@ -182,9 +202,7 @@ def _unknown_keys(where: str, entry: dict[str, Any], file: str) -> Iterator[str]
         if key in known:
             yield f"{file}: {join(where, key)}: unknown key, ignored"
             continue
-        meant = get_close_matches(key, _NARROWING, n=1, cutoff=_SLIP)
-        if meant or _HIDES.match(key):
-            expected = f"{meant[0]} (did you mean it?)" if meant else "allow, deny, or tools.NAME.hidden"
+        if (expected := misread_restriction(key, entry[key])) is not None:
             what = f"unknown key, by which something may be meant to be hidden; expected {expected}"
             hiding.append(ConfigError(what, file=file, key=join(where, key)))
             continue

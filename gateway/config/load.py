@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from gateway.config.cluster import EXTRA as CLUSTER_EXTRA
 from gateway.config.entries import LEFT_OUT, Entries, read_entries
+from gateway.config.host_settings import HostSettings, restricting_keys
 from gateway.config.include import KEY as INCLUDE
 from gateway.config.include import Included, join_included
 from gateway.config.model import Config, GatewayConfig, LeftOut, OwnPart
@@ -131,7 +132,8 @@ def parse(
         entries = {}
     variables = partial(variables_in, folder=folder, secrets=secrets, files=files)
     put_in = partial(put_in, inputs=input_defaults(raw))
-    found = read_entries(str(block), entries, file=file, expand=put_in, variables_in=variables)
+    settings = HostSettings.beside(path, file, raw, files)
+    found = read_entries(str(block), entries, file=file, expand=put_in, variables_in=variables, settings=settings)
     # What is said of the gateway decides who may call what: without it nothing is served. And where no entry is sound,
     # there is nothing to go on with.
     if problems or (found.problems and (strict or not found.servers)):
@@ -197,7 +199,7 @@ def _unknown_root_keys(raw: dict[str, Any], file: str) -> Iterator[str]:
     """
     for key, value in raw.items():
         # `inputs` is what VS Code asks its user for; `$schema` is for editors.
-        if key not in {"mcpServers", "servers", "gateway", INCLUDE, "$schema", "inputs"}:
+        if key not in {"mcpServers", "servers", "gateway", INCLUDE, "$schema", "inputs", *restricting_keys(raw)}:
             guess = suggestion(key, ["gateway", "mcpServers"]).split(", or")[0]
             if guess.startswith("gateway ") and isinstance(value, dict) and "gateway" not in raw:
                 raise ConfigError(f"unknown key; expected {guess}", file=file, key=join("", key))

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections import ChainMap
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
+from gateway.config.section import as_text
 from gateway.config.source import join
 from gateway.errors import ConfigError, together
 from gateway.secrets import is_secret
@@ -28,10 +30,14 @@ PLACEHOLDER: Final = re.compile(r"(\$)?\$\{([^{}]*)\}")
 _INPUT: Final = "input:"
 # `env:` is how VS Code, Cursor and Windsurf write the same thing.
 _VARIABLE: Final = re.compile(r"(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?", re.DOTALL)
+# Names of variables in a text, in all of the forms.
+_NAMED: Final = re.compile(r"\$\{?(?:env:)?([A-Za-z_]\w*)|\{env:([^{}]+)\}")
 # Folders in which editors and hosts keep their part of a project.
-_HOST_FOLDERS: Final = frozenset({".vscode", ".cursor", ".gemini", ".qwen", ".roo", ".amazonq", ".claude-plugin"})
+_HOST_FOLDERS: Final = frozenset(
+    {".vscode", ".cursor", ".gemini", ".qwen", ".roo", ".kilocode", ".amazonq", ".copilot", ".claude-plugin"}
+)
 # Their settings have `$NAME` without braces.
-_BARE_FOLDERS: Final = frozenset({".gemini", ".qwen"})
+_BARE_FOLDERS: Final = frozenset({".gemini", ".qwen", ".copilot"})
 # Claude Code: the folder of a plugin, or of the project, in which the file is.
 _FOLDERS_OF_CLAUDE: Final = frozenset({"CLAUDE_PLUGIN_ROOT", "CLAUDE_PROJECT_DIR"})
 # Source: the parser of dotenv, which VS Code uses for an `envFile`.
@@ -75,6 +81,7 @@ def expand(
     files: set[Path] | None = None,
     inputs: Mapping[str, str] | None = None,
     braces: bool = False,
+    own: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """A copy of `root` in which every placeholder is replaced.
 
@@ -87,11 +94,13 @@ def expand(
         files: Takes the files that were read, or could not be.
         inputs: See `input_defaults`.
         braces: The placeholders of OpenCode are replaced, too.
+        own: Variables that count before `environ`.
 
     Raises:
         ConfigError: A variable is not set, a secret file cannot be read, or a form is unknown; it tells all of them.
     """
     problems: list[ConfigError] = []
+    environ = ChainMap(dict(own), cast(dict[str, str], environ)) if own else environ
     pattern = _pattern(braces=braces, bare=folder.absolute().name in _BARE_FOLDERS)
     signs = "${" if pattern is PLACEHOLDER else "$" if not braces else ""
 
@@ -165,6 +174,73 @@ def expand(
     if problems:
         raise together(problems)
     return expanded
+
+
+def expand_entry(
+    entry: Mapping[str, Any],
+    where: str,
+    *,
+    expand: Callable[..., dict[str, Any]],
+    more: Callable[[str], dict[str, str]],
+) -> dict[str, Any]:
+    """Return the entry of a server with its placeholders replaced; its own `env` counts before the environment.
+
+    Args:
+        entry: The entry.
+        where: Its path in the file.
+        expand: See `expand`.
+        more: Reads the variables in the file that the entry names as `envFile`.
+
+    Raises:
+        ConfigError: See `expand`; it tells all problems.
+    """
+    problems: list[ConfigError] = []
+    found = dict(entry)
+
+    def put_in(path: str, value: Any, own: Mapping[str, str]) -> Any:
+        try:
+            [done] = expand({path: value}, own=own).values()
+        except ConfigError as error:
+            problems.append(error)
+            return value
+        return done
+
+    env = entry.get("env")
+    own: dict[str, str] = {}
+    if "command" in entry and isinstance(entry.get("envFile"), str):
+        name = put_in(join(where, "envFile"), found.pop("envFile"), {})
+        try:
+            own |= more(name)
+        except ConfigError as error:
+            problems.append(error)
+        if isinstance(env, dict | None):
+            found["env"] = {**own}
+    if isinstance(env, dict):
+        known = own | {key: str(as_text(value)) for key, value in env.items() if value is not None}
+        resolved: dict[str, Any] = {}
+
+        def resolve(key: str, above: tuple[str, ...]) -> None:
+            named = [name for one in _NAMED.findall(str(env[key])) for name in one if name in env]
+            for other in named:
+                if other not in (key, *above, *resolved):
+                    resolve(other, (*above, key))
+            # Its own name is that of the environment: `PATH: /opt/bin:${PATH}`.
+            own = {name: text for name, text in known.items() if name not in (key, *above)}
+            resolved[key] = put_in(join(join(where, "env"), key), env[key], own)
+            if env[key] is not None:
+                known[key] = str(as_text(resolved[key]))
+
+        for key in env:
+            if key not in resolved:
+                resolve(key, ())
+        found["env"] = {**own, **{key: resolved[key] for key in env}}
+        own = known
+    for key, value in found.items():
+        if key != "env" or not isinstance(value, dict):
+            found[key] = put_in(join(where, key), value, own)
+    if problems:
+        raise together(problems)
+    return found
 
 
 def variables_in(

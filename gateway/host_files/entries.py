@@ -14,7 +14,11 @@ from pydantic_core import PydanticCustomError
 from gateway.config.edit import literal
 from gateway.config.entries import sound_alias
 from gateway.config.host_entries import in_common_words
+from gateway.config.host_restrictions import misread_restriction
+from gateway.config.host_settings import HostSettings
+from gateway.config.section import fault
 from gateway.config.variables import input_variable
+from gateway.errors import ConfigError
 from gateway.host_files.hosts import HostFile
 from gateway.secrets import secrets_in
 
@@ -32,7 +36,8 @@ _OF_WORKSPACE: Final = re.compile(
 )
 _BASENAMES: Final = frozenset({"workspaceFolderBasename", "workspaceRootFolderName"})
 _KEPT: Final = (
-    "type", "command", "args", "env", "envFile", "cwd", "url", "headers", "disabled", "allow", "deny", "callTimeout",
+    "type", "command", "args", "env", "envFile", "cwd", "url", "headers", "headersCommand", "auth", "proxy", "disabled",
+    "allow", "deny", "tools", "validation", "callTimeout",
 )  # fmt: skip
 # Of hosts alone: what they ask their users, how they show a server, and what has been dealt with.
 _UNTOLD: Final = frozenset(
@@ -40,6 +45,8 @@ _UNTOLD: Final = frozenset(
      "required"}
 )  # fmt: skip
 _OF_CODEX: Final = frozenset({"bearer_token_env_var", "http_headers", "env_http_headers", "env_vars"})
+# What tells which server an entry is.
+_WHAT_RUNS: Final = ("type", "command", "args", "cwd", "url")
 _BLOCKS: Final[tuple[tuple[tuple[str, ...], str], ...]] = (
     (("mcpServers",), "claude-code"),
     (("servers",), "vscode"),
@@ -58,12 +65,14 @@ class Adopted:
         alias: Its name here.
         entry: As we write it.
         notes: What was left out or has to be set.
+        refused: Why it cannot be used here: it restricts something in a form that is not known. Empty otherwise.
     """
 
     written: str
     alias: str
     entry: dict[str, Any]
     notes: list[str] = field(default_factory=list)
+    refused: str = ""
 
 
 def blocks_in(root: Mapping[str, Any], host: HostFile | None) -> Iterator[tuple[tuple[str, ...], str, dict[str, Any]]]:
@@ -94,6 +103,7 @@ def adopt(
     *,
     workspace: Path | None = None,
     inputs: Mapping[str, str] | None = None,
+    settings: HostSettings | None = None,
 ) -> Adopted:
     """Return the entry of a host as we write it.
 
@@ -104,10 +114,24 @@ def adopt(
         reference: Makes the reference that stands for a secret.
         workspace: The folder that the host has open where it reads the file; None where that differs each time.
         inputs: What the host offers its user as answers; see `input_defaults`.
+        settings: What the host says of servers beside their entries.
     """
     found = Adopted(written=written, alias=sound_alias(written), entry={})
     words = _Words(host, workspace, inputs or {}, found.notes)
-    found.entry = _with_references(words.translated(entry), found.alias, reference)
+    try:
+        common = words.in_common_words(entry, written)
+        if settings is not None and (off := settings.apply(common, written)):
+            found.notes.append(f"is switched off, by {off}")
+        for key in common:
+            if key not in words.known and (expected := misread_restriction(key, common[key])) is not None:
+                raise fault("may restrict something, in a form that is not known", expected, key=key)
+    except PydanticCustomError as error:
+        found.refused = f"{(error.context or {}).get('key')}: {error.message()}"
+        common = {key: entry[key] for key in _WHAT_RUNS if key in entry}
+    except ConfigError as error:
+        found.refused = str(error)
+        common = {key: entry[key] for key in _WHAT_RUNS if key in entry}
+    found.entry = _with_references(words.translated(common), found.alias, reference)
     return found
 
 
@@ -124,23 +148,31 @@ class _Words:
     inputs: Mapping[str, str]
     notes: list[str]
 
-    def translated(self, entry: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the entry in common words, with placeholders of ours."""
-        try:
-            common = in_common_words({**entry, **self._of_codex(entry)})
-        except PydanticCustomError as error:
-            # It says one thing twice; it is refused as it stands, when it is served.
-            self.notes.append(error.message())
-            common = dict(entry)
+    @property
+    def known(self) -> frozenset[str]:
+        """The keys that are taken in, or are dealt with."""
+        return frozenset((*_KEPT, "connectTimeout")) | _UNTOLD | _OF_CODEX
+
+    def in_common_words(self, entry: Mapping[str, Any], written: str) -> dict[str, Any]:
+        """Return the entry in common words.
+
+        Raises:
+            PydanticCustomError: It says one thing twice, or restricts something in a form that is not known.
+        """
+        common = in_common_words({**entry, **self._of_codex(entry)}, written)
         if self.host in ("gemini", "qwen") and "url" in entry and "httpUrl" not in entry and "type" not in entry:
             common["type"] = "sse"
         if common.get("type") == "stdio":
             del common["type"]
         if common.get("disabled") is False:
             del common["disabled"]
+        return common
+
+    def translated(self, common: Mapping[str, Any]) -> dict[str, Any]:
+        """Return an entry in common words with placeholders of ours."""
         said: dict[str, Any] = {key: common[key] for key in (*_KEPT, "connectTimeout") if key in common}
         for key in common:
-            if key not in said and key not in _UNTOLD and key not in _OF_CODEX:
+            if key not in self.known:
                 self.notes.append(f"{key} is left out: it means nothing here")
         said = {key: _mapped(value, self._placeholders) for key, value in said.items()}
         for key in ("cwd", "envFile"):
@@ -166,7 +198,9 @@ class _Words:
         if headers:
             said["headers"] = headers
         if isinstance(entry.get("env_vars"), list):
-            passed = {str(name): _Reference(f"${{{name}}}") for name in entry["env_vars"]}
+            # A name, or an object with one.
+            names = [one.get("name") if isinstance(one, dict) else one for one in entry["env_vars"]]
+            passed = {name: _Reference(f"${{{name}}}") for name in names if isinstance(name, str)}
             said["env"] = {**passed, **(entry.get("env") or {})}
         for key, ours in (("tool_timeout_sec", "callTimeout"), ("startup_timeout_sec", "connectTimeout")):
             value = entry.get(key)
@@ -218,6 +252,9 @@ def _with_references(entry: dict[str, Any], alias: str, reference: Reference) ->
                 key: _replaced(value, secrets_in({section: {key: value}}), partial(reference, alias, key))
                 for key, value in entry[section].items()
             }
+    if isinstance(auth := entry.get("auth"), dict) and isinstance(secret := auth.get("clientSecret"), str):
+        kept = secret if "${" in secret else reference(alias, "CLIENT_SECRET", secret)
+        changed["auth"] = {**auth, "clientSecret": kept}
     for section in ("url", "args"):
         if section in entry:
             secrets = secrets_in({section: entry[section]})

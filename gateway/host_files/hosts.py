@@ -9,8 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from gateway.config.host_settings import HostSettings, read_settings, settings_beside
+
 FileForm = Literal["json", "toml"]
 _Places = Callable[["Machine"], Sequence[Path]]
+# What administrators of machines say to Claude Code.
+_MANAGED: Final = {
+    "linux": Path("/etc/claude-code/managed-settings.json"),
+    "darwin": Path("/Library/Application Support/ClaudeCode/managed-settings.json"),
+    "win32": Path("C:/Program Files/ClaudeCode/managed-settings.json"),
+}
 _ALIASES: Final = {"claude": "claude-code", "gemini-cli": "gemini", "qwen-code": "qwen", "code": "vscode"}
 
 
@@ -182,3 +190,43 @@ def host_named(name: str) -> HostFile | None:
     """The host of this name, or None."""
     plain = name.lower().replace(" ", "-").replace("_", "-")
     return _BY_NAME.get(_ALIASES.get(plain, plain))
+
+
+def settings_of(
+    keys: Sequence[str], path: Path, root: Mapping[str, Any], host: HostFile | None, *, machine: Machine
+) -> HostSettings:
+    """Return what a host says of the servers of one of its blocks beside their entries.
+
+    Args:
+        keys: The path of the block.
+        path: The file in which it is.
+        root: The values of the file.
+        host: The host; None where the file is of no known host.
+        machine: Where other files of the host are.
+
+    Raises:
+        ConfigError: A file of settings cannot be read.
+    """
+    roots = [(str(path), root)]
+    beside = settings_beside(path)
+    if keys[0] == "projects":
+        roots.append((str(path), root["projects"][keys[1]]))
+        beside += settings_beside(Path(keys[1]) / ".mcp.json")
+    if host is not None:
+        beside += [place for place in host.user(machine) if place.resolve() != path.resolve()]
+        beside += [each for place in host.user(machine) for each in settings_beside(place)]
+    if path.name == ".mcp.json":
+        beside.append(machine.home / ".claude.json")
+    if host is not None and host.name == "claude-code":
+        beside.append(_MANAGED.get(machine.platform, _MANAGED["linux"]))
+    for each in dict.fromkeys(beside):
+        # Codex, which has no such lists.
+        if each.suffix == ".toml" or (settings := read_settings(each)) is None:
+            continue
+        roots.append((str(each), settings))
+        # Claude Code.
+        projects = settings.get("projects")
+        project = projects.get(str(path.absolute().parent)) if isinstance(projects, dict) else None
+        if isinstance(project, dict):
+            roots.append((str(each), project))
+    return HostSettings(roots)

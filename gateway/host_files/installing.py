@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final
 
 from pydantic import ValidationError
 
+from gateway.config.host_settings import HostSettings
 from gateway.config.model import Config
+from gateway.config.server import ServerConfig
 from gateway.config.source import read
 from gateway.config.upstream_types.registration import read_server
-from gateway.host_files.changes import FileChange, Installations, change_of, content_of
-from gateway.host_files.entries import adopt
-from gateway.host_files.hosts import HostFile
+from gateway.host_files.changes import FileChange, Installations, Refused, change_of, content_of
+from gateway.host_files.entries import Adopted, adopt
+from gateway.host_files.hosts import HostFile, Machine, settings_of
 from gateway.host_files.text import values_of, with_entries
 
 NAME: Final = "typegate"
 """Of our entry, unless another is chosen."""
+_WILD: Final = frozenset("*?[")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,10 +80,20 @@ def installation(
 
     Raises:
         ConfigError: The file cannot be used.
+        Refused: The gateway would show the host what its file hides.
     """
-    known = values_of(text_of(path), path).get(host.block) if path.is_file() else None
+    root = values_of(text_of(path), path) if path.is_file() else {}
+    known = root.get(host.block)
     entries: dict[str, Any] = known if isinstance(known, dict) else {}
-    replaced = [] if keep else _replaced(host, entries, config)
+    settings = settings_of((host.block,), path, root, host, machine=Machine.this())
+    adopted = _adopted(host, entries, settings)
+    if config is not None and (opened := _opened(adopted, config)):
+        raise Refused(
+            f"{path} was not written, because {host.title} would be shown what the file hides: {'; '.join(opened)}. "
+            f"Restrict them in {config.path or 'the configuration'} in the same way (`typegate import {host.name}` "
+            "writes such entries), or remove the restriction from the file"
+        )
+    replaced = [] if keep else _replaced(entries, adopted, config)
     change = change_of(path, lambda text: with_entries(text, path, (host.block,), {name: entry}, replaced))
     staying = tuple(each for each in entries if each not in replaced and each != name)
     return Installation(name=name, change=change, replaced=tuple(replaced), staying=staying)
@@ -173,27 +187,79 @@ def text_of(path: Path) -> str:
     return read(path) if path.stat().st_size else ""
 
 
-def _replaced(host: HostFile, entries: Mapping[str, Any], config: Config | None) -> list[str]:
-    """The entries of a host that the gateway stands for: those that the configuration has, and former ones of ours."""
-    found: list[str] = []
+def _adopted(
+    host: HostFile, entries: Mapping[str, Any], settings: HostSettings
+) -> dict[str, tuple[Adopted, ServerConfig | None]]:
+    """Return the servers of a host, by their names there, as we read them; None for what cannot be read."""
+    found: dict[str, tuple[Adopted, ServerConfig | None]] = {}
     for name, entry in entries.items():
-        if not isinstance(entry, dict):
+        if not isinstance(entry, dict) or is_ours(entry):
             continue
-        if is_ours(entry):
-            found.append(name)
-            continue
-        adopted = adopt(name, entry, host.name, lambda alias, key, value: value)
-        served = config.servers.get(adopted.alias) if config is not None else None
-        if config is not None and adopted.alias in config.left_out:
-            found.append(name)  # it stands there, and is switched off or faulty
-            continue
-        if served is None or config is None or config.path is None:
-            continue
+        adopted = adopt(name, entry, host.name, lambda alias, key, value: value, settings=settings)
         try:
-            theirs = read_server(adopted.entry)
+            found[name] = adopted, read_server(adopted.entry)
         except ValidationError:
-            continue
-        folder = config.path.parent
-        if theirs.launch_identity(folder) == served.launch_identity(folder):
-            found.append(name)
+            found[name] = adopted, None
     return found
+
+
+def _opened(adopted: Mapping[str, tuple[Adopted, ServerConfig | None]], config: Config) -> list[str]:
+    """Return what a host hides of servers that the gateway serves, and the gateway does not hide."""
+    found: list[str] = []
+    for name, (theirs, server) in adopted.items():
+        if server is None or (served := _served(theirs, server, config)) is None:
+            continue
+        if theirs.refused:
+            found.append(f"{name} ({theirs.refused})")
+        elif server.disabled:
+            found.append(f"{name}, which is switched off there")
+        elif shown := _not_hidden(server, served):
+            found.append(f"{name} ({', '.join(shown)})")
+    return found
+
+
+def _served(theirs: Adopted, server: ServerConfig, config: Config) -> ServerConfig | None:
+    """Return what the gateway serves in the place of a host's entry."""
+    served = config.servers.get(theirs.alias)
+    if served is None or config.path is None:
+        return None
+    folder = config.path.parent
+    return served if server.launch_identity(folder) == served.launch_identity(folder) else None
+
+
+def _not_hidden(theirs: ServerConfig, ours: ServerConfig) -> list[str]:
+    """Return what one entry hides and another does not, as far as their patterns say."""
+    found: list[str] = []
+    for kind in ("tools", "prompts", "resources"):
+        allowed, ours_allowed = getattr(theirs.allow, kind), getattr(ours.allow, kind)
+        if allowed is not None and (ours_allowed is None or not _covers(allowed, ours_allowed)):
+            found.append(f"only the {kind} {', '.join(allowed) or 'that it lists: none'}")
+        denied = getattr(ours.deny, kind) or []
+        for pattern in getattr(theirs.deny, kind) or []:
+            is_left_out = ours_allowed is not None and not any(fnmatchcase(pattern, one) for one in ours_allowed)
+            is_hidden = kind == "tools" and pattern in ours.tools and ours.tools[pattern].hidden
+            if not (_covers(denied, [pattern]) or is_hidden or (is_left_out and not set(pattern) & _WILD)):
+                found.append(f"not {pattern}")
+    hidden = [tool for tool, one in theirs.tools.items() if one.hidden]
+    shown = [tool for tool in hidden if not (tool in ours.tools and ours.tools[tool].hidden)]
+    return [*found, *(f"not {tool}" for tool in shown if not _covers(ours.deny.tools or [], [tool]))]
+
+
+def _covers(patterns: Sequence[str], others: Sequence[str]) -> bool:
+    """Return whether all that others match is matched by these patterns: as far as the texts alone say."""
+    return all(other in patterns or any(fnmatchcase(other, pattern) for pattern in patterns) for other in others)
+
+
+def _replaced(
+    entries: Mapping[str, Any], adopted: Mapping[str, tuple[Adopted, ServerConfig | None]], config: Config | None
+) -> list[str]:
+    """The entries of a host that the gateway stands for: those that the configuration has, and former ones of ours."""
+    found = [name for name, entry in entries.items() if isinstance(entry, dict) and is_ours(entry)]
+    for name, (theirs, server) in adopted.items():
+        if config is None:
+            continue
+        # Left out: it stands there, and is switched off or faulty.
+        is_left_out = theirs.alias in config.left_out
+        if is_left_out or (server is not None and _served(theirs, server, config) is not None):
+            found.append(name)
+    return [name for name in entries if name in found]

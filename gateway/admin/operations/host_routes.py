@@ -116,7 +116,7 @@ class HostRoutes:
             400: The body is wrong.
             403: The gateway, or who asks, is not on this machine alone.
             404: There is no such host, or no such profile.
-            409: The file cannot be used.
+            409: The file cannot be used, or hides what the gateway would show.
         """
         host, planned, key = await self._planned(request)
         difference = await anyio.to_thread.run_sync(_shown, host, planned, key)
@@ -208,7 +208,7 @@ class HostRoutes:
         )  # fmt: skip
         try:
             return host, await anyio.to_thread.run_sync(plan), wanted.key
-        except (ConfigError, OSError) as error:
+        except (Refused, ConfigError, OSError) as error:
             raise _unusable(error) from None
 
     def _is_here(self, request: Request) -> bool:

@@ -20,10 +20,10 @@ def test_all_unknown_keys_of_a_section_are_told_at_once() -> None:
 
 
 def test_all_keys_that_may_hide_something_are_told_at_once() -> None:
-    entry = {"command": "bank", "denny": ["*"], "hideTools": ["a"], "excludeMutation": True, "callTimeout": "long"}
+    entry = {"command": "bank", "denny": ["*"], "hideAll": ["a"], "excludeMutation": True, "callTimeout": "long"}
     loaded = parse(json.dumps({"mcpServers": {"bank": entry, "other": {"command": "x"}}}))
     reason = loaded.left_out["bank"].reason
-    for key in ("denny", "hideTools", "excludeMutation"):
+    for key in ("denny", "hideAll", "excludeMutation"):
         assert f"mcpServers.bank.{key}: unknown key, by which something may be meant to be hidden" in reason
     assert "mcpServers.bank.callTimeout: has a wrong value; expected a number" in reason
 

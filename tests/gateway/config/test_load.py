@@ -248,7 +248,7 @@ def test_where_no_entry_is_sound_there_is_nothing_to_go_on_with() -> None:
 
 @pytest.mark.parametrize(
     "key",
-    ["denny", "Deny", "alow", "excludeMutation", "exclude_mutations", "hidden", "denied", "disable", "blockTools"],
+    ["denny", "Deny", "alow", "excludeMutation", "exclude_mutations", "hidden", "denied", "disable", "blockAll"],
 )
 def test_a_key_that_may_be_meant_to_hide_something_is_a_fault_of_its_server(key: str) -> None:
     config = tolerated(cal={**CALENDAR, key: True})

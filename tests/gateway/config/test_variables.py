@@ -1,5 +1,6 @@
 """Placeholders in strings of the configuration."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.config.load import parse
 from gateway.config.variables import expand, input_defaults, variables_in
 from gateway.errors import ConfigError
 
@@ -175,3 +177,49 @@ def test_a_file_of_variables_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"gw\.json: k: gone\.env cannot be read \(No such file") as caught:
         variables_in("gone.env", file="gw.json", key="k", folder=tmp_path, secrets=set(), files=set())
     assert caught.value.key == "k"
+
+
+def entry_of(entry: dict[str, Any], folder: Path | None = None, **environ: str) -> Any:
+    path = None if folder is None else folder / "mcp.json"
+    config = parse(json.dumps({"mcpServers": {"up": entry}}), environ=environ, path=path)
+    return config.servers["up"]
+
+
+def test_variables_of_the_entry_itself_count_before_the_environment(tmp_path: Path) -> None:
+    entry = {"command": "${DIR}/up", "args": ["--header", "X:${TOKEN}", "${env:N}", "${GONE:-d}"]}
+    env = {"TOKEN": "own", "DIR": "/opt", "N": 3, "GONE": None}
+    server = entry_of({**entry, "env": env}, TOKEN="environment", GONE="")
+    assert (server.command, server.args) == ("/opt/up", ["--header", "X:own", "3", "d"])
+    (tmp_path / "own.env").write_text("TOKEN=file\nMORE=more\n")
+    server = entry_of(
+        {"command": "up", "args": ["${TOKEN}", "${MORE}"], "envFile": "own.env"}, tmp_path, TOKEN="environment"
+    )
+    assert server.args == ["file", "more"]
+
+
+def test_variables_of_an_entry_refer_to_each_other_and_to_the_environment() -> None:
+    env = {
+        "HEADER": "Bearer ${TOKEN}", "TOKEN": "${REAL}", "REAL": "r", "PATH": "/opt/bin:${PATH}",
+        "A": "${B:-a}", "B": "${A:-b}",
+    }  # fmt: skip
+    server = entry_of({"command": "up", "args": ["${HEADER}"], "env": env}, PATH="/bin", TOKEN="environment")
+    assert server.args == ["Bearer r"]
+    assert (server.env["HEADER"], server.env["PATH"]) == ("Bearer r", "/opt/bin:/bin")
+
+
+def test_a_server_on_the_network_takes_variables_of_its_entry_too() -> None:
+    entry = {
+        "url": "https://h.example.test/mcp",
+        "headers": {"Authorization": "Bearer ${T}"},
+        "env": {"T": "own-token"},
+    }
+    assert entry_of(entry).headers == {"Authorization": "Bearer own-token"}
+
+
+def test_each_missing_variable_of_an_entry_is_told_once() -> None:
+    with pytest.raises(ConfigError) as caught:
+        entry_of({"command": "up", "args": ["${A}", "${C}"], "env": {"A": "${B}"}})
+    assert [line.partition(" is not set")[0].rpartition(" ")[2] for line in str(caught.value).splitlines()] == [
+        "B",
+        "C",
+    ]

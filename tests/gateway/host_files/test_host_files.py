@@ -424,3 +424,130 @@ def test_a_person_at_a_terminal_decides_and_ctrl_d_declines(
     os.close(ours)
     assert ("bank" in config.read_text()) is written
     assert b"Traceback" not in seen
+
+
+def test_lists_of_a_host_in_its_other_files_come_in_with_its_servers(
+    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    project, config = tmp_path / "project", tmp_path / "gw.json"
+    (project / ".claude").mkdir(parents=True)
+    (home / ".claude").mkdir()
+    up = {"command": "up"}
+    (project / ".mcp.json").write_text(json.dumps({"mcpServers": dict.fromkeys(("gh", "off", "away", "open"), up)}))
+    (project / ".claude" / "settings.local.json").write_text('{"permissions": {"deny": ["mcp__gh__delete_repo"]}}')
+    (home / ".claude" / "settings.json").write_text('{"deniedMcpServers": [{"serverName": "off"}]}')
+    (home / ".claude.json").write_text(json.dumps({"projects": {str(project): {"disabledMcpServers": ["away"]}}}))
+    line = ["import", "claude-code", "--project", str(project), "--config", str(config), "--no-check", "--yes"]
+    assert main(line) == 0
+    assert json.loads(config.read_text())["mcpServers"] == {
+        "gh": {**up, "deny": {"tools": ["delete_repo"]}},
+        "off": {**up, "disabled": True},
+        "away": {**up, "disabled": True},
+        "open": up,
+    }
+    assert "off: is switched off, by deniedMcpServers" in capsys.readouterr().err
+
+
+def test_tools_that_opencode_switches_off_are_denied(home: Path, tmp_path: Path) -> None:
+    path, config = host_file(home, "opencode"), tmp_path / "gw.json"
+    entry = {"type": "local", "command": ["up"]}
+    root = {"mcp": {"gh": entry, "off": entry}, "tools": {"gh_delete_*": False, "off_*": False, "bash": False}}
+    path.write_text(json.dumps(root))
+    assert main(["import", "opencode", "--config", str(config), "--no-check", "--yes"]) == 0
+    assert json.loads(config.read_text())["mcpServers"] == {
+        "gh": {"command": "up", "args": [], "deny": {"tools": ["delete_*"]}},
+        "off": {"command": "up", "args": [], "disabled": True},
+    }
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ({"excludeTools": ["delete_repo"]}, {}),
+        ({"includeTools": ["list_repos"]}, {"allow": ["list_repos", "delete_repo"]}),
+        ({"disallowed_tools": "delete_repo"}, {"deny": ["delete_repo"]}),
+        ({"disabled": True}, {}),
+    ],
+)
+def test_the_gateway_is_not_installed_where_it_would_show_what_the_host_hides(
+    theirs: dict[str, Any], ours: dict[str, Any], home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, config = host_file(home, "gemini"), tmp_path / "gw.json"
+    path.write_text(json.dumps({"mcpServers": {"gh": {"command": "up", **theirs}}}))
+    config.write_text(json.dumps({"mcpServers": {"gh": {"command": "up", **ours}}}))
+    before = path.read_bytes()
+    assert main(["install", "gemini", "--config", str(config), "--no-check", "--yes"]) == 1
+    assert path.read_bytes() == before
+    assert "would be shown what the file hides: gh" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ({"excludeTools": ["delete_repo"]}, {"deny": {"tools": ["delete_*"]}}),
+        ({"excludeTools": ["delete_repo"]}, {"allow": ["list_repos"]}),
+        ({"excludeTools": ["delete_repo"]}, {"tools": {"delete_repo": {"hidden": True}}}),
+        ({"includeTools": ["list_repos", "read"]}, {"allow": ["read"]}),
+        ({"disabled": True}, {"disabled": True}),
+    ],
+)
+def test_the_gateway_takes_the_place_of_what_it_restricts_at_least_as_much(
+    theirs: dict[str, Any], ours: dict[str, Any], home: Path, tmp_path: Path
+) -> None:
+    path, config = host_file(home, "gemini"), tmp_path / "gw.json"
+    path.write_text(json.dumps({"mcpServers": {"gh": {"command": "up", **theirs}}}))
+    config.write_text(json.dumps({"mcpServers": {"gh": {"command": "up", **ours}, "other": {"command": "x"}}}))
+    assert main(["install", "gemini", "--config", str(config), "--no-check", "--yes"]) == 0
+    assert set(json.loads(path.read_text())["mcpServers"]) == {"typegate"}
+
+
+@pytest.mark.parametrize(
+    ("entry", "expected"),
+    [
+        # Claude Code.
+        (
+            {"oauth": {"clientId": "c", "callbackPort": 8080, "scopes": "a b",
+                       "authServerMetadataUrl": "https://as.test/t/.well-known/openid-configuration"}},
+            {"auth": {"type": "oauth", "clientId": "c", "scopes": "a b", "issuer": "https://as.test/t"}},
+        ),
+        ({"headersHelper": "/opt/token --for gh"}, {"headersCommand": "/opt/token --for gh"}),
+        ({"headersHelper": "echo $X | jq ."}, {"headersCommand": ["sh", "-c", "echo $X | jq ."]}),
+        # Gemini CLI, OpenCode, Cursor, LiteLLM.
+        ({"oauth": {"enabled": True, "scopes": ["a"]}}, {"auth": {"type": "oauth", "scopes": ["a"]}}),
+        ({"oauth": False}, {"auth": {"type": "none"}}),
+        (
+            {"auth": {"CLIENT_ID": "c", "CLIENT_SECRET": "${CS}", "scopes": ["a"]}},
+            {"auth": {"type": "oauth", "clientId": "c", "clientSecret": "${CS}", "scopes": ["a"]}},
+        ),
+        (
+            {"auth_type": "bearer_token", "auth_value": "${TOKEN}", "static_headers": {"X-Region": "eu"}},
+            {"headers": {"X-Region": "eu", "Authorization": "Bearer ${TOKEN}"}},
+        ),
+        # A header that is written out counts before a sign-in.
+        (
+            {"oauth": {"clientId": "c"}, "headers": {"Authorization": "Bearer ${TOKEN}"}},
+            {"headers": {"Authorization": "Bearer ${TOKEN}"}},
+        ),
+    ],
+)  # fmt: skip
+def test_how_a_host_signs_in_is_taken_in(
+    entry: dict[str, Any], expected: dict[str, Any], home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, config = tmp_path / "theirs.json", tmp_path / "ours.json"
+    source.write_text(json.dumps({"mcpServers": {"gh": {"url": "https://h.example.test/mcp", **entry}}}))
+    assert main(["import", str(source), "--config", str(config), "--no-check", "--yes"]) == 0
+    assert json.loads(config.read_text())["mcpServers"]["gh"] == {"url": "https://h.example.test/mcp", **expected}
+    monkeypatch.setenv("CS", "secret-of-the-client")
+    monkeypatch.setenv("TOKEN", "token-of-the-header")
+    assert not load(config, strict=True).warnings
+    assert load(source, strict=True).servers == load(config).servers
+
+
+def test_the_secret_of_a_client_is_kept_in_a_private_file(home: Path, tmp_path: Path) -> None:
+    source, config = tmp_path / "theirs.json", tmp_path / "ours.json"
+    oauth = {"clientId": "c", "clientSecret": "Zq7-secret-of-the-client"}
+    source.write_text(json.dumps({"mcpServers": {"gh": {"url": "https://h.example.test/mcp", "oauth": oauth}}}))
+    assert main(["import", str(source), "--config", str(config), "--no-check", "--yes"]) == 0
+    assert "Zq7" not in config.read_text()
+    loaded: Any = load(config, strict=True).servers["gh"]
+    assert loaded.auth.client_secret == "Zq7-secret-of-the-client"
