@@ -10,6 +10,7 @@ include             other files that the main one is joined with
 source              text to plain JSON values: JSON with comments, or YAML
 variables           `${NAME}` and `${file:…}` replaced
 entries             the entries of servers, each by itself; `host_entries` are words that hosts have of their own
+host_restrictions   what hides tools in the words of hosts: in an entry, and in `host_settings` beside the entries
 load                all of this in order, to one checked `Config` with warnings
 unmatched, unmatched_rules, named_callers
                     names in it that stand for nothing, and for nobody

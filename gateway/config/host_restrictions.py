@@ -1,4 +1,4 @@
-"""What hosts, gateways and frameworks write into the entry of a server to restrict which of its tools are used.
+"""Restrictions in the entry of a server, in the words of hosts, gateways and frameworks.
 
 A restriction that is read becomes `allow`, `deny` or `disabled`. One that cannot be read leaves the server out, since
 without it the server would offer more than its owner wanted.
@@ -15,7 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from gateway.config.section import fault
 
-# Keys of ours that narrow what a server shows: an entry that misspells one would show everything.
+# Our keys that narrow what a server shows. An entry with a misspelt key would show everything.
 _NARROWING: Final = ("allow", "deny", "tools", "excludeMutations", "disabled", "validation")
 # Close enough to be a slip, far enough from keys that hosts really have.
 _SLIP: Final = 0.75
@@ -40,7 +40,7 @@ _HIDES_ALONE: Final = re.compile(rf"{_HIDES}(?:list)?")
 _FILTER: Final = re.compile(r"tools?filters?")
 _SWITCHES: Final = {"enabled": True, "isactive": True, "isenabled": True, "active": True, "isdisabled": False}
 _SWITCH: Final[TypeAdapter[bool]] = TypeAdapter(bool)
-# Whether a host asks before a call, and what it shows of one.
+# Keys about consent: whether a host asks its user before a call.
 _APPROVALS: Final = re.compile(r"auto|always|approv|confirm|trust|permissionmode")
 _MAY_HIDE: Final = re.compile(
     r"(?:den(?:y|ied)|disallow|exclu|hid(?:e|den)|block|forbid|blacklist|restrict|prohibit|banned)"
@@ -48,7 +48,7 @@ _MAY_HIDE: Final = re.compile(
 _MAY_SHOW: Final = re.compile(r"(?:allow|include|whitelist|permit|only|expose|visible)")
 _ABOUT_ITEMS: Final = re.compile(r"tool|prompt|resource|function")
 _MAY_RESTRICT: Final = re.compile(r"access(?!token|key)|permissions?$|(?:^|e)acl$|rbac|readonly$|sandbox")
-# Deep enough for `options.toolFilter.list`; more is somebody else's data.
+# Deep enough for `options.toolFilter.list`; deeper objects are data of other programs.
 _DEPTH: Final = 3
 _SEPARATORS: Final = str.maketrans("", "", "-_. ")
 # Gemini CLI: `name(arguments)` names the tool.

@@ -1,8 +1,8 @@
-"""What the files of hosts say beside the entries of servers, and restricts which servers and tools are used.
+"""Lists in the files of hosts, beside the entries of servers, that restrict which servers and tools are used.
 
 Several hosts have such lists in the file of their servers, or in a file of settings next to it: Claude Code, Gemini
 CLI, Qwen Code, OpenCode, Cursor and Amazon Q. Each form is recognized wherever it stands. A list that cannot be read
-leaves every server out, since nobody knows which of them it was about.
+leaves every server out, since it may be about any of them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SERVERS_SHOWN: Final = re.compile(r"(?:allow(?:ed)?|include[ds]?|whitelist(?:ed
 _HIDDEN: Final = re.compile(r"exclude[ds]?|den(?:y|ied)|disable[ds]?|block(?:ed)?")
 _SHOWN: Final = re.compile(r"allow(?:ed)?|include[ds]?")
 _TOOLS_HIDDEN: Final = frozenset({"excludetools", "disallowedtools", "deniedtools", "disabledtools", "blockedtools"})
-# Gemini CLI, where a name without that of a server is of every server's tool.
+# Gemini CLI, where a name without a server before it stands for a tool of any server.
 _PLAIN: Final = "excludetools"
 # Tools of Gemini CLI and Qwen Code themselves, which their lists name too.
 _BUILT_IN: Final = frozenset(
@@ -41,7 +41,7 @@ _BUILT_IN: Final = frozenset(
 # Gemini CLI: which servers its user has switched off.
 _ENABLEMENT: Final = "mcp-server-enablement.json"
 _IN_CURSOR: Final = re.compile(r"mcp\((?P<server>[^:()]*):(?P<tool>[^()]*)\)", re.IGNORECASE)
-# Neither with the name of a server before it, nor a class of Gemini CLI itself.
+# A name without a server before it that is not a class of Gemini CLI.
 _OF_ANY_SERVER: Final = re.compile(r"(?!mcp_)(?!.*__)(?!.*Tool$)[\w*.-]+")
 _ARGUMENTS: Final = re.compile(r"\(.*\)$", re.DOTALL)
 _ON: Final = frozenset({"allow", "ask"})
@@ -49,7 +49,7 @@ _ON: Final = frozenset({"allow", "ask"})
 
 @dataclass(slots=True)
 class _Found:
-    """What settings say of one server.
+    """The restrictions of one server.
 
     Attributes:
         off: The key that switches it off; empty where none does.
@@ -63,7 +63,7 @@ class _Found:
 
 
 class HostSettings:
-    """What is said of all servers of a host, by one file or several."""
+    """The lists of a host, from one file or several."""
 
     def __init__(self, roots: Sequence[tuple[str, Mapping[str, Any]]], unreadable: ConfigError | None = None) -> None:
         """Read the settings.
@@ -223,7 +223,7 @@ class _Reader:
 
         Args:
             key, value: The list.
-            plain: Whether a name without that of a server is of any server's tool.
+            plain: Whether a name without a server before it stands for a tool of any server.
         """
         if value is None:
             return
@@ -302,7 +302,7 @@ def settings_beside(path: Path) -> list[Path]:
 
 
 def read_settings(path: Path) -> Mapping[str, Any] | None:
-    """Return what a file of settings says; None where there is no such file.
+    """Return the values of a file of settings; None where the file does not exist.
 
     Raises:
         ConfigError: It cannot be read.
