@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gateway.config.auth import ApiKey
-from gateway.config.edit import holds_json, round_trip, stands_for, write
-from gateway.config.flow_text import Value, has_comments, in_json, in_yaml, with_member, without_item
+from gateway.config.edit import rewritten, write
 from gateway.config.include import join_included
 from gateway.config.load import load
 from gateway.config.named_callers import is_named
@@ -63,7 +62,7 @@ def revoke_keys(path: Path, which: str, added: AddedNames = NOTHING_ADDED) -> Re
 
     Raises:
         NoSuchKey: There is none.
-        ConfigError: The file cannot be used, or holds comments in an entry in JSON, which would be lost.
+        ConfigError: The file cannot be used, or holds comments in an entry in braces that would be lost.
     """
     config = load(path, added=added)
     keys = config.gateway.auth.api_keys
@@ -77,9 +76,7 @@ def revoke_keys(path: Path, which: str, added: AddedNames = NOTHING_ADDED) -> Re
     wanted = deepcopy(root)
     now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
     _change(_entries(wanted), chosen, now if kept else None)
-    result = _rewritten(text, file, chosen, now if kept else None)
-    assert stands_for(result, wanted, str(file))
-    write(file, result)
+    write(file, rewritten(text, file, root, wanted))
     return Revoked(names=[keys[at].name for at in chosen], file=file, kept=kept)
 
 
@@ -119,32 +116,3 @@ def _change(entries: Any, chosen: Sequence[int], expires: str | None) -> None:
             del entries[at]
         else:
             entries[at]["expires"] = expires
-
-
-def _rewritten(text: str, file: Path, chosen: Sequence[int], expires: str | None) -> str:
-    if holds_json(text, file):
-        return _in_text(text, file, chosen, expires, is_json=True)
-    document, dump = round_trip(text)
-    entries = _entries(document)
-    in_flow = [entries.fa.flow_style()] if expires is None else [entries[at].fa.flow_style() for at in chosen]
-    if all(in_flow):
-        # In braces comments would be lost, and lines be joined.
-        return _in_text(text, file, chosen, expires, is_json=False)
-    _change(entries, chosen, expires)
-    return dump(document)
-
-
-def _in_text(text: str, file: Path, chosen: Sequence[int], expires: str | None, *, is_json: bool) -> str:
-    for at in reversed(chosen):
-        holder = (in_json if is_json else in_yaml)(text)
-        for step in _PATH:
-            holder = holder.members[step][1]
-        item: Value = holder.items[at]
-        if expires is not None:
-            text = with_member(text, item, "expires", expires)
-        elif has_comments(text, item):
-            what = "an entry has comments, which would be lost; expected them outside of it"
-            raise ConfigError(what, file=str(file), key=KEY)
-        else:
-            text = without_item(text, item)
-    return text

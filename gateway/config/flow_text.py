@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -22,24 +23,23 @@ class Value:
         start, end: Its first character, and that after its last.
         members: Of an object, by key: where the key begins, and the value.
         items: Of a list, in their order.
+        lead: Where the colon or the dash before it ends; YAML only.
+        is_block: It is a mapping or a list in block style, which ends with its last value; YAML only.
+        is_alias: It is a reference to an anchor; YAML only.
     """
 
     start: int
     end: int = 0
     members: dict[str, tuple[int, Value]] = field(default_factory=dict)
     items: list[Value] = field(default_factory=list)
+    lead: int = 0
+    is_block: bool = False
+    is_alias: bool = False
 
 
 def in_json(text: str) -> Value:
     """Where the value of a JSON text stands, with every value below it. The text is known to be sound."""
     return _value(text, _gap(text, int(text.startswith("\ufeff"))))
-
-
-def in_yaml(text: str) -> Value:
-    """The same for YAML; only what is in flow style can be changed by way of it."""
-    from ruamel.yaml import YAML
-
-    return _of_node(YAML(typ="rt", pure=True).compose(text))
 
 
 def with_member(text: str, holder: Value, key: str, value: Any) -> str:
@@ -51,16 +51,28 @@ def with_member(text: str, holder: Value, key: str, value: Any) -> str:
     if key in holder.members:
         start, old = holder.members[key]
         margin = None if "\n" not in text[old.start : old.end] else _margin(text, start)
-        return text[: old.start] + _dumped(value, unit, margin) + text[old.end :]
-    outer, name = _margin(text, holder.start), json.dumps(key, ensure_ascii=False)
-    last = max((one.end for _, one in holder.members.values()), default=holder.start + 1)
+        # In YAML nothing may stand there, right behind the colon.
+        gap = " " if text[old.start - 1] == ":" and old.lead else ""
+        return text[: old.start] + gap + _dumped(value, unit, margin) + text[old.end :]
+    values = [one for _, one in holder.members.values()]
+    return _extended(text, holder, values, f"{json.dumps(key, ensure_ascii=False)}: ", value)
+
+
+def with_item(text: str, holder: Value, value: Any) -> str:
+    """The text with this item at the end of a list."""
+    return _extended(text, holder, holder.items, "", value)
+
+
+def _extended(text: str, holder: Value, known: Sequence[Value], name: str, value: Any) -> str:
+    unit, outer = _unit(text), _margin(text, holder.start)
+    last = max((one.end for one in known), default=holder.start + 1)
     gap = text[last : holder.end - 1]
     # Behind the value itself: a comment after it is about it.
-    comma = "," if holder.members and not _COMMENT.sub("", gap).strip().startswith(",") else ""
+    comma = "," if known and not _COMMENT.sub("", gap).strip().startswith(",") else ""
     head, end = text[:last] + comma + gap.rstrip(), text[holder.end - 1 :]
     if "\n" not in text[holder.start : holder.end]:
-        return f"{head}{' ' if holder.members else ''}{name}: {_dumped(value, unit, None)}{end}"
-    return f"{head}\n{outer}{unit}{name}: {_dumped(value, unit, outer + unit)}\n{outer}{end}"
+        return f"{head}{' ' if known else ''}{name}{_dumped(value, unit, None)}{end}"
+    return f"{head}\n{outer}{unit}{name}{_dumped(value, unit, outer + unit)}\n{outer}{end}"
 
 
 def without_member(text: str, holder: Value, key: str) -> str:
@@ -85,17 +97,6 @@ def _cut(text: str, start: int, end: int) -> str:
 def has_comments(text: str, value: Value) -> bool:
     """Whether a comment stands inside a value."""
     return any(found[1] for found in _COMMENT.finditer(text[value.start : value.end]))
-
-
-def _of_node(node: Any) -> Value:
-    from ruamel.yaml.nodes import MappingNode, SequenceNode
-
-    found = Value(node.start_mark.index, node.end_mark.index)
-    if isinstance(node, MappingNode):
-        found.members = {str(key.value): (key.start_mark.index, _of_node(value)) for key, value in node.value}
-    elif isinstance(node, SequenceNode):
-        found.items = [_of_node(item) for item in node.value]
-    return found
 
 
 def _value(text: str, at: int) -> Value:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any, Final
 
-from gateway.config.edit import holds_json, round_trip
+from gateway.config.edit import holds_json, rewritten
 from gateway.config.flow_text import Value, in_json, with_member, without_member
 from gateway.config.source import values
 from gateway.errors import ConfigError
@@ -66,25 +67,23 @@ def with_entries(
     elif not root or holds_json(text, path):
         changed = _in_json(text or "{\n}\n", block, put, gone)
     else:
-        changed = _in_yaml(text, block, put, gone)
-    _check(changed, path, root, block, put, gone)
+        return rewritten(text, path, root, _wanted(root, block, put, gone), drops_comments=True)
+    # Nothing else has changed.
+    if json.loads(json.dumps(values_of(changed, path), default=str)) != _wanted(root, block, put, gone):
+        raise ConfigError("cannot be changed without changing more than the servers in it", file=str(path))
     return changed
 
 
-def _check(
-    text: str, path: Path, before: dict[str, Any], block: Keys, put: Mapping[str, Any], gone: Sequence[str]
-) -> None:
-    """Make sure that the file says what it should and nothing else has changed."""
-    wanted: Any = json.loads(json.dumps(before, default=str))
+def _wanted(before: dict[str, Any], block: Keys, put: Mapping[str, Any], gone: Sequence[str]) -> dict[str, Any]:
+    """What the file is to say."""
+    wanted: dict[str, Any] = json.loads(json.dumps(before, default=str))
     holder = wanted
     for key in block:
         holder = holder.setdefault(key, {})
     for name in gone:
         holder.pop(name, None)
     holder.update({name: dict(entry) for name, entry in put.items()})
-    found = json.loads(json.dumps(values_of(text, path), default=str))
-    if found != wanted:
-        raise ConfigError("cannot be changed without changing more than the servers in it", file=str(path))
+    return wanted
 
 
 def _in_json(text: str, block: Keys, put: Mapping[str, Any], gone: Sequence[str]) -> str:
@@ -120,20 +119,6 @@ def _in_json(text: str, block: Keys, put: Mapping[str, Any], gone: Sequence[str]
     return text
 
 
-def _in_yaml(text: str, block: Keys, put: Mapping[str, Any], gone: Sequence[str]) -> str:
-    document, dump = round_trip(text)
-    holder = document
-    for key in block:
-        if holder.get(key) is None:
-            holder[key] = type(document)()
-        holder = holder[key]
-    for name in gone:
-        del holder[name]
-    for name, entry in put.items():
-        holder[name] = json.loads(json.dumps(entry))
-    return dump(document)
-
-
 def _in_toml(text: str, block: Keys, put: Mapping[str, Any], gone: Sequence[str]) -> str:
     import tomlkit
 
@@ -146,11 +131,44 @@ def _in_toml(text: str, block: Keys, put: Mapping[str, Any], gone: Sequence[str]
     for name in gone:
         holder.remove(name)
     for name, entry in put.items():
-        table = tomlkit.table()
-        for key, value in entry.items():
-            table.add(key, value)
+        table = _inline(entry) if isinstance(holder, tomlkit.items.InlineTable) else _table(entry)
         if name in holder:
             holder[name] = table
         else:
             holder.add(name, table)
-    return tomlkit.dumps(document)
+    return _with_comments(text, tomlkit.dumps(document))
+
+
+def _table(entry: Mapping[str, Any]) -> Any:
+    import tomlkit
+
+    table = tomlkit.table()
+    for key, value in entry.items():
+        table.add(key, value)
+    return table
+
+
+def _inline(entry: Mapping[str, Any]) -> Any:
+    """Return a table for a place within braces, where all tables are in braces."""
+    import tomlkit
+
+    table = tomlkit.inline_table()
+    for key, value in entry.items():
+        table.append(key, _inline(value) if isinstance(value, Mapping) else value)
+    return table
+
+
+def _with_comments(before: str, after: str) -> str:
+    """Restore lines of comments that were removed with a table: those at its end are about what follows it."""
+    old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
+    kept: list[str] = []
+    for action, old_from, old_to, new_from, new_to in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+        said = new[new_from:new_to]
+        kept += said
+        gap: list[str] = []
+        for line in old[old_from:old_to] if action in ("delete", "replace") else ():
+            gap = [*gap, line] if not line.strip() else gap
+            if line.lstrip().startswith("#") and line not in said:
+                kept += [*(gap if kept and kept[-1].strip() else ()), line]
+            gap = gap if not line.strip() else []
+    return "".join(kept)

@@ -162,12 +162,15 @@ def test_comments_and_form_of_json_survive_everything_that_is_set_and_taken_out(
 def test_a_comment_inside_what_is_changed_is_not_lost_but_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    entry = '{"arguments": [{"name": "a", "type": "string"} /* why */]}'
+    entry = '{"arguments": [{"name": "a", /* why */ "type": "string"}, {"name": "b", "type": "string"}]}'
     text = f'{{"mcpServers": {{"a": {{"command": "x", "tools": {{"get_bank_balance": {entry}}}}}}}}}'
     path = written(tmp_path, text, "gateway.json")
-    assert run(path, "set", "a", "--argument", "b:string:") == 2
+    assert run(path, "unset", "a", "--argument", "a") == 2
     assert "comments" in capsys.readouterr().err
     assert path.read_text() == text
+    # What stands beside a comment can be changed, though.
+    assert run(path, "set", "a", "--argument", "a:integer:", "--argument", "c:string:") == 0
+    assert "/* why */" in path.read_text()
 
 
 @pytest.mark.parametrize("name", ["gateway.yaml", "gateway.json"])
@@ -214,6 +217,101 @@ def test_comments_inside_flow_style_survive(tmp_path: Path) -> None:
     for comment in ("# the only one", "# a program", "# stays\n", "# about the argument", "# stays too"):
         assert comment in path.read_text()
     assert said(path, "a")["description"] == "y"
+
+
+AS_PEOPLE_WRITE = """\
+# top
+x-env: &env {A: b}  # an anchor
+x-more: &unused
+  K: v  # never used
+mcpServers:
+  zeta:   # first
+    command:   "python"   # quoted
+    env:   { A: b ,  C: 'd' }   # after a flow mapping
+    args: [-m,  # within a flow list
+      x]  # after it
+    headers:
+      {X: y}  # below its key
+    tools: {other: {hidden: true}}  # after tools
+    # between
+  alpha: {command: python, env: {A: b}}  # after a server
+  # before the next
+
+  anchored:
+    env: *env  # an alias
+    tools:   # above
+      other: &o {hidden: true}  # after a tool
+      third: *o  # another alias
+      # about the balance
+      get_bank_balance:
+        supplement: >-  # folded
+          # not a comment
+          text
+        examples: [{a: 1}]  # after a flow list
+        arguments:   # of it
+        - {name: old, type: string}   # after an argument
+        # before an argument
+        - name: other  # in lines
+          type: string
+          # at the end of an argument
+      # after all
+    deny: [x]  # after the tools
+  # at the end of the servers
+gateway:
+    names: {maxLength: 40}  # after a section
+    profiles: {}
+
+# bottom
+"""
+
+
+@pytest.mark.parametrize("server", ["zeta", "alpha", "anchored"])
+@pytest.mark.parametrize("line_break", ["\n", "\r\n"])
+def test_only_what_is_set_is_written_and_each_other_line_stays(tmp_path: Path, server: str, line_break: str) -> None:
+    path = tmp_path / "gateway.yaml"
+    path.write_bytes(AS_PEOPLE_WRITE.replace("\n", line_break).encode())
+    options = ["--description", "It's a #: 1", "--hidden", "--argument", "old:integer:x: y", "--argument", "new:array:"]
+    assert run(path, "set", server, *options) == 0
+    after = path.read_bytes().decode()
+    assert after.count("\n") == after.count(line_break)
+    before, now = AS_PEOPLE_WRITE.splitlines(), after.splitlines()
+    # What stands in braces is changed there, in its line.
+    changed = {
+        "zeta": ["    tools: {other: {hidden: true}}  # after tools"],
+        "alpha": ["  alpha: {command: python, env: {A: b}}  # after a server"],
+        "anchored": ["        - {name: old, type: string}   # after an argument"],
+    }[server]
+    assert [line for line in before if line not in now] == changed
+    assert all(line.rpartition("#")[2] in "\n".join(now) for line in changed)
+    entry = values(after, file="x.yaml")["mcpServers"][server]["tools"]["get_bank_balance"]
+    assert entry["description"] == "It's a #: 1"
+    assert [one["type"] for one in entry["arguments"] if one["name"] in ("old", "new")] == ["integer", "array"]
+    assert run(path, "unset", server) == 0
+    comments = [line.rpartition("#")[2] for line in before if "#" in line]
+    # Those in the lines of the entry go with it; all others stay.
+    gone = ["folded", "after a flow list", "of it", "after an argument", "in lines"] if server == "anchored" else []
+    kept = "\n".join(path.read_text().splitlines())
+    assert [one.strip() for one in comments if one not in kept] == gone
+
+
+def test_a_tool_that_another_one_refers_to_is_not_changed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = AS_PEOPLE_WRITE.replace("third: *o", "get_it: *o").replace("other: &o", "get_bank_balance: &o", 1)
+    text = text.replace("      get_bank_balance:\n", "      fourth:\n")
+    path = written(tmp_path, text)
+    assert run(path, "set", "anchored", "--description", "x") == 2
+    assert "an anchor or a merge key" in capsys.readouterr().err
+    assert path.read_text() == text
+
+
+def test_an_alias_is_replaced_by_what_is_set(tmp_path: Path) -> None:
+    text = AS_PEOPLE_WRITE.replace("      get_bank_balance:\n", "      fourth:\n").replace(
+        "third: *o", "get_bank_balance: *o"
+    )
+    path = written(tmp_path, text)
+    assert run(path, "set", "anchored", "--description", "x") == 0
+    assert said(path, "anchored") == {"hidden": True, "description": "x"}
+    assert "# another alias" in path.read_text()
+    assert "other: &o {hidden: true}  # after a tool\n" in path.read_text()
 
 
 def test_an_unknown_argument_cannot_be_taken_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

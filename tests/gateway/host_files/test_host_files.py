@@ -379,6 +379,41 @@ def test_an_entry_put_in_and_taken_out_leaves_what_was_there(name: str) -> None:
     assert with_entries(put, path, ("a",), {}, ["y"]) == text
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        (
+            "mcp.toml",
+            "# about x\n[a.x] # one\ncommand = 'c'\n\n# about y\n[a.y]\nenv = {K = 'v'} # two\n[a.y.more]\nk = 1\n\n"
+            "# about z\n[a.z]\ncommand = 'd' # three\n# about p\n[p]\nq = 1 # four\n",
+        ),
+        ("mcp.toml", "# top\na = {y = {command = 'c'}, z = {command = 'd'}} # one\n# about p\n[p]\nq = 1 # four\n"),
+        (
+            "mcp.yaml",
+            "a: # one\n  x: {command: c} # two\n  # about y\n  y:\n    command: c\n    env: {K: v}\n  # about z\n"
+            "  z: {command:   'd', args: [1,\n    2]} # three\n# about p\np: {q:  1} # four\n",
+        ),
+        (
+            "mcp.json",
+            '{\n  "a": {\n    // about y\n    "y": {"command": "c"},\n    /* about z */\n    "z": {"command": "d"}, '
+            '// three\n  },\n  "p": {"q":  1}, // four\n}\n',
+        ),
+    ],
+)
+def test_comments_beside_an_entry_stay_when_it_is_changed_or_taken_out(name: str, text: str) -> None:
+    path = Path(name)
+    entry = {"command": "new", "env": {"K": "w"}}
+    for put, drop in (({"y": entry}, []), ({"n": entry}, ["y"]), ({}, ["y"])):
+        after = with_entries(text, path, ("a",), put, drop)
+        lines = after.splitlines()
+        of_y = [line for line in text.splitlines() if "two" in line or "'c'" in line or '"c"' in line]
+        missing = [line for line in text.splitlines() if line not in lines and line not in of_y]
+        assert not [line for line in missing if "#" in line or "//" in line or "/*" in line], after
+        found = values_of(after, path)["a"]
+        assert found.get("y") == put.get("y")
+        assert found.get("n") == put.get("n")
+
+
 @pytest.fixture(autouse=True)
 def _no_secrets_of_others() -> None:
     SECRETS.hide(set())
