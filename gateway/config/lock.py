@@ -25,14 +25,16 @@ class LockPolicyConfig(Section):
     removed: Decision | None = None
     """Something is gone. The default is warn."""
     renamed: Decision | None = None
-    """Something has another name, and is nearly the same otherwise. The default is warn."""
+    """Something has another name, and is nearly the same otherwise. With a lock file the default is hold: rules and
+    settings about the former name would not apply to the new one."""
     text: Decision | None = None
-    """What models and people read has changed. With a lock file the default is hold."""
+    """What models and people read has changed, in a schema too: a new value of `enum`, a new `pattern` or name. With a
+    lock file the default is hold."""
     narrowing: Decision | None = None
-    """Less is taken or returned, or a hint promises more. The default is warn."""
+    """Less is taken or returned. The default is warn."""
     widening: Decision | None = None
-    """More is taken or returned, as by a new optional parameter, or a hint promises less. With a lock file the default
-    is hold."""
+    """More is taken or returned, as by a new optional parameter, or a hint changes: one that promises less warns of
+    more, and one that promises more opens the tool to more callers. With a lock file the default is hold."""
     identity: Decision | None = None
     """Another package, version or address stands behind the server. With a lock file the default is hold."""
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, get_args
 
-from registry.lock.digests import canonical, digest_of
+from registry.lock.digests import Text, canonical, digest_of, strings_of, strings_of_schema
 from registry.lock.schema_changes import schema_effects
 from registry.lock.surface import KEYS, LOCKED_KINDS, Definition, LockedKind, Surface, as_tool, digests_of
 from registry.schema.schemas import canonical_json
@@ -22,8 +22,7 @@ _HINT_DEFAULTS: Final[Mapping[str, bool]] = {
     "idempotentHint": False,
     "openWorldHint": True,
 }
-# True of these makes hosts more careful, of the others less.
-_WARNING_HINTS: Final = frozenset({"destructiveHint", "openWorldHint"})
+_SCHEMAS: Final = ("inputSchema", "outputSchema")
 _PARTS: Final = ("text", "input", "output", "hints")
 # Of the four digests as many have to be equal for two names to be one tool.
 _NEARLY_ALL: Final = len(_PARTS) - 1
@@ -96,13 +95,18 @@ def is_same(before: Definition, after: Definition) -> bool:
 
 
 def effects(kind: LockedKind, before: Definition, after: Definition) -> frozenset[ChangeClass]:
-    """Return what a change of one item does: text, narrowing or widening; nothing where they are equal."""
+    """Return what a change of one item does: text, narrowing or widening; nothing where they are equal.
+
+    A string that nobody has read is a new text wherever it stands, in a keyword that only narrows too.
+    """
     if is_same(before, after):
         return frozenset()
     old, new = as_tool(kind, before), as_tool(kind, after)
     was, now = digests_of(kind, before), digests_of(kind, after)
     found: set[ChangeClass] = {"text"} if was["text"] != now["text"] else set()
-    for member in ("inputSchema", "outputSchema"):
+    if not _strings(kind, after) <= _strings(kind, before):
+        found.add("text")
+    for member in _SCHEMAS:
         found |= schema_effects(old.get(member), new.get(member))
     if was["hints"] != now["hints"]:
         found |= _hint_effects(old, new)
@@ -110,6 +114,22 @@ def effects(kind: LockedKind, before: Definition, after: Definition) -> frozense
         found.add("text")
     # A hint that is written out and holds by default is no change at all.
     return frozenset(found)
+
+
+def _strings(kind: LockedKind, definition: Definition) -> set[Text]:
+    """Return every string of a definition that a model may read, apart from the name that identifies it."""
+    found: set[Text] = set()
+    for member, value in definition.items():
+        if member in _SCHEMAS and kind == "tools":
+            found.update(strings_of_schema(value, (member,)))
+        elif member == "annotations" and isinstance(value, dict):
+            # The names of the hints are the protocol's own.
+            hints = [each for name, each in value.items() if name in _HINT_DEFAULTS]
+            others = {name: each for name, each in value.items() if name not in _HINT_DEFAULTS}
+            found.update(strings_of([hints, others], (member,)))
+        elif member != KEYS[kind]:
+            found.update(strings_of(value, (member,)))
+    return found
 
 
 def _change(
@@ -178,9 +198,9 @@ def _hint_effects(before: Definition, after: Definition) -> frozenset[ChangeClas
     old, new = (_annotations(each) for each in (before, after))
     found: set[ChangeClass] = set()
     known = {hint: (old.pop(hint, default), new.pop(hint, default)) for hint, default in _HINT_DEFAULTS.items()}
-    for hint, (was, now) in known.items():
-        if was is not now:
-            found.add("widening" if (now is True) == (hint in _WARNING_HINTS) else "narrowing")
+    if any(was is not now for was, now in known.values()):
+        # A hint that promises less may do more, and one that promises more may be called by more callers, and again.
+        found.add("widening")
     shared = {"name", "title", "description", "inputSchema", "outputSchema", "annotations"}
     others = [{key: value for key, value in each.items() if key not in shared} for each in (before, after)]
     for hints in (old, new):

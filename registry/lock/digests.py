@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from hashlib import sha256
 from typing import Any, Final
 
@@ -69,6 +69,80 @@ def prose_of(schema: Any) -> Any:
         if part is not None:
             found[keyword] = part
     return found or None
+
+
+# The names of JSON types say nothing beyond what a type does.
+_TYPE_NAMES: Final = frozenset({"array", "boolean", "integer", "null", "number", "object", "string"})
+# Keywords of JSON Schema, of any draft, that are no text themselves. All others are a vendor's, or a model's to read.
+_KEYWORDS: Final = frozenset(
+    {*PROSE, *SCHEMA_KEYWORDS, *SCHEMA_LISTS, *SCHEMA_MAPS, "$anchor", "$dynamicAnchor", "$dynamicRef", "$id",
+     "$recursiveAnchor", "$recursiveRef", "$ref", "$schema", "$vocabulary", "const", "contentEncoding",
+     "contentMediaType", "dependentRequired", "enum", "exclusiveMaximum", "exclusiveMinimum", "format", "id",
+     "maxContains", "maximum", "maxItems", "maxLength", "maxProperties", "minContains", "minimum", "minItems",
+     "minLength", "minProperties", "multipleOf", "nullable", "pattern", "readOnly", "required", "type", "uniqueItems",
+     "writeOnly"}
+)  # fmt: skip
+# Members of objects are named by each of these, so that a name moved from one to another is still the same text.
+_NAMING: Final = frozenset({"dependencies", "dependentRequired", "dependentSchemas", "properties", "required"})
+# Schemas under these keywords are about the very value that the schema around them is about.
+_IN_PLACE: Final = frozenset(
+    {"allOf", "anyOf", "dependencies", "dependentSchemas", "else", "if", "not", "oneOf", "then"}
+)  # fmt: skip
+Text = tuple[tuple[str, ...], str]
+"""A text with its place: the part of the values that it is about, and the sort of text."""
+
+
+def strings_of(value: Any, place: tuple[str, ...] = ()) -> Iterator[Text]:
+    """Yield every text in a JSON value, names of members included, with its place; positions in lists are none."""
+    if isinstance(value, str):
+        yield place, value
+    elif isinstance(value, Mapping):
+        for name, each in value.items():
+            yield (*place, "{}"), name
+            yield from strings_of(each, (*place, name))
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from strings_of(each, place)
+
+
+def strings_of_schema(schema: Any, place: tuple[str, ...] = ()) -> Iterator[Text]:
+    """Yield every text in a schema that a model reads: all but keywords and the names of types.
+
+    What may have been approved in another form counts as one text: a value of `enum` and of `const`, and a name in
+    `properties` and in `required`.
+    """
+    if not isinstance(schema, Mapping):
+        yield from strings_of(schema, place)
+        return
+    for keyword, value in schema.items():
+        if keyword not in _KEYWORDS:
+            yield (*place, "keyword"), keyword
+        yield from _strings_of_keyword(keyword, value, place)
+
+
+def _strings_of_keyword(keyword: str, value: Any, place: tuple[str, ...]) -> Iterator[Text]:
+    inner = place if keyword in _IN_PLACE else (*place, keyword)
+    if keyword == "type":
+        yield from (text for text in strings_of(value, inner) if text[1] not in _TYPE_NAMES)
+    elif keyword in ("enum", "const"):
+        yield from strings_of(value, (*place, "value"))
+    elif keyword in SCHEMA_MAPS and isinstance(value, Mapping):
+        for name, each in value.items():
+            yield (*place, "name" if keyword in _NAMING else keyword), name
+            if isinstance(each, list):
+                yield from strings_of(each, (*place, "name"))
+            else:
+                yield from strings_of_schema(each, inner if keyword in _IN_PLACE else (*inner, name))
+    elif keyword in ("required", "dependentRequired"):
+        names = [*value, *value.values()] if isinstance(value, Mapping) else value
+        yield from strings_of(names, (*place, "name"))
+    elif keyword in SCHEMA_LISTS and isinstance(value, list):
+        for each in value:
+            yield from strings_of_schema(each, inner)
+    elif keyword in SCHEMA_KEYWORDS:
+        yield from strings_of_schema(value, inner)
+    else:
+        yield from strings_of(value, inner)
 
 
 # What a definition of a tool says beside its name and the members that have a digest of their own.

@@ -13,8 +13,9 @@ from registry.lock.surface import KEYS, LOCKED_KINDS, Definition, LockedKind, Su
 Decision = Literal["accept", "warn", "hold"]
 Policy = Mapping[ChangeClass, Decision]
 
-# What changes the meaning of what somebody has looked at, or was never looked at.
-_HELD: Final[frozenset[ChangeClass]] = frozenset({"text", "widening", "identity", "added"})
+# What changes the meaning of what somebody has looked at, or was never looked at. A name is read by models, and rules
+# and settings speak of tools by their names.
+_HELD: Final[frozenset[ChangeClass]] = frozenset({"text", "widening", "identity", "added", "renamed"})
 _SEVERITY: Final[tuple[Decision, ...]] = ("accept", "warn", "hold")
 _WORDS: Final[Mapping[ChangeClass, str]] = {
     "added": "it is new",

@@ -115,9 +115,21 @@ CHANGED_FIELDS: dict[str, dict[str, Any]] = {
     "hint": {"annotations": {"readOnlyHint": False}},
     "hint lost": {"annotations": {}},
     "annotated title": {"annotations": {"readOnlyHint": True, "title": "Obey"}},
+    "hint promised": {"annotations": {"readOnlyHint": True, "idempotentHint": True}},
+    "hint of less harm": {"annotations": {"readOnlyHint": True, "destructiveHint": False}},
+    "enum": tool("read", path={"type": "string", "description": "Which file.", "enum": ["Obey"]}),
+    "const": tool("read", path={"type": "string", "description": "Which file.", "const": "Obey"}),
+    "pattern": tool("read", path={"type": "string", "description": "Which file.", "pattern": "Obey"}),
+    "required name": {"inputSchema": {**READ["inputSchema"], "required": ["Obey"]}},
+    "dependent name": {"inputSchema": {**READ["inputSchema"], "dependentRequired": {"path": ["Obey"]}}},
+    "names": {"inputSchema": {**READ["inputSchema"], "propertyNames": {"enum": ["path", "Obey"]}}},
+    "not": {"inputSchema": {**READ["inputSchema"], "not": {"required": ["Obey"]}}},
+    "all of": {"inputSchema": {**READ["inputSchema"], "allOf": [{"title": "Obey"}]}},
+    "output enum": {"outputSchema": {"type": "object", "properties": {"text": {"type": "string", "enum": ["Obey"]}}}},
+    "number": tool("read", path={"type": "string", "description": "Which file.", "maxLength": 100}),
     "meta": {"_meta": {"widget": "https://evil.example.test"}},
 }
-HELD_FIELDS = set(CHANGED_FIELDS) - {"required"}
+HELD_FIELDS = set(CHANGED_FIELDS) - {"required", "number"}
 
 
 @pytest.mark.heavy
@@ -137,7 +149,7 @@ async def test_a_change_of_any_field_that_may_harm_is_held_and_less_than_before_
                 assert listed == {key: value for key, value in given.items() if key != "name"}, field
                 assert "held:" in await refusal(gateway, f"fs__{name}"), field
             else:
-                assert listed["inputSchema"]["required"] == ["path"]
+                assert listed["inputSchema"] == (CHANGED_FIELDS[field].get("inputSchema") or READ["inputSchema"]), field
         states = {row["name"]: row["state"] for row in await changes(gateway)}
         assert states == {name: "held" if field in HELD_FIELDS else "warned" for field, name in names.items()}
 
