@@ -219,7 +219,10 @@ class Gateway:
             permission=self.permission,
             audit=self.audit,
             approvals=Approvals(
-                self.approvals if role is None or role.book is None else role.book(self.approvals), signer, tasks
+                self.approvals if role is None or role.book is None else role.book(self.approvals),
+                signer,
+                tasks,
+                asked_by_default=lambda: self.approvals.settings.by,
             ),
         )
         self._first_lists = FirstLists(

@@ -11,6 +11,7 @@ from typing import Any, Final
 from gateway import wire
 from gateway.secrets import SECRETS
 from gateway.upstream.session import RawListing
+from registry.catalog.hints import Hints, first_hints
 from registry.catalog.listing import ListedItems, ServerListing
 from registry.catalog.names import ServerName
 from registry.catalog.unmatched import CODES as UNMATCHED
@@ -35,6 +36,7 @@ def listing_of(
     transport: Transport,
     before: ServerListing | None,
     strict: bool = False,
+    hints: Mapping[str, Hints] | None = None,
 ) -> ServerListing:
     """The listing that this answer makes of the one before it.
 
@@ -46,6 +48,7 @@ def listing_of(
         transport: How it came; it decides what is done with unsound header annotations.
         before: The last listing of this server.
         strict: Whether tools are quarantined whose arguments cannot be checked.
+        hints: Those that its tools were first listed with, where there is no listing before.
     """
     quarantined: list[ItemIssue] = []
     repaired: list[ItemIssue] = []
@@ -81,6 +84,7 @@ def listing_of(
     if before is not None:
         quarantined += [one for one in before.quarantined if one.kind not in renewed]
         repaired += [one for one in before.repaired if one.kind not in renewed]
+    known = before.first_hints if before is not None else hints or {}
     # The same object where nothing changed, as for the items.
     same = before is not None and before.capabilities == raw.capabilities
     return ServerListing(
@@ -99,6 +103,7 @@ def listing_of(
         stale=not raw.confirmed,
         transport=transport,
         instructions=_instructions(raw, before),
+        first_hints=first_hints(tools, known),
     )
 
 

@@ -17,6 +17,7 @@ from gateway.upstream.link_ports import LinkPorts, ListedLink
 from gateway.upstream.session import RawListing
 from gateway.upstream.user_links import UserLinks
 from gateway.worker_thread import run_in_thread
+from registry.catalog.hints import Hints
 from registry.catalog.listing import ServerListing
 from registry.catalog.names import ServerName
 from registry.catalog.store import Registry
@@ -53,7 +54,9 @@ class OwnListings:
             raise LeadsBack(LEADS_BACK)
         alias, owner, config = link.server, link.owner, link.config
         before = self._unheld.get((owner, alias)) if self._has_listing(link) else None
-        listing, review = await reviewed(link, raw, self._lock, before=before, worker=self._worker)
+        listed = self._lock.listing_of(alias, config)
+        hints = listed.first_hints if listed is not None else None
+        listing, review = await reviewed(link, raw, self._lock, before=before, worker=self._worker, hints=hints)
         if self._users.is_open(link):
             self._show(owner, alias, config, listing, review)
         return before is None or not listing.lists_as(before)
@@ -96,6 +99,7 @@ async def reviewed(
     *,
     before: ServerListing | None,
     worker: anyio.CapacityLimiter,
+    hints: Mapping[str, Hints] | None = None,
 ) -> tuple[ServerListing, Review]:
     """The listing that an answer makes of the one before it, and what the lock says of it; a long answer is used up.
 
@@ -103,11 +107,12 @@ async def reviewed(
         link, raw, lock: Whose answer it is, and what approves of it.
         before: The listing before it.
         worker: Bounds how many threads look at long answers: the loop waits for each of them in turn.
+        hints: Those that its tools were first listed with, where there is no listing before.
     """
     alias, config = link.server, link.config
     take = partial(
         listing_of, raw, server=ServerName(alias), epoch=link.epoch, transport=config.listed_over, before=before,
-        strict=config.validation == "strict",
+        strict=config.validation == "strict", hints=hints,
     )  # fmt: skip
 
     def look() -> tuple[ServerListing, Review]:

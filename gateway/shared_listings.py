@@ -87,8 +87,9 @@ class SharedListings:
             raise LeadsBack(LEADS_BACK)
         lockfile = self._lock.lockfile
         # Not that of the catalog, in which what is held is as it was approved.
-        before = self._lock.listing_of(alias)
-        listing, review = await reviewed(link, raw, self._lock, before=before, worker=self._worker)
+        before = self._lock.listing_of(alias, config)
+        hints = self.kept.first_hints(alias, config)
+        listing, review = await reviewed(link, raw, self._lock, before=before, worker=self._worker, hints=hints)
 
         def confirm() -> ServerListing | None:
             # Meanwhile the link may have been replaced: then it says nothing about the new one.

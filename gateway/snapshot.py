@@ -22,6 +22,7 @@ import msgspec
 from gateway import wire
 from gateway.config.server import ServerConfig
 from gateway.files import make_private_folder, write_whole
+from registry.catalog.hints import Hints, first_hints, hints_of
 from registry.catalog.listing import ServerListing
 from registry.catalog.names import ServerName
 from registry.intake.prompts_and_resources import ITEM_KEYS
@@ -142,6 +143,7 @@ def save(state_dir: Path, saved: Snapshot) -> None:
             "scope": one.listing.scope,
             "transport": one.listing.transport,
             "instructions": one.listing.instructions,
+            "firstHints": {tool: dict(hints) for tool, hints in one.listing.first_hints.items()},
         }
         for alias, one in saved.listings.items()
     }
@@ -162,6 +164,8 @@ def _saved(alias: str, entry: dict[str, Any]) -> Saved:
             raise ValueError(f"one of its {kind} is malformed")
     if not isinstance(entry["capabilities"], dict):
         raise ValueError("its capabilities are malformed")
+    # A snapshot of an older version has none: what it lists is what was seen first.
+    known = entry.get("firstHints", {})
     listing = ServerListing(
         server=ServerName(alias),
         epoch=0,  # any connection is newer
@@ -176,6 +180,7 @@ def _saved(alias: str, entry: dict[str, Any]) -> Saved:
         stale=True,
         transport="stdio" if entry["transport"] == "stdio" else "http",
         instructions=said if isinstance(said := entry.get("instructions"), str) else None,
+        first_hints=first_hints(items["tools"], {str(tool): hints_of(hints) for tool, hints in known.items()}),
     )
     return Saved(fingerprint=str(entry["fingerprint"]), at_s=float(entry["at"]), listing=listing)
 
@@ -195,13 +200,19 @@ class KeptListings:
         self._recalls = recalls
         self._kept: dict[str, Saved] = {}
         self._former: dict[str, str] = {}
+        # What tools were first listed with, where listings of before are not used.
+        self._hints: dict[str, tuple[str, Mapping[str, Hints]]] = {}
         self._unsaved = anyio.Event()
 
     def load(self) -> None:
         """Read what is on disk."""
-        if self._state_dir is not None and self._recalls:
-            found = load(self._state_dir)
+        if self._state_dir is None:
+            return
+        found = load(self._state_dir)
+        if self._recalls:
             self._kept, self._former = found.listings, found.former
+        else:
+            self._hints = {alias: (one.fingerprint, one.listing.first_hints) for alias, one in found.listings.items()}
 
     @property
     def tools(self) -> int:
@@ -216,6 +227,14 @@ class KeptListings:
         """The last good listing of this very server."""
         kept = self._kept.get(alias)
         return kept.listing if kept is not None and kept.fingerprint == fingerprint(config) else None
+
+    def first_hints(self, alias: str, config: ServerConfig) -> Mapping[str, Hints]:
+        """What the tools of this very server were first listed with, as far as that is on disk."""
+        kept = self.of(alias, config)
+        if kept is not None:
+            return kept.first_hints
+        known = self._hints.get(alias)
+        return known[1] if known is not None and known[0] == fingerprint(config) else {}
 
     def put(self, alias: str, config: ServerConfig, listing: ServerListing) -> None:
         """Keep a listing."""

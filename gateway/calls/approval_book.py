@@ -14,7 +14,7 @@ import anyio
 
 from gateway.audit.reading import as_time
 from gateway.audit.record import Audit
-from gateway.config.approvals import ApprovalsConfig
+from gateway.config.approvals import ApprovalsConfig, Approver
 
 Lasts = Literal["once", "session", "tool"]
 LASTS: Final[tuple[Lasts, ...]] = get_args(Lasts)
@@ -45,6 +45,7 @@ class Question:
         call: The digest of the arguments.
         rule: The rule that asks.
         arguments: As they are shown: bounded, without hidden characters and known secrets.
+        by: Who decides. An administrator may in place of a host, and never a host in place of an administrator.
         id: By which it is decided.
     """
 
@@ -56,6 +57,7 @@ class Question:
     call: str
     rule: str
     arguments: str
+    by: Approver = "administrator"
     id: str = field(default_factory=lambda: secrets.token_hex(6))
 
     def to_json(self) -> dict[str, Any]:
@@ -179,9 +181,14 @@ class ApprovalBook:
         waiting = self._waiting.get(question_id)
         if waiting is None or waiting.decision is not None or waiting.until_s <= self._clock():
             return not allow and self._take_back(question_id, by)
+        question = waiting.question
+        if by == "host":
+            if question.by != "host":
+                return False
+            # It speaks for the caller: what it has allowed must not let later calls through unseen.
+            lasts = "once"
         decision = Decision(kind="allowed" if allow else "denied", lasts=lasts if allow else "once", by=by)
         waiting.decision = decision
-        question = waiting.question
         if allow and lasts != "once":
             self._grant(question, lasts, self.settings.expires)
         self._record(question, decision.kind, decision)
@@ -329,5 +336,5 @@ def _key(question: Question, lasts: Lasts) -> tuple[str, ...]:
 
 
 def _row(question: Question) -> dict[str, Any]:
-    names = ("id", "principal", "wrapper", "server", "rule", "arguments")
+    names = ("id", "principal", "wrapper", "server", "rule", "arguments", "by")
     return {name: getattr(question, name) for name in names}

@@ -5,22 +5,25 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, TypeVar
 
 import anyio
 
+from gateway.access.principal import LOCAL, Principal
 from gateway.access.signing import BadSignature, Signer
 from gateway.calls.approval_book import LASTS, Book, Decision, Lasts, Question, TooManyWaiting
 from gateway.calls.call_stats import name_of
 from gateway.calls.context import Caller
+from gateway.config.approvals import Approver
 from gateway.errors import RpcError, error_result
 from gateway.owned_tasks import OwnedTasks
 from gateway.protocol import can_be_asked
 from gateway.secrets import SECRETS
 from registry.catalog.catalog import ToolWrapper
+from registry.policy.grant import Decision as PolicyDecision
 from registry.schema.display_text import clean, clean_json, excerpt
 from registry.schema.schemas import canonical_json
 
@@ -40,11 +43,8 @@ _PROGRESS_STEP: Final = 0.0001
 _KEY: Final = "approval"
 _ELICITATION: Final = "elicitation/create"
 _ANSWERS: Final = frozenset({"inputResponses", "requestState"})
-_CHOICES: Final = {
-    "once": "this call only",
-    "session": "calls of this tool for the rest of this session",
-    "tool": "calls of this tool from now on",
-}
+# What a host is offered. One that was asked by an earlier version may still answer with more, which counts as this.
+_CHOICES: Final = {"once": "this call only"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +64,11 @@ class Verdict:
     decision: Decision | None = None
 
 
+def arguments_digest(arguments: object) -> str:
+    """By which the arguments that were allowed are known again."""
+    return hashlib.sha256(canonical_json(arguments)).hexdigest()
+
+
 class Approvals:
     """Asks persons.
 
@@ -71,15 +76,25 @@ class Approvals:
         book: Knows what waits and what is allowed.
         signer: Signs what a caller of the modern era brings back with its answer.
         tasks: Runs the questions, so that one whose caller has left is withdrawn wherever the book is.
+        asked_by_default: Who decides where a rule does not say; None for whoever fits the caller.
     """
 
-    def __init__(self, book: Book, signer: Signer, tasks: OwnedTasks) -> None:
+    def __init__(
+        self, book: Book, signer: Signer, tasks: OwnedTasks, *, asked_by_default: Callable[[], Approver | None]
+    ) -> None:
         self._book = book
         self._signer = signer
         self._tasks = tasks
+        self._asked_by_default = asked_by_default
 
     async def ask(
-        self, caller: Caller, wrapper: ToolWrapper, arguments: object, *, rule: str, params: dict[str, Any]
+        self,
+        caller: Caller,
+        wrapper: ToolWrapper,
+        arguments: object,
+        *,
+        decision: PolicyDecision,
+        params: dict[str, Any],
     ) -> Verdict:
         """Return once the call may be made or not, or what its caller has to be asked.
 
@@ -87,10 +102,11 @@ class Approvals:
             caller: Whose call.
             wrapper: The tool.
             arguments: What it would be called with.
-            rule: The name of the rule that asks.
+            decision: Which rule asks, and whom.
             params: Those of the request, as they came.
         """
-        question = _question(caller, wrapper, arguments, rule)
+        by = decision.by or self._asked_by_default() or _approver_of(caller.principal)
+        question = _question(caller, wrapper, arguments, decision.rule or "", by)
         return await self._tasks.run(partial(self._ask, caller, wrapper, question, params))
 
     async def _ask(self, caller: Caller, wrapper: ToolWrapper, question: Question, params: dict[str, Any]) -> Verdict:
@@ -106,7 +122,7 @@ class Approvals:
                 answer=error_result(f"Not called: {error}. Wait for an answer."), params=params, question=question
             )
         asked = _asked(question, wrapper)
-        if caller.modern and can_be_asked(caller.capabilities, _ELICITATION, asked):
+        if question.by == "host" and caller.modern and can_be_asked(caller.capabilities, _ELICITATION, asked):
             # Its host asks, and repeats the request with the answer; an administrator may decide meanwhile.
             state = self._signer.sign(question.id, *_binding(question))
             return Verdict(answer=_input_required(asked, state), params=params, question=question)
@@ -125,7 +141,7 @@ class Approvals:
             return None
         responses = params.get("inputResponses")
         response = responses.get(_KEY) if isinstance(responses, dict) else None
-        if isinstance(response, dict):
+        if isinstance(response, dict) and question.by == "host":
             allow, lasts = _of_host(response)
             await self._book.decide(question.id, allow=allow, lasts=lasts, by="host")
         rest = {name: value for name, value in params.items() if name not in _ANSWERS}
@@ -135,10 +151,11 @@ class Approvals:
 
     async def _decided(self, question: Question, caller: Caller, asked: dict[str, Any]) -> Decision:
         decision = Decision(kind="expired")
+        asks_host = question.by == "host" and can_be_asked(caller.capabilities, _ELICITATION, asked)
         async with anyio.create_task_group() as group:
             if caller.on_progress is not None:
                 group.start_soon(_tell, caller, question)
-            if caller.ask is not None and can_be_asked(caller.capabilities, _ELICITATION, asked):
+            if asks_host and caller.ask is not None:
                 group.start_soon(self._ask_host, caller, question, asked)
             decision = await self._wait(question)
             group.cancel_scope.cancel()
@@ -170,16 +187,28 @@ class Approvals:
         await self._book.decide(question.id, allow=allow, lasts=lasts, by="host")
 
 
-def _question(caller: Caller, wrapper: ToolWrapper, arguments: object, rule: str) -> Question:
+def _approver_of(principal: Principal) -> Approver:
+    """Who decides about the calls of a caller, where nothing else is configured.
+
+    A key is for programs, which would answer for themselves, and so is a token whose subject is its client (RFC 9068,
+    section 2.2). Others come from hosts with somebody in front of them.
+    """
+    if not principal.issuer:
+        return "host" if principal.name == LOCAL.name else "administrator"
+    return "administrator" if principal.name.startswith(f"{principal.client}@") else "host"
+
+
+def _question(caller: Caller, wrapper: ToolWrapper, arguments: object, rule: str, by: Approver) -> Question:
     return Question(
         principal=caller.principal.name,
         session=caller.session_id or name_of(caller),
         wrapper=wrapper.name,
         server=wrapper.server,
         definition=wrapper.digest,
-        call=hashlib.sha256(canonical_json(arguments)).hexdigest(),
+        call=arguments_digest(arguments),
         rule=rule,
         arguments=_shown(arguments),
+        by=by,
     )
 
 
@@ -202,8 +231,8 @@ def _asked(question: Question, wrapper: ToolWrapper) -> dict[str, Any]:
         "type": "string",
         "title": "Allow",
         "description": "What is allowed.",
-        "enum": [*LASTS],
-        "enumNames": [_CHOICES[lasts] for lasts in LASTS],
+        "enum": [*_CHOICES],
+        "enumNames": [*_CHOICES.values()],
         "default": "once",
     }
     message = (
@@ -235,6 +264,7 @@ def _of_host(response: dict[str, Any]) -> tuple[bool, Lasts]:
 def _binding(question: Question) -> tuple[str, ...]:
     return (
         _KEY, question.principal, question.session, question.wrapper, question.definition, question.call, question.rule,
+        question.by,
     )  # fmt: skip
 
 
@@ -247,7 +277,8 @@ def _verdict(question: Question, decision: Decision, params: dict[str, Any]) -> 
         who = "the user" if decision.by == "host" else "the administrator"
         text = f"Not called: {why}, and {who} has denied this one. Do not call it again unless you are told to."
     else:
-        text = f"Not called: {why}, and nobody has answered in time. Ask the user; then it can be called again."
+        cure = "Ask the user" if question.by == "host" else "Whoever administers this gateway decides about it"
+        text = f"Not called: {why}, and nobody has answered in time. {cure}; then it can be called again."
     return Verdict(answer=error_result(text), params=params, question=question, decision=decision)
 
 

@@ -214,8 +214,8 @@ class CallPipeline:
                     return refusal
                 if view.call_rules:
                     decision = call.decide()
-            verdict: Verdict | None = None
             if decision.effect == "ask":
+                call.ask = self._allowed
                 verdict = await self._allowed(call, decision)
                 if verdict.answer is not None:
                     return verdict.answer
@@ -226,8 +226,9 @@ class CallPipeline:
             result = await invocation.send(call.checked, call)
             if invocation.answer is None:
                 call.outcome = call.outcome.answered(result)
-            if verdict is not None and isinstance(result, dict) and result.get("resultType") == "input_required":
-                await self._approvals.goes_on(verdict)
+            if call.allowed and isinstance(result, dict) and result.get("resultType") == "input_required":
+                for one in call.allowed:
+                    await self._approvals.goes_on(one)
             result = adapt(result, server=wrapper.server, version=caller.version)
             if view.checks_results:
                 result = await without_unfit_structure(result, call.wrapper)
@@ -276,7 +277,7 @@ class CallPipeline:
         wrapper, rule = call.wrapper, decision.rule or ""
         call.outcome = call.outcome._replace(rule=rule)
         self._permission.asked(call.caller, wrapper, decision)
-        verdict = await self._approvals.ask(call.caller, wrapper, call.checked, rule=rule, params=call.params)
+        verdict = await self._approvals.ask(call.caller, wrapper, call.checked, decision=decision, params=call.params)
         if verdict.answer is not None:
             call.outcome = call.outcome.unsent("asked" if verdict.decision is None else verdict.decision.kind)
             return verdict
@@ -288,7 +289,7 @@ class CallPipeline:
                 f"Not called: the tool '{wrapper.tool}' has changed while the call waited for a person. Call it again."
             )
             return replace(verdict, answer=error_result(text))
-        call.params, call.allowed_by = verdict.params, rule
+        call.params, call.allowed = verdict.params, (*call.allowed, verdict)
         return verdict
 
     async def _resolve_again(self, call: ToolCall, link: UpstreamLink) -> dict[str, Any] | None:

@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from gateway.audit.call import UNREACHED, Outcome
 from gateway.audit.record import Audit
+from gateway.calls.approvals import Verdict, arguments_digest
 from gateway.calls.check_process import CheckJob
 from gateway.calls.context import Caller
 from gateway.calls.forwarding import Forwarder
@@ -73,7 +74,8 @@ class ToolCall(Struct, kw_only=True, eq=False):
         prepared: What was repaired in them, and what is wrong with them.
         outcome: How it goes, for the record.
         invocation: Its way through the hooks.
-        allowed_by: The rule that a person has allowed it in spite of.
+        allowed: What persons have allowed of it.
+        ask: Has a person allow it as it is now; None where nobody can be asked.
     """
 
     parts: CallParts
@@ -87,7 +89,8 @@ class ToolCall(Struct, kw_only=True, eq=False):
     prepared: Prepared = _AS_SENT
     outcome: Outcome = UNREACHED
     invocation: Invocation = PASS_THROUGH
-    allowed_by: str | None = None
+    allowed: tuple[Verdict, ...] = ()
+    ask: Callable[[ToolCall, Decision], Awaitable[Verdict]] | None = None
     _decided: tuple[Any, ToolWrapper, Decision] | None = None
 
     def prepare(self, wrapper: ToolWrapper) -> tuple[ArgumentProblem, ...]:
@@ -203,7 +206,10 @@ class ToolCall(Struct, kw_only=True, eq=False):
         if self.caller.view.call_rules:
             # Of the arguments that are sent, whatever hooks have made of them.
             decision = self.decide()
-            if decision.effect == "deny" or (decision.effect == "ask" and decision.rule != self.allowed_by):
+            asks = decision.effect == "ask" and not self._is_allowed(decision)
+            if asks and self.ask is not None and any(one.question.rule == decision.rule for one in self.allowed):
+                return self._send_if_allowed(decision)
+            if asks or decision.effect == "deny":
                 self.outcome = self.outcome.refused(decision.rule)
                 raise CallRefused(self.parts.permission.refusal(self.caller, self.wrapper, decision))
         wrapper, params, caller = self.wrapper, self.params, self.caller
@@ -220,6 +226,21 @@ class ToolCall(Struct, kw_only=True, eq=False):
             confirm=self.confirm,
             results=None if caller.results is None else self,
         )
+
+    def _is_allowed(self, decision: Decision) -> bool:
+        """Whether a person has allowed this very call; hooks may have made another one of it since."""
+        digest = arguments_digest(self.checked)
+        return any(
+            (one.question.rule, one.question.call, one.question.definition)
+            == (decision.rule, digest, self.wrapper.digest)
+            for one in self.allowed
+        )
+
+    async def _send_if_allowed(self, decision: Decision) -> Any:
+        """Ask again about a call that hooks have changed since it was allowed, then send it."""
+        assert self.ask is not None
+        verdict = await self.ask(self, decision)
+        return await self.send() if verdict.answer is None else verdict.answer
 
     # a large result, as a `ResultStream`
 

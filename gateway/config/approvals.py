@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field
 
 from gateway.config.section import Count, Seconds, Section
+
+Approver = Literal["host", "administrator"]
 
 
 class ApprovalsConfig(Section):
     """How calls wait for a person, where a rule of the policy asks for one."""
 
+    by: Approver | None = None
+    """Who decides. `host`: the caller's host asks its user. A host answers for whatever program it runs, so this
+    protects a person from a model, and nobody from the caller. `administrator`: the call waits for the admin page or
+    `typegate approvals`. Absent means `administrator` for callers with an API key, or with a token that a client got
+    for itself, and `host` for all others. An answer of a host counts for one call; a rule may say otherwise by its
+    `ask.by`."""
     # A person who sits there needs less, one who is called needs about this; hosts give up sooner or later.
     timeout: Seconds = 300.0
     """Seconds after which a call that nobody has decided about is refused."""

@@ -115,6 +115,7 @@ def _rule(config: RuleConfig) -> Rule:
         ),
         conditions=conditions,
         asked=_conditions(ask.when),
+        asks=ask.by,
     )
 
 

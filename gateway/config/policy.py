@@ -6,6 +6,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
+from gateway.config.approvals import Approver
 from gateway.config.section import Section, fault, not_boolean
 from registry.errors import SchemaRejected
 from registry.policy.conditions import check_pattern
@@ -99,6 +100,8 @@ class AskConfig(Section):
     """Patterns for tools, as `wrappers` of the rule."""
     when: WhenConfig | None = None
     """When a person is asked; calls that this is not about go through. Absent means always."""
+    by: Approver | None = None
+    """Who decides: `host` or `administrator`. Absent means as `gateway.approvals.by` says."""
 
     @model_validator(mode="before")
     @classmethod

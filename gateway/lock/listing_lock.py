@@ -17,6 +17,7 @@ from gateway.errors import ConfigError, GatewayError
 from gateway.lock.flapping import Flapping
 from gateway.lock.lock_file import lock_path, read_lockfile, write_lockfile
 from gateway.lock.rows import change_row, item_name
+from registry.catalog.hints import Hints, hints_of
 from registry.catalog.listing import ServerListing
 from registry.lock.changes import CHANGE_CLASSES, ChangeClass, ChangedKind
 from registry.lock.digests import digest_of
@@ -30,6 +31,8 @@ log = logging.getLogger(__name__)
 _MAX_TOLD: Final = 10
 # Changes that are remembered as told, of one server: beyond it some may be told again.
 _MAX_REMEMBERED: Final = 10_000
+# One object for all, so that equal listings are seen to be equal at once.
+_NO_HINTS: Final[Mapping[str, Hints]] = {}
 # Without a lock file there is nothing to compare with later: so many of the latest changes of a server are kept.
 _MAX_KEPT: Final = 100
 
@@ -158,10 +161,12 @@ class ListingLock:
 
     # listings
 
-    def listing_of(self, alias: str) -> ServerListing | None:
-        """What a server lists, whatever of it is held."""
+    def listing_of(self, alias: str, config: ServerConfig | None = None) -> ServerListing | None:
+        """What a server lists, whatever of it is held; with a configuration only if that starts the same server."""
         known = self._servers.get(alias)
-        return known.listing if known is not None else None
+        if known is None or (config is not None and known.config.identity_key() != config.identity_key()):
+            return None
+        return known.listing
 
     def review(self, alias: str, listing: ServerListing, config: ServerConfig) -> Review:
         """Compare a listing with what is approved, or with the one before it. Changes nothing: any thread may ask."""
@@ -179,6 +184,8 @@ class ListingLock:
         if self.lockfile is None and known is not None:
             approved = surface_of(known.listing, identity)
         found = review(listing, approved, identity=identity, policy=policy)
+        if self.lockfile is not None:
+            found = _with_approved_hints(found)
         self._reviews[alias] = (*of, identity, policy), found
         return found
 
@@ -371,6 +378,16 @@ def _log_change(alias: str, one: Decided) -> None:
         "%s (%s)%s: %s", what, ", ".join(change.classes), cure, item_name(alias, change),
         extra={"server": alias, "tool": change.name},
     )  # fmt: skip
+
+
+def _with_approved_hints(found: Review) -> Review:
+    """A review under a lock file: what a tool was approved with decides about rights, not what it listed first."""
+    hints = {
+        one.change.name: hints_of(one.change.before.get("annotations"))
+        for one in found.changes
+        if one.change.kind == "tools" and one.change.before is not None and one.decision != "hold"
+    }
+    return replace(found, listing=replace(found.listing, first_hints=hints or _NO_HINTS))
 
 
 def _advice(one: Decided) -> str:

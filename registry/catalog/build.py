@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
 from operator import attrgetter, is_
 from types import MappingProxyType
 from typing import Any
 
-import orjson
-
-from registry.catalog.catalog import NO_HEADERS, NO_HINTS, Catalog, ServerPart, ToolWrapper
+from registry.catalog.catalog import NO_HEADERS, Catalog, ServerPart, ToolWrapper
+from registry.catalog.hints import careful, hints_of
 from registry.catalog.listing import ServerListing
 from registry.catalog.names import BUILTIN_NAMES, CompiledName, ServerName, ToolName, compile_names, normalized_name
 from registry.catalog.notes import Note, notes_about
@@ -103,7 +101,7 @@ def _server_part(listing: ServerListing, shape: Shape, known: ServerPart | None)
     if known is not None and known.wraps_alike(server_shape, shape.max_length):
         if known.listing is listing and known.shape == server_shape:
             return known
-        if known.listing.tools is listing.tools and known.listing.held == listing.held:
+        if known.listing.tools is listing.tools and _states(known.listing) == _states(listing):
             # Only the state of the connection changed; names, digests and definitions hold.
             warnings = (
                 *unmatched_names(listing, server_shape),
@@ -112,6 +110,11 @@ def _server_part(listing: ServerListing, shape: Shape, known: ServerPart | None)
             wrappers = _with_notes(known, server_shape)
             return replace(known, listing=listing, shape=server_shape, wrappers=wrappers, warnings=warnings)
     return _wrap_tools(listing, server_shape, shape.max_length, known)
+
+
+def _states(listing: ServerListing) -> tuple[object, ...]:
+    """Return what wrappers depend on besides the definitions."""
+    return listing.held, listing.first_hints
 
 
 def _with_notes(part: ServerPart, shape: ServerShape) -> tuple[ToolWrapper, ...]:
@@ -171,13 +174,19 @@ def _wrap_tools(listing: ServerListing, shape: ServerShape, max_length: int, kno
             and (was.held, was.unchecked) == (held.get(tool), unchecked.get(tool))
         ):
             # The same object: whoever has worked with it need not do so again.
-            wrappers.append(was)
-            continue
-        try:
-            made = _wrapper(listing, tool, names[tool], definition, documented, notes, unenforced, held.get(tool))
-            wrappers.append(replace(made, unchecked=unchecked[tool]) if tool in unchecked else made)
-        except SchemaRejected as rejected:
-            quarantined.append(ItemIssue(tool=tool, code=rejected.code, detail=rejected.detail))
+            made = was
+        else:
+            try:
+                made = _wrapper(listing, tool, names[tool], definition, documented, notes, unenforced, held.get(tool))
+            except SchemaRejected as rejected:
+                quarantined.append(ItemIssue(tool=tool, code=rejected.code, detail=rejected.detail))
+                continue
+            made = replace(made, unchecked=unchecked[tool]) if tool in unchecked else made
+        trusted = careful(made.declared, listing.first_hints.get(tool))
+        if trusted is not made.declared:
+            warnings.append(_promises_more(tool))
+        hints = shape.rights_of(tool, trusted)
+        wrappers.append(made if made.shared_hints == hints else replace(made, shared_hints=hints))
     kept = tuple(wrappers)
     if known is not None and len(kept) == len(known.wrappers) and all(map(is_, kept, known.wrappers)):
         kept = known.wrappers
@@ -221,24 +230,17 @@ def _wrapper(
         notes=notes,
         unenforced=unenforced,
         held=held,
-        shared_hints=_hints_of(named.get("annotations")),
+        declared=hints_of(named.get("annotations")),
         source=definition,
     )
 
 
-def _hints_of(annotations: object) -> Mapping[str, Any]:
-    if not isinstance(annotations, dict):
-        return NO_HINTS
-    # Of anything that is not true or false nothing follows.
-    hints = {name: hint for name, hint in annotations.items() if name.endswith("Hint") and isinstance(hint, bool)}
-    return _equal_hints(canonical_json(hints))
-
-
-# Four hints are known, each of which is true, false or not there.
-@lru_cache(maxsize=81)
-def _equal_hints(text: bytes) -> Mapping[str, Any]:
-    """Return these hints, for all tools that have them."""
-    return MappingProxyType(orjson.loads(text))
+def _promises_more(tool: str) -> ItemIssue:
+    detail = (
+        "its hints promise more than they did when it was first listed or approved; rules, scopes and repeats go by "
+        "what it promised then, until `annotations` of this tool in the configuration or `typegate approve` say more"
+    )
+    return ItemIssue(tool=tool, code="hints_changed", detail=detail)
 
 
 def _assign_names(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Literal
 
+from registry.catalog.hints import NO_HINTS, Hints
 from registry.catalog.listing import WHOLE_SERVER, ServerListing
 from registry.catalog.names import NAME_SEPARATOR, CompiledName, ServerName, ToolName, WrapperName
 from registry.catalog.notes import Note
@@ -23,8 +24,6 @@ ListKind = Literal["tools", "prompts", "resources"]
 
 # Most tools have no parameters in headers, and share this object.
 NO_HEADERS: Mapping[str, tuple[str, ...]] = MappingProxyType({})
-# And many are not marked as anything.
-NO_HINTS: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +41,7 @@ class ToolWrapper:
         unenforced: What arguments are checked against, where the definition documents some that are not enforced.
         unchecked: Why arguments are not checked in full, where the input schema could not be used as it was listed.
         held: Why it cannot be called until somebody has approved it as it is today; the definition is as approved.
+        declared: The hints in its definition.
         shared_hints: Its `hints` in an object that equal ones share; None where nobody has looked yet.
         source: What the definition was made of: equal wrappers stay the same object as long as this one does.
     """
@@ -59,12 +59,13 @@ class ToolWrapper:
     unenforced: dict[str, Any] | None = None
     unchecked: str | None = None
     held: str | None = None
-    shared_hints: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)
+    declared: Hints = field(default_factory=lambda: NO_HINTS, repr=False, compare=False)
+    shared_hints: Hints | None = field(default=None, repr=False, compare=False)
     source: object = field(default=None, repr=False, compare=False)
 
     @property
-    def hints(self) -> Mapping[str, Any]:
-        """What its server marks it as, in annotations; rules ask that of all tools in turn, and every call does."""
+    def hints(self) -> Hints:
+        """What it counts as for rules, scopes and repeats; rules ask that of all tools in turn, and every call does."""
         if self.shared_hints is not None:
             return self.shared_hints
         annotations = self.definition.get("annotations")
@@ -106,7 +107,9 @@ class ServerPart:
     def wraps_alike(self, shape: ServerShape, max_length: int) -> bool:
         """Return whether equal tools would get equal wrappers by another shape, but for their notes."""
         own = self.shape
-        mine, theirs = ((one.hidden, one.tools, one.overrides) for one in (own, shape))
+        mine, theirs = (
+            (one.hidden, one.tools, one.overrides, one.hints.annotations, one.tool_hints) for one in (own, shape)
+        )
         return self.is_named_alike(shape, max_length) and mine == theirs
 
 

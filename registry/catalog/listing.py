@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
+from registry.catalog.hints import Hints
 from registry.catalog.names import ServerName
 from registry.intake.issues import ItemIssue
 
@@ -13,7 +14,7 @@ WHOLE_SERVER: Final = "server"
 """The kind under which `ServerListing.held` speaks of everything that a server has."""
 
 # The members that may have thousands of items.
-_ITEMS: Final = frozenset({"tools", "prompts", "resources", "templates", "quarantined", "repaired"})
+_ITEMS: Final = frozenset({"tools", "prompts", "resources", "templates", "quarantined", "repaired", "first_hints"})
 # Tools of a server are packed, which are most of what it lists.
 ListedItems = tuple[Mapping[str, Any], ...]
 # `unstated`: of versions with a handshake, which have no such word. Shared caches take it for `private`.
@@ -33,6 +34,8 @@ class ServerListing:
         instructions: What the server says of itself to models.
         held: By kind of item, why one cannot be used until somebody has approved it; by the names of its server. It is
             listed as it was approved, or not at all. Under `WHOLE_SERVER` there is why nothing of it can be used.
+        first_hints: By tool, the hints that it was first listed with, or was approved with: rights follow these where
+            today's promise more.
     """
 
     server: ServerName
@@ -51,6 +54,7 @@ class ServerListing:
     transport: Literal["stdio", "http"] = "stdio"
     instructions: str | None = None
     held: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    first_hints: Mapping[str, Hints] = field(default_factory=dict)
 
     def is_like(self, other: ServerListing) -> bool:
         """Return whether two listings are equal as far as that is seen at once: of the very same items."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from registry.catalog.filters import OPEN, NameFilter
+from registry.catalog.hints import Hints, careful, hints_of
 from registry.catalog.names import DEFAULT_NAME_LENGTH, ServerName, ToolName
 from registry.catalog.notes import Note
 from registry.catalog.overrides import ToolOverride
@@ -95,6 +96,16 @@ class ServerShape:
         """Return what hosts are told about this tool."""
         own = self.tool_hints.get(tool)
         return self.hints if own is None else own.over(self.hints)
+
+    def rights_of(self, tool: str, hints: Hints) -> Hints:
+        """Return what a tool with these hints counts as: the operator's word on the tool decides.
+
+        What is said of the whole server stands for what the tool does not say, and never makes it less harmful.
+        """
+        own, whole = self.tool_hints.get(tool), hints_of(self.hints.annotations)
+        if whole:
+            hints = careful(hints_of({**whole, **hints}), hints_of({**hints, **whole}))
+        return hints if own is None else hints_of({**hints, **hints_of(own.annotations)})
 
     def exposes(self, tool: str) -> bool:
         """Return whether this tool has a wrapper at all."""

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, get_args
 
+from registry.catalog.hints import DEFAULTS
 from registry.lock.digests import Text, canonical, digest_of, strings_of, strings_of_schema
 from registry.lock.schema_changes import schema_effects
 from registry.lock.surface import KEYS, LOCKED_KINDS, Definition, LockedKind, Surface, as_tool, digests_of
@@ -15,13 +16,6 @@ ChangeClass = Literal["added", "removed", "renamed", "text", "narrowing", "widen
 CHANGE_CLASSES: Final[tuple[ChangeClass, ...]] = get_args(ChangeClass)
 ChangedKind = Literal["tools", "prompts", "resourceTemplates", "instructions", "server"]
 
-# What a host may assume of a tool that does not say so. MCP 2025-11-25, schema, "ToolAnnotations".
-_HINT_DEFAULTS: Final[Mapping[str, bool]] = {
-    "readOnlyHint": False,
-    "destructiveHint": True,
-    "idempotentHint": False,
-    "openWorldHint": True,
-}
 _SCHEMAS: Final = ("inputSchema", "outputSchema")
 _PARTS: Final = ("text", "input", "output", "hints")
 # Of the four digests as many have to be equal for two names to be one tool.
@@ -124,8 +118,8 @@ def _strings(kind: LockedKind, definition: Definition) -> set[Text]:
             found.update(strings_of_schema(value, (member,)))
         elif member == "annotations" and isinstance(value, dict):
             # The names of the hints are the protocol's own.
-            hints = [each for name, each in value.items() if name in _HINT_DEFAULTS]
-            others = {name: each for name, each in value.items() if name not in _HINT_DEFAULTS}
+            hints = [each for name, each in value.items() if name in DEFAULTS]
+            others = {name: each for name, each in value.items() if name not in DEFAULTS}
             found.update(strings_of([hints, others], (member,)))
         elif member != KEYS[kind]:
             found.update(strings_of(value, (member,)))
@@ -197,7 +191,7 @@ def _hint_effects(before: Definition, after: Definition) -> frozenset[ChangeClas
     """Return what a change of the annotations and of other members does."""
     old, new = (_annotations(each) for each in (before, after))
     found: set[ChangeClass] = set()
-    known = {hint: (old.pop(hint, default), new.pop(hint, default)) for hint, default in _HINT_DEFAULTS.items()}
+    known = {hint: (old.pop(hint, default), new.pop(hint, default)) for hint, default in DEFAULTS.items()}
     if any(was is not now for was, now in known.values()):
         # A hint that promises less may do more, and one that promises more may be called by more callers, and again.
         found.add("widening")

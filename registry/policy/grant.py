@@ -10,7 +10,7 @@ from registry.catalog.catalog import ToolWrapper
 from registry.catalog.names import DEFAULT_NAME_LENGTH, alias_prefix
 from registry.catalog.prompts_and_resources import ListedItem
 from registry.catalog.shape import ServerShape
-from registry.policy.rules import Effect, Kind, Rule, reading_hints, tool_hints
+from registry.policy.rules import Approver, Effect, Kind, Rule, reading_hints, tool_hints
 from registry.policy.server_rules import ServerRules
 
 _SCOPED: Final[tuple[Kind, ...]] = ("tools", "prompts", "resources")
@@ -26,12 +26,14 @@ class Decision:
         reason: Why, in words for an operator.
         rule: The rule that decided; None where it was none.
         hidden: Whether the caller is not to know that there is such a thing.
+        by: Who has to allow it; None for whoever is asked by default.
     """
 
     effect: Effect
     reason: str
     rule: str | None = None
     hidden: bool = False
+    by: Approver | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +59,7 @@ class CallRules:
         for rule in self.asked:
             if rule.conditions.restricts(given) and rule.asked.restricts(given):
                 reason = f"the rule '{rule.name}' has a person decide{_doubt(rule)}"
-                return Decision(effect="ask", rule=rule.name, reason=reason)
+                return Decision(effect="ask", rule=rule.name, reason=reason, by=rule.asks)
         if self.allowed is None:
             return ALLOWED
         for rule in self.allowed:
@@ -221,7 +223,8 @@ class Grant:
             if rule.effect == "deny" and not rule.by_arguments:
                 return _hidden(f"the rule '{rule.name}' denies it{_doubt(rule)}", rule.name)
         denied = tuple(rule for rule in rules if rule.effect == "deny")
-        asked = tuple(rule for rule in rules if rule.effect == "ask")
+        # What a host allows must not be what an administrator was to decide about.
+        asked = tuple(sorted((rule for rule in rules if rule.effect == "ask"), key=lambda rule: _STRICT[rule.asks]))
         allowing = tuple(rule for rule in (*rules, *silent) if rule.effect != "deny" and not rule.doubtful)
         if self.closed and not allowing:
             doubtful = next((rule for rule in (*rules, *silent) if rule.doubtful), None)
@@ -235,6 +238,7 @@ class Grant:
         return Decision(effect="allow", rule=surely.name, reason=f"the rule '{surely.name}' allows it")
 
 
+_STRICT: Final[Mapping[Approver | None, int]] = {"administrator": 0, None: 1, "host": 2}
 _NOT_ALLOWED: Final = "no rule allows it"
 _NO_RULES: Final = ServerRules(())
 EVERYTHING: Final = Grant()

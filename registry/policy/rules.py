@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import Any, Final, Literal, Protocol
+from typing import Final, Literal, Protocol
 
 from registry.catalog.catalog import ToolWrapper
 from registry.catalog.filters import selects_name, server_of
+from registry.catalog.hints import DEFAULTS, with_defaults
 from registry.catalog.names import NAME_SEPARATOR
 from registry.catalog.prompts_and_resources import ListedItem
 from registry.catalog.shape import ServerShape
@@ -16,14 +17,13 @@ from registry.catalog.uri_spellings import allows_uri, denies_uri
 from registry.policy.conditions import Conditions
 
 Effect = Literal["allow", "deny", "ask"]
+Approver = Literal["host", "administrator"]
 Kind = Literal["tools", "prompts", "resources", "completions"]
 KINDS: Final[tuple[Kind, ...]] = ("tools", "prompts", "resources", "completions")
 SCOPE_CLAIM: Final = "scope"
 """The claim under which a token's own scopes are found."""
-# MCP 2025-11-25 and 2026-07-28, "Tools", `ToolAnnotations`: what holds for a tool that does not say.
-HINTS: Final = {"readOnlyHint": False, "destructiveHint": True, "idempotentHint": False, "openWorldHint": True}
 # Rendering a prompt or reading a resource changes nothing; whether it reaches other systems is not known.
-_HINTS_OF_READING: Final = {**HINTS, "readOnlyHint": True, "destructiveHint": False, "idempotentHint": True}
+_HINTS_OF_READING: Final = {**DEFAULTS, "readOnlyHint": True, "destructiveHint": False, "idempotentHint": True}
 
 
 class Subject(Protocol):
@@ -168,6 +168,7 @@ class Rule:
     Attributes:
         conditions: When it applies at all.
         asked: For a rule that asks: when a person is asked. What it covers otherwise goes through.
+        asks: And who that is; None for whoever is asked by default.
         doubtful: Whether it cannot be told if the rule concerns the caller: then it restricts, and allows nothing.
     """
 
@@ -177,6 +178,7 @@ class Rule:
     what: What = field(default_factory=What)
     conditions: Conditions = field(default_factory=Conditions)
     asked: Conditions = field(default_factory=Conditions)
+    asks: Approver | None = None
     doubtful: bool = False
 
     @property
@@ -186,11 +188,8 @@ class Rule:
 
 
 def tool_hints(wrapper: ToolWrapper, shape: ServerShape) -> Mapping[str, bool]:
-    """Return what a tool is marked as: by its server, else by configuration, else what the protocol assumes."""
-    given: dict[str, Any] = {**shape.hints_of(wrapper.tool).annotations, **wrapper.hints}
-    hints = {name: given[name] if isinstance(given.get(name), bool) else usual for name, usual in HINTS.items()}
-    # The protocol gives this one a meaning only where something is changed at all.
-    return {**hints, "destructiveHint": hints["destructiveHint"] and not hints["readOnlyHint"]}
+    """Return what a tool is marked as: by configuration, else by its server, else what the protocol assumes."""
+    return with_defaults(shape.rights_of(wrapper.tool, wrapper.hints))
 
 
 def reading_hints() -> Mapping[str, bool]:

@@ -184,6 +184,7 @@ async def session(gateway: RunningGateway, head: dict[str, str], capabilities: A
         ({"action": "accept", "content": {"allow": "once"}}, True),
         ({"action": "accept", "content": {}}, True),
         ({"action": "accept"}, True),
+        ({"action": "accept", "content": {"allow": "tool"}}, True),
         ({"action": "accept", "content": {"allow": "everything"}}, False),
         ({"action": "decline"}, False),
         ({"action": "cancel"}, False),
@@ -194,7 +195,7 @@ async def session(gateway: RunningGateway, head: dict[str, str], capabilities: A
 async def test_a_host_of_the_handshake_era_is_asked_in_the_call(
     reply: dict[str, Any], called: bool, tmp_path: Path
 ) -> None:
-    async with asking(tmp_path) as (gateway, bank):
+    async with asking(tmp_path, by="host") as (gateway, bank):
         caller = await session(gateway, ANN, {"elicitation": {}})
         body = call_of("bank__echo", {"to": f"eve{HIDDEN}"}, request_id=7)
         body["params"]["_meta"] = {"progressToken": "p"}
@@ -210,7 +211,7 @@ async def test_a_host_of_the_handshake_era_is_asked_in_the_call(
                         assert "bank__echo" in question["message"]
                         assert "eve" in question["message"]
                         assert not set(HIDDEN) & set(question["message"]) - set("[2J")
-                        assert question["requestedSchema"]["properties"]["allow"]["enum"] == ["once", "session", "tool"]
+                        assert question["requestedSchema"]["properties"]["allow"]["enum"] == ["once"]
                         await caller.post({"jsonrpc": "2.0", "id": heard[-1]["id"], "result": reply})
         progress = [one for one in heard if one.get("method") == "notifications/progress"]
         assert progress[0]["params"]["progressToken"] == "p"
@@ -230,7 +231,7 @@ async def ask_modern(
 
 @pytest.mark.heavy
 async def test_a_host_of_the_modern_era_brings_the_answer_and_it_is_good_once_for_that_call(tmp_path: Path) -> None:
-    async with asking(tmp_path) as (gateway, bank):
+    async with asking(tmp_path, by="host") as (gateway, bank):
         asked = (await ask_modern(gateway, {"to": "eve"}))["result"]
         assert asked["resultType"] == "input_required"
         [(key, request)] = asked["inputRequests"].items()
@@ -253,9 +254,86 @@ async def test_a_host_of_the_modern_era_brings_the_answer_and_it_is_good_once_fo
         assert len(bank.calls("echo")) == 1
 
 
+def accepting(asked: dict[str, Any], allow: str = "once") -> dict[str, Any]:
+    """What a host sends with the repeated call, its user having agreed or not."""
+    answers = {key: {"action": "accept", "content": {"allow": allow}} for key in asked["inputRequests"]}
+    return {"inputResponses": answers, "requestState": asked["requestState"]}
+
+
+@pytest.mark.parametrize("lasts", ["once", "session", "tool"])
+@pytest.mark.heavy
+async def test_an_answer_of_a_host_counts_for_one_call_whatever_it_says(lasts: str, tmp_path: Path) -> None:
+    async with asking(tmp_path, by="host") as (gateway, bank):
+        for count in (1, 2):
+            asked = (await ask_modern(gateway, {"n": 1}))["result"]
+            assert asked["resultType"] == "input_required"
+            done = (await ask_modern(gateway, {"n": 1}, **accepting(asked, lasts)))["result"]
+            assert done.get("isError") is not True
+            assert len(bank.calls("echo")) == count
+        assert (await gateway.admin("approvals")).json()["approvals"] == []
+        assert [one for one in await decisions(gateway) if one[0] == "allowed"] == [("allowed", "host", "once")] * 2
+
+
+@pytest.mark.parametrize(
+    ("approvals", "ask"),
+    [({}, True), ({"by": "administrator"}, True), ({"by": "host"}, {"by": "administrator"})],
+)  # fmt: skip
+@pytest.mark.heavy
+async def test_a_caller_with_a_key_decides_nothing_itself(approvals: dict[str, Any], ask: Any, tmp_path: Path) -> None:
+    async with asking(tmp_path, rule={**TRANSFERS, "ask": ask}, **approvals) as (gateway, bank):
+        caller = await session(gateway, ANN, {"elicitation": {}})
+        forged = {"inputResponses": {"approval": {"action": "accept", "content": {"allow": "once"}}}}
+        async with anyio.create_task_group() as group:
+            group.start_soon(partial(ask_modern, gateway, {"n": 1}, **forged, requestState="x"))
+            group.start_soon(caller.call, "bank__echo", {"n": 2})
+            rows = await waiting(gateway, 2)
+            assert {row["by"] for row in rows} == {"administrator"}
+            assert bank.calls("echo") == []
+            for row in rows:
+                await decide(gateway, row, "allow" if '"n": 2' in row["arguments"] else "deny")
+        assert [one["arguments"] for one in bank.calls("echo")] == [{"n": 2}]
+        assert {one[1] for one in await decisions(gateway)} == {"", "administrator"}
+
+
+@pytest.mark.heavy
+async def test_a_rule_has_the_host_asked_and_one_for_the_administrator_goes_before_it(tmp_path: Path) -> None:
+    rules = [
+        {**TRANSFERS, "name": "by host", "ask": {"by": "host"}},
+        {**TRANSFERS, "name": "large", "ask": {"by": "administrator", "when": {"arguments": {"n": {"above": 9}}}}},
+    ]
+    server, bank = scripted_stdio_server(tmp_path, "bank", tools=builtin_tools("echo"))
+    settings = {"auth": {"apiKeys": KEYS}, "policy": {"rules": rules}}
+    async with running_gateway(tmp_path, {"bank": server}, gateway=settings) as gateway:
+        gateway.client.headers |= ANN
+        await gateway.until_listed("bank__echo")
+        asked = (await ask_modern(gateway, {"n": 1}))["result"]
+        assert "by host" in json.dumps(asked["inputRequests"])
+        done = (await ask_modern(gateway, {"n": 1}, **accepting(asked)))["result"]
+        assert done.get("isError") is not True
+        async with anyio.create_task_group() as group:
+            group.start_soon(partial(ask_modern, gateway, {"n": 10}, **accepting(asked)))
+            [row] = await waiting(gateway)
+            assert row["rule"] == "large"
+            await decide(gateway, row, "deny")
+        assert [one["arguments"] for one in bank.calls("echo")] == [{"n": 1}]
+
+
+@pytest.mark.heavy
+async def test_the_host_of_a_user_of_this_machine_is_asked_by_default(tmp_path: Path) -> None:
+    server, bank = scripted_stdio_server(tmp_path, "bank", tools=builtin_tools("echo"))
+    settings = {"policy": {"rules": [TRANSFERS]}}
+    async with running_gateway(tmp_path, {"bank": server}, gateway=settings) as gateway:
+        await gateway.until_listed("bank__echo")
+        asked = (await ask_modern(gateway, {"n": 1}, {}))["result"]
+        done = (await ask_modern(gateway, {"n": 1}, {}, **accepting(asked)))["result"]
+        assert done.get("isError") is not True
+        assert len(bank.calls("echo")) == 1
+        assert [one[:2] for one in await decisions(gateway)] == [("asked", ""), ("allowed", "host")]
+
+
 @pytest.mark.heavy
 async def test_a_call_that_was_allowed_goes_on_where_its_upstream_asks_for_input(tmp_path: Path) -> None:
-    async with asking(tmp_path, modern=True) as (gateway, bank):
+    async with asking(tmp_path, modern=True, by="host") as (gateway, bank):
         arguments = {"message": "Which account?"}
         asked = (await ask_modern(gateway, arguments, name="bank__elicit"))["result"]
         [key] = asked["inputRequests"]
@@ -385,3 +463,33 @@ async def test_a_condition_on_arguments_is_about_what_is_sent_after_hooks_too(tm
             assert row["rule"] == "transfers ask"
             await decide(gateway, row, "allow")
         assert [call["arguments"] for call in recording.calls("echo")] == [{"amount": 1}, {"amount": 2000}]
+
+
+@pytest.mark.heavy
+async def test_what_hooks_make_of_a_call_that_was_allowed_is_asked_about_again(tmp_path: Path) -> None:
+    (tmp_path / "raise.py").write_text(HOOK)
+    hook = {"name": "raise", "path": f"{tmp_path}/raise.py:Raise"}
+    async with asking(tmp_path, hooks=[hook]) as (gateway, bank):
+        for decision in ("deny", "allow"):
+            async with anyio.create_task_group() as group:
+                group.start_soon(partial(gateway.call, "bank__echo", {"amount": 1, "raise": True}, headers=ANN))
+                [first] = await waiting(gateway)
+                assert json.loads(first["arguments"])["amount"] == 1
+                await decide(gateway, first, "allow")
+                with anyio.fail_after(10):
+                    while (row := (await waiting(gateway))[0])["id"] == first["id"]:
+                        await glance_again()
+                assert json.loads(row["arguments"])["amount"] == 5000
+                assert bank.calls("echo") == []
+                await decide(gateway, row, decision)
+        assert [one["arguments"]["amount"] for one in bank.calls("echo")] == [5000]
+    (tmp_path / "host").mkdir()
+    async with asking(tmp_path / "host", hooks=[hook], by="host") as (gateway, bank):
+        arguments = {"amount": 1, "raise": True}
+        asked = (await ask_modern(gateway, arguments))["result"]
+        again = (await ask_modern(gateway, arguments, **accepting(asked)))["result"]
+        assert "5000" in json.dumps(again["inputRequests"])
+        assert bank.calls("echo") == []
+        done = (await ask_modern(gateway, arguments, **accepting(again)))["result"]
+        assert done.get("isError") is not True
+        assert [one["arguments"]["amount"] for one in bank.calls("echo")] == [5000]

@@ -36,6 +36,9 @@ from gateway.upstream.oauth.store import MemoryStore
 from gateway.upstream.oauth.tokens import Tokens as Pair
 from registry.catalog.catalog import ToolWrapper
 from registry.catalog.names import ServerName, ToolName, WrapperName
+from registry.policy.grant import Decision as PolicyDecision
+
+ASKED = PolicyDecision(effect="ask", reason="a rule asks", rule="ask")
 
 
 async def cancelled(work: Awaitable[Any], once: Callable[[], Awaitable[object]], *, times: int = 1) -> None:
@@ -268,7 +271,9 @@ def asking(book: SlowBook, tasks: OwnedTasks) -> Awaitable[Any]:
         schema_digest="s",
     )
     caller = Caller(principal=LOCAL, view=cast("Any", None))
-    return Approvals(book, Signer(), tasks).ask(caller, wrapper, {}, rule="ask", params={})
+    return Approvals(book, Signer(), tasks, asked_by_default=lambda: None).ask(
+        caller, wrapper, {}, decision=ASKED, params={}
+    )
 
 
 @pytest.mark.parametrize("times", [1, 2, 3])
@@ -285,7 +290,7 @@ async def test_a_question_whose_caller_leaves_is_withdrawn_wherever_the_book_is(
 async def test_a_call_that_its_upstream_interrupts_is_not_asked_about_twice_when_its_caller_leaves() -> None:
     book = SlowBook()
     async with owned_tasks() as tasks:
-        approvals = Approvals(book, Signer(), tasks)
+        approvals = Approvals(book, Signer(), tasks, asked_by_default=lambda: None)
         verdict = cast("Any", type("V", (), {"question": None})())
         await cancelled(approvals.goes_on(verdict), book.asked.wait, times=2)
         with anyio.fail_after(5):

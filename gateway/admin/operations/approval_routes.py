@@ -17,8 +17,8 @@ from registry.schema.display_text import excerpt
 _ID_CHARS = 40
 _ROW = {
     "id": "3f2a9c01b4d7", "state": "waiting", "principal": "ci", "wrapper": "bank__wire", "server": "bank",
-    "rule": "transfers ask", "arguments": "amount: 5", "for": None, "asked": "2027-01-31T08:00:00.000Z",
-    "expires": "2027-01-31T08:05:00.000Z",
+    "rule": "transfers ask", "arguments": "amount: 5", "by": "administrator", "for": None,
+    "asked": "2027-01-31T08:00:00.000Z", "expires": "2027-01-31T08:05:00.000Z",
 }  # fmt: skip
 
 
@@ -45,8 +45,8 @@ class ApprovalRoutes:
         """Calls that wait for a person, and what was allowed for a session or a tool.
 
         Returns:
-            `approvals`: id, state (waiting or allowed), principal, wrapper, server, rule, arguments, for, asked and
-            expires of each.
+            `approvals`: id, state (waiting or allowed), principal, wrapper, server, rule, arguments, by (who
+            is to decide: host or administrator), for, asked and expires of each.
         """
         return JsonDocument({"approvals": self._book.rows()})
 

@@ -111,7 +111,9 @@ class Setup:
             thorough_checks=ThoroughChecks(cast("Any", None)),
             permission=Permission(self.registry),
             audit=(audit := Audit(AuditConfig(), None)),
-            approvals=Approvals(ApprovalBook(ApprovalsConfig(), audit), Signer(), cast("Any", None)),
+            approvals=Approvals(
+                ApprovalBook(ApprovalsConfig(), audit), Signer(), cast("Any", None), asked_by_default=lambda: None
+            ),
         )
 
     def caller(self) -> Caller:

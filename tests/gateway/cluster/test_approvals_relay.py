@@ -15,14 +15,14 @@ from gateway.calls.approval_book import ApprovalBook, Decision, Question, TooMan
 from gateway.cluster import approvals_relay
 from gateway.cluster.approvals_relay import RelayedBook
 from gateway.cluster.peers import PeerLost, Reply
-from gateway.config.approvals import ApprovalsConfig
+from gateway.config.approvals import ApprovalsConfig, Approver
 from gateway.config.audit import AuditConfig
 
 
-def question(principal: str = "ann", call: str = "1", session: str = "s") -> Question:
+def question(principal: str = "ann", call: str = "1", session: str = "s", by: Approver = "administrator") -> Question:
     return Question(
         principal=principal, session=session, wrapper="bank__wire", server="bank", definition="d", call=call,
-        rule="ask", arguments="{}",
+        rule="ask", arguments="{}", by=by,
     )  # fmt: skip
 
 
@@ -87,7 +87,7 @@ async def test_what_waits_at_another_worker_is_decided_at_the_first(monkeypatch:
 
 async def test_a_host_at_another_worker_decides_too_and_who_leaves_is_forgotten() -> None:
     peers, book = relayed()
-    asked = question()
+    asked = question(by="host")
     assert await book.begin(asked) is False
     assert await book.decide(asked.id, allow=False, lasts="once", by="host") is True
     assert (await book.wait(asked)).kind == "denied"
@@ -98,6 +98,16 @@ async def test_a_host_at_another_worker_decides_too_and_who_leaves_is_forgotten(
     assert peers.book.rows() == []
     await book.allow_again(other)
     assert [await book.begin(question(call="3")) for _ in range(2)] == [True, False]
+
+
+async def test_no_host_decides_what_is_left_to_the_administrator() -> None:
+    _, book = relayed()
+    asked = question()
+    await book.begin(asked)
+    for allow in (True, False):
+        assert await book.decide(asked.id, allow=allow, lasts="tool", by="host") is False
+    assert await book.decide(asked.id, allow=True, lasts="once", by="administrator") is True
+    assert (await book.wait(asked)).by == "administrator"
 
 
 async def test_too_many_are_refused_with_the_words_of_the_first_worker() -> None:
