@@ -6,5 +6,5 @@ remarks on a tool, and `prompts_and_resources` is everything that is not a tool.
 about all of this. `store` is the one mutable cell that holds the current catalog, and `drift` remembers what was
 removed or renamed for callers that still use the old names, with `parameter_changes`. `filters` are the patterns that
 decide what is shown, `uri_spellings` compares them with every spelling of a URI, `unmatched` those that nothing answers
-to, and `flagged` the items that seem to instruct a model.
+to, `flagged` the items that seem to instruct a model, and `hints` what a tool counts as for rules, scopes and repeats.
 """

@@ -271,9 +271,8 @@ def asking(book: SlowBook, tasks: OwnedTasks) -> Awaitable[Any]:
         schema_digest="s",
     )
     caller = Caller(principal=LOCAL, view=cast("Any", None))
-    return Approvals(book, Signer(), tasks, asked_by_default=lambda: None).ask(
-        caller, wrapper, {}, decision=ASKED, params={}
-    )
+    approvals = Approvals(book, Signer(), tasks, asked_by_default=lambda: None)
+    return approvals.ask(caller, wrapper, {}, decision=ASKED, params={})
 
 
 @pytest.mark.parametrize("times", [1, 2, 3])
