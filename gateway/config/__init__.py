@@ -18,6 +18,7 @@ leads_back          an entry that starts this program again; `per_user`: servers
 overlay             what administrators have changed over the file
 plan                what changes from one `Config` to another
 conversion          parts of a `Config` as the types of `registry`; `launch_identity` what an entry starts
-edit, edit_keys     change what the file says about one tool, or one key, and nothing else; `flow_text` does it in text
+edit, edit_keys     change what the file says about one tool, or one key, and nothing else; `flow_text` (JSON, braces)
+                    and `block_text` (YAML in lines) do it in the text
 watch               notice that a file has changed
 """
