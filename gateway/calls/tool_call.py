@@ -214,11 +214,16 @@ class ToolCall(Struct, kw_only=True, eq=False):
                 raise CallRefused(self.parts.permission.refusal(self.caller, self.wrapper, decision))
         wrapper, params, caller = self.wrapper, self.params, self.caller
         hints = wrapper.shared_hints if wrapper.shared_hints is not None else wrapper.hints
+        sent = {**params, "name": wrapper.tool, "arguments": self.checked}
+        # Hosts are offered no tasks; the session runs one where the server wants it.
+        sent.pop("task", None)
+        if wrapper.needs_task:
+            sent["task"] = {}
         # Not a coroutine: it would be one more on the path of every call.
         return self.parts.forwarder.send(
             wrapper.server,
             "tools/call",
-            {**params, "name": wrapper.tool, "arguments": self.checked},
+            sent,
             caller,
             original_params=params,
             repeatable=hints.get("readOnlyHint") is True or hints.get("idempotentHint") is True,

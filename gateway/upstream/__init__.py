@@ -11,8 +11,8 @@ decides when it is listed again, `call_sender` sends calls over it, with `breake
 What proves to an upstream who we are: `credentials` is the seam, `credential_sources` chooses what is behind it, as
 what a `headers_command` prints or a sign-in (`oauth`).
 
-MCP servers: `mcp_connectors` open a transport and negotiate, `mcp_session` lists and calls, `inbound_messages` takes
-what arrives unasked, `watching` asks for it. `request_callbacks` is the way of one request back to its caller before
-its result, `deadline` its end, `watch_list` what somebody subscribed to. `transport` carries the messages. `graphql`
-is an upstream of another kind behind the same seam.
+MCP servers: `mcp_connectors` open a transport and negotiate, `mcp_session` lists and calls, `task_run` runs a call as a
+task, `inbound_messages` takes what arrives unasked, `watching` asks for it. `request_callbacks` is the way of one
+request back to its caller before its result, `deadline` its end, `watch_list` what somebody subscribed to. `transport`
+carries the messages. `graphql` is an upstream of another kind behind the same seam.
 """

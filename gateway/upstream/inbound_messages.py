@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import Any, Final
+import itertools
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any, Final, Literal
 
 import anyio
 from anyio.abc import TaskGroup
@@ -12,7 +14,7 @@ from gateway.errors import INTERNAL_ERROR, METHOD_NOT_FOUND, GatewayError, RpcEr
 from gateway.jsonrpc import find_by_id
 from gateway.protocol import QUESTIONS, SUBSCRIPTION_KEY, can_be_asked
 from gateway.secrets import SECRETS
-from gateway.upstream.request_callbacks import HostSession, RequestCallbacks
+from gateway.upstream.request_callbacks import HostSession, OnParams, RequestCallbacks
 from gateway.upstream.session import SessionPorts
 from gateway.upstream.transport.jsonrpc import Reply, default_response
 from gateway.upstream.watch_list import WatchedKind
@@ -54,6 +56,9 @@ class InboundMessages:
         self._in_flight: dict[RequestCallbacks, None] = {}
         self._questions: dict[object, anyio.CancelScope] = {}
         self._expected: list[tuple[frozenset[str], anyio.Event]] = []
+        # Who takes the progress and the states of tasks, which outlive single requests: by token, and by id.
+        self._watched: dict[tuple[Literal["progress", "task"], str], OnParams] = {}
+        self._tokens = itertools.count(1)
 
     def start(self, *, modern: bool) -> None:
         """Take messages seriously from now on: the protocol version is negotiated."""
@@ -67,6 +72,21 @@ class InboundMessages:
         """Note that it has its answer, or will have none."""
         del self._in_flight[callbacks]
         callbacks.end()
+
+    @contextmanager
+    def watching(self, kind: Literal["progress", "task"], key: str | None, take: OnParams) -> Iterator[str]:
+        """Hand on what arrives for a progress token or the id of a task; yields it, a new token where there is none."""
+        key = key or f"task-{next(self._tokens)}"
+        self._watched[kind, key] = take
+        try:
+            yield key
+        finally:
+            self._watched.pop((kind, key), None)
+
+    def run_aside(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run what no request waits for; it ends with the connection."""
+        with suppress(RuntimeError):  # the connection has ended already
+            self._group.start_soon(work)
 
     def expect_acknowledgement(self, kinds: Collection[str], acknowledged: anyio.Event) -> None:
         """Set the event once a subscription to these kinds of notifications is acknowledged."""
@@ -104,8 +124,17 @@ class InboundMessages:
             self._take_acknowledgement(params.get("notifications"))
         elif method == "notifications/resources/updated":
             self._take_update("resourceSubscriptions", params.get("uri"), params)
+        elif method == "notifications/progress":
+            self._hand_on("progress", params.get("progressToken"), params)
+        elif method == "notifications/tasks/status":
+            self._hand_on("task", params.get("taskId"), params)
         elif method == "notifications/tasks":
             self._take_update("taskIds", params.get("taskId"), params)
+
+    def _hand_on(self, kind: Literal["progress", "task"], key: object, params: dict[str, Any]) -> None:
+        take = self._watched.get((kind, key)) if isinstance(key, str) else None
+        if take is not None:
+            take(params)
 
     def _take_acknowledgement(self, notifications: object) -> None:
         # On one stream several subscriptions are acknowledged, which are told apart by the kinds that they name.

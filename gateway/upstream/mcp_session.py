@@ -35,6 +35,7 @@ from gateway.protocol import (
 from gateway.secrets import SECRETS
 from gateway.upstream.inbound_messages import InboundMessages
 from gateway.upstream.session import ALL_KINDS, RawListing, UpstreamCall
+from gateway.upstream.task_run import TaskRun, runs_tasks
 from gateway.upstream.transport.jsonrpc import Transport
 from gateway.upstream.watch_list import WatchList
 from gateway.upstream.watching import Watcher
@@ -107,6 +108,8 @@ class McpSession:
         self.instructions = instructions if isinstance(instructions, str) else None
         self.independent_requests = transport.independent_requests
         self._modern = version in MODERN_VERSIONS
+        # In 2026-07-28 tasks are an extension, which needs nothing of the caller's host but to be passed on.
+        self._runs_tasks = not self._modern and runs_tasks(self.capabilities)
         self._inbound = inbound
         self._transport = transport
         self._log_level: str | None = None
@@ -224,6 +227,9 @@ class McpSession:
         """See `UpstreamSession.send`; what this protocol version wants around a request is added."""
         callbacks, params = call.callbacks, call.params
         headers: dict[str, str] | None = None
+        as_task = "task" in params and call.method == "tools/call"
+        if as_task:
+            params = {name: value for name, value in params.items() if name != "task"}
         if self._modern:
             meta = params.get("_meta")
             meta = {**meta, **_ENVELOPE} if meta else _ENVELOPE.copy()
@@ -248,6 +254,8 @@ class McpSession:
             headers = {**(headers or {}), **call.trace}
         self._inbound.begin(callbacks)
         try:
+            if as_task and self._runs_tasks:
+                return await TaskRun(self.server, self._transport, self._inbound, callbacks, headers).call(params)
             return await self._transport.request(
                 call.method,
                 params,

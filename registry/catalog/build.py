@@ -20,6 +20,7 @@ from registry.catalog.unmatched import CODES, unmatched_names
 from registry.errors import SchemaRejected
 from registry.intake import param_headers
 from registry.intake.issues import UNCHECKED_CODES, ItemIssue
+from registry.schema.json_values import without_keys
 from registry.schema.packed_definition import PackedDefinition
 from registry.schema.schemas import canonical_json, digest, digest_of_canonical
 
@@ -213,6 +214,10 @@ def _wrapper(
 ) -> ToolWrapper:
     packed = PackedDefinition.of(definition).renamed(compiled.name)
     named = packed.read()
+    if needs_task := _needs_task(named):
+        # No caller can run a task here: what is asked of callers is left out, and the gateway does it.
+        named = _without_task_support(named)
+        packed = PackedDefinition.of(named)
     text = canonical_json(named)
     schema = named.get("inputSchema", {})
     # Looking for the keyword in the text spares the walk over the schemas of nearly all tools.
@@ -230,9 +235,20 @@ def _wrapper(
         notes=notes,
         unenforced=unenforced,
         held=held,
+        needs_task=needs_task,
         declared=hints_of(named.get("annotations")),
         source=definition,
     )
+
+
+def _needs_task(definition: Mapping[str, Any]) -> bool:
+    execution = definition.get("execution")
+    return isinstance(execution, dict) and execution.get("taskSupport") == "required"
+
+
+def _without_task_support(definition: dict[str, Any]) -> dict[str, Any]:
+    execution = without_keys(definition["execution"], {"taskSupport"})
+    return {**definition, "execution": execution} if execution else without_keys(definition, {"execution"})
 
 
 def _promises_more(tool: str) -> ItemIssue:

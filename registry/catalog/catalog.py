@@ -41,6 +41,7 @@ class ToolWrapper:
         unenforced: What arguments are checked against, where the definition documents some that are not enforced.
         unchecked: Why arguments are not checked in full, where the input schema could not be used as it was listed.
         held: Why it cannot be called until somebody has approved it as it is today; the definition is as approved.
+        needs_task: Its server runs it as a task only, which its definition does not say any more.
         declared: The hints in its definition.
         shared_hints: Its `hints` in an object that equal ones share; None where nobody has looked yet.
         source: What the definition was made of: equal wrappers stay the same object as long as this one does.
@@ -59,6 +60,7 @@ class ToolWrapper:
     unenforced: dict[str, Any] | None = None
     unchecked: str | None = None
     held: str | None = None
+    needs_task: bool = False
     declared: Hints = field(default_factory=lambda: NO_HINTS, repr=False, compare=False)
     shared_hints: Hints | None = field(default=None, repr=False, compare=False)
     source: object = field(default=None, repr=False, compare=False)

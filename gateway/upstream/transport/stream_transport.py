@@ -167,7 +167,9 @@ class StreamTransport:
             self._on_message(message, self._try_to_send)
         elif isinstance(params := message.get("params"), dict):
             entry = self._entry(params.get("progressToken"))
-            if entry is not None and entry[1] is not None:
+            if entry is None:
+                self._on_message(message, self._try_to_send)  # of a task
+            elif entry[1] is not None:
                 entry[1](params)
 
     def skip(self, ends: bytes) -> None:

@@ -284,13 +284,12 @@ class StreamableHttpTransport:
                         return message
                 elif message["method"] == "notifications/progress" and "id" not in message:
                     params = message.get("params")
-                    # A token of another request on this stream is a mistake of the server.
-                    if (
-                        isinstance(params, dict)
-                        and number_of(params.get("progressToken")) == request_id
-                        and on_progress
-                    ):
+                    if not isinstance(params, dict):
+                        continue
+                    if on_progress is not None and number_of(params.get("progressToken")) == request_id:
                         on_progress(params)
+                    elif isinstance(params.get("progressToken"), str):
+                        on_message(message, self._post_later)  # of a task; numbers are of single requests
                 elif isinstance(message["method"], str):
                     on_message(message, self._post_later)
             raise ConnectionLost(ENDED_EARLY, sent=True)
