@@ -5,9 +5,17 @@ from __future__ import annotations
 import logging
 import os
 import stat
+import sys
 import tempfile
-from contextlib import suppress
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Final
+
+_LOCK_POLL_S: Final = 0.01
+# On Windows a locked part of a file cannot be read: this is beyond what any file with a lock holds.
+_LOCKED_BYTE: Final = 2**30
 
 log = logging.getLogger(__name__)
 
@@ -114,3 +122,42 @@ def write_whole(path: Path, content: bytes, *, mode: int = 0o600) -> None:
     except OSError:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+@contextmanager
+def locked(path: Path, *, within_s: float) -> Iterator[None]:
+    """Hold the lock that this file stands for; other processes wait. Blocks, and belongs into a thread.
+
+    Raises:
+        TimeoutError: Another process has held it for too long.
+        OSError: The file cannot be created.
+    """
+    flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+    descriptor = os.open(path, flags, 0o600)
+    try:
+        end_s = time.monotonic() + within_s
+        while not try_lock(descriptor, write=True):
+            if time.monotonic() > end_s:
+                raise TimeoutError(f"another process has kept {path} locked for {within_s:g} s")
+            time.sleep(_LOCK_POLL_S)
+        yield
+    finally:
+        # Which unlocks it.
+        os.close(descriptor)
+
+
+def try_lock(descriptor: int, *, write: bool) -> bool:
+    """Lock an open file until it is closed; returns whether that was possible at once."""
+    try:
+        if sys.platform == "win32":
+            import msvcrt
+
+            os.lseek(descriptor, _LOCKED_BYTE, os.SEEK_SET)
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+        else:
+            import fcntl
+
+            fcntl.flock(descriptor, (fcntl.LOCK_EX if write else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        return False
+    return True

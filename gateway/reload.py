@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -185,8 +186,19 @@ class Reloader:
         Raises:
             ConfigError: They cannot be used; nothing has changed.
         """
-        async with self._changing:
-            await self._change(edit.of(self.overlay.changes), check)
+        async with self._changing, self._alone():
+            # Another gateway with the same state directory may have added to them.
+            changes = await anyio.to_thread.run_sync(self.overlay.to_edit)
+            await self._change(edit.of(changes), check)
+
+    @asynccontextmanager
+    async def _alone(self) -> AsyncIterator[None]:
+        scope = self.overlay.exclusive()
+        await anyio.to_thread.run_sync(scope.__enter__)
+        try:
+            yield
+        finally:
+            scope.__exit__(None, None, None)
 
     async def _change(self, changes: Sequence[Change], check: Callable[[Config], None]) -> None:
         config = with_changes(self.base, changes, self._admits)

@@ -54,7 +54,7 @@ async def change(reloader: Reloader, edit: Edit, check: Check = lambda config: N
         status: Of the refusal: whether what was sent is wrong, or does not go with the rest.
 
     Raises:
-        Refusal: They cannot be used like that.
+        Refusal: They cannot be used like that, or are in use and cannot be kept.
     """
     if len(edit.of(reloader.overlay.changes)) > MAX_CHANGES:
         text = f"there are {MAX_CHANGES} changes already; expected those that are to stay in the configuration file"
@@ -63,3 +63,6 @@ async def change(reloader: Reloader, edit: Edit, check: Check = lambda config: N
         await reloader.change(edit, check)
     except ConfigError as error:
         raise Refusal(status, error.message) from None
+    if reloader.overlay.unsaved:
+        what = "the change is in use, and is lost when the gateway ends"
+        raise Refusal(500, f"{what}: {reloader.overlay.error}; make the directory writable, and repeat the change")

@@ -1,7 +1,7 @@
 """The record of what was decided: who called what, what was refused, and what administrators changed.
 
 record         takes what happened, from the hot path
-refusals       which refused credentials are lines, and which are only counted
+refusals       which refusals are entries, and which are only counted
 pending        lines that wait; a task hands them on
 batch          those of them that a thread writes together
 call           what a call tells of itself

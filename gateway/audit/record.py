@@ -8,19 +8,28 @@ from typing import Any, Final
 from gateway.audit.call import Outcome, Who, Wrapper
 from gateway.audit.lines import STDIO, CallLine
 from gateway.audit.pending import PendingLines
-from gateway.audit.refusals import Refusals
+from gateway.audit.refusals import EntryLimit
 from registry.schema.display_text import excerpt
 
 # Of what callers have named: longer than any name or URI that means something.
 _NAME_CHARS: Final = 200
+# A minute's entries of wrong credentials for each address; an attack is seen in ten of them.
+_WRONG_CREDENTIALS: Final = 10
+# A minute's refused and failed requests of each caller, more than an agent with a wrong list of tools causes. Entries of
+# all callers are deleted for size after two million of them: one caller needs days for so many.
+_REFUSED_REQUESTS: Final = 300
 
 
 class Audit(PendingLines):
     """Takes what has to be recorded, from the path of calls."""
 
     @cached_property
-    def _refusals(self) -> Refusals:
-        return Refusals(self._clock)
+    def _wrong_credentials(self) -> EntryLimit:
+        return EntryLimit(self._clock, per_minute=_WRONG_CREDENTIALS)
+
+    @cached_property
+    def _refused_requests(self) -> EntryLimit:
+        return EntryLimit(self._clock, per_minute=_REFUSED_REQUESTS)
 
     def call(
         self,
@@ -71,10 +80,13 @@ class Audit(PendingLines):
             took_s: How long it took.
             code: Of the JSON-RPC error that answered it.
         """
-        if self.on:
+        if not self.on:
+            return
+        more = 0 if code is None else self._refused_requests.more(who.principal.name)
+        if more is not None:
             outcome = {"jsonrpc": "ok" if code is None else code}
             extra = {"method": method, "name": _name(name), "outcome": outcome, "ms": round(took_s * 1000, 2)}
-            self._put(self._event(self._of_caller("request", who) | extra))
+            self._put(self._event(self._of_caller("request", who) | extra | ({"more": more} if more else {})))
 
     def refused(
         self, who: Who, method: str, name: object, *, rule: str | None = None, reason: str | None = None
@@ -88,9 +100,12 @@ class Audit(PendingLines):
             rule: The rule that decided.
             reason: Why, where no rule did.
         """
-        if self.on:
+        if not self.on:
+            return
+        more = self._refused_requests.more(who.principal.name)
+        if more is not None:
             about = {"method": method, "name": _name(name), "rule": rule, "reason": reason}
-            self._put(self._event(self._of_caller("refused", who) | about))
+            self._put(self._event(self._of_caller("refused", who) | about | ({"more": more} if more else {})))
 
     def credentials_refused(self, where: str, peer: str, reason: str, *, principal: str | None = None) -> None:
         """Credentials were missing or wrong.
@@ -103,7 +118,7 @@ class Audit(PendingLines):
         """
         if not self.on:
             return
-        more = self._refusals.more(peer.rpartition(":")[0] or peer)
+        more = self._wrong_credentials.more(peer.rpartition(":")[0] or peer)
         if more is not None:
             row = {"where": _name(where), "peer": peer, "principal": principal, "reason": reason}
             self._put(self._event({"event": "credentials_refused"} | row | ({"more": more} if more else {})))

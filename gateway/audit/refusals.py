@@ -1,4 +1,7 @@
-"""Refused credentials by address: which of them are lines of the record, and which are only counted."""
+"""Which entries of one address or caller are written, and which are only counted.
+
+A caller without any rights could otherwise fill the audit log, so that the entries of all others are deleted for size.
+"""
 
 from __future__ import annotations
 
@@ -6,27 +9,26 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
 
-# Of one address: the first ones of a minute are lines, the others are counted.
-_MAX_REFUSALS: Final = 10
-_REFUSALS_S: Final = 60.0
-_MAX_ADDRESSES: Final = 1_024
+_MINUTE_S: Final = 60.0
+_MAX_SOURCES: Final = 1_024
 
 
-class Refusals:
-    """Counts them."""
+class EntryLimit:
+    """Counts the entries of each source: the first ones of a minute are written, the others are counted."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float], *, per_minute: int) -> None:
         self._clock = clock
-        self._of_addresses: OrderedDict[str, list[float]] = OrderedDict()
+        self._per_minute = per_minute
+        self._of_sources: OrderedDict[str, list[float]] = OrderedDict()
 
-    def more(self, address: str) -> int | None:
-        """How many refusals of an address a line stands for beside its own; None where there is to be no line."""
+    def more(self, source: str) -> int | None:
+        """Return how many entries of a source one entry stands for beside its own; None if it is not to be written."""
         now_s = self._clock()
-        count, began_s, untold = self._of_addresses.pop(address, [0.0, now_s, 0.0])
-        if not 0 <= now_s - began_s < _REFUSALS_S:
+        count, began_s, untold = self._of_sources.pop(source, [0.0, now_s, 0.0])
+        if not 0 <= now_s - began_s < _MINUTE_S:
             count, began_s = 0.0, now_s
-        told = count < _MAX_REFUSALS
-        self._of_addresses[address] = [count + 1, began_s, 0.0 if told else untold + 1]
-        if len(self._of_addresses) > _MAX_ADDRESSES:
-            self._of_addresses.popitem(last=False)
+        told = count < self._per_minute
+        self._of_sources[source] = [count + 1, began_s, 0.0 if told else untold + 1]
+        if len(self._of_sources) > _MAX_SOURCES:
+            self._of_sources.popitem(last=False)
         return int(untold) if told else None

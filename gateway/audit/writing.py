@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import os
 import stat
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from gateway.audit.chain import HEAD_BYTES, Head, chained, digest_of, parsed
-from gateway.files import NotOurs, make_private_folder
+from gateway.files import NotOurs, make_private_folder, try_lock
 
 # One that holds the lock writes for some milliseconds; after this long it is stopped, or the disk hangs.
 _LOCK_S: Final = 2.0
@@ -205,7 +204,7 @@ def locked(path: Path, *, write: bool) -> Iterator[int]:
     try:
         _check_ours(os.fstat(descriptor), path)
         end_s = time.monotonic() + _LOCK_S
-        while not _try_lock(descriptor, write=write):
+        while not try_lock(descriptor, write=write):
             if time.monotonic() > end_s:
                 raise NotWritten(f"{path}: another process has kept it locked for {_LOCK_S:.0f} s")
             time.sleep(_LOCK_POLL_S)
@@ -219,23 +218,6 @@ def read_head(descriptor: int) -> Head | None:
     """The head in a file that is locked; None if it is damaged."""
     written = _get(descriptor)
     return Head.from_bytes(written) if written else Head()
-
-
-def _try_lock(descriptor: int, *, write: bool) -> bool:
-    try:
-        if sys.platform == "win32":
-            import msvcrt
-
-            # Beyond the head: a locked part cannot be read by others there.
-            os.lseek(descriptor, HEAD_BYTES, os.SEEK_SET)
-            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
-        else:
-            import fcntl
-
-            fcntl.flock(descriptor, (fcntl.LOCK_EX if write else fcntl.LOCK_SH) | fcntl.LOCK_NB)
-    except (BlockingIOError, PermissionError):
-        return False
-    return True
 
 
 def _get(descriptor: int) -> bytes:

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import anyio
 
+from gateway.access.administrators import EndedSessions
 from gateway.access.api_keys import ApiKeys
 from gateway.access.quotas import Quotas
 from gateway.calls.approval_book import ApprovalBook, Book
@@ -23,7 +24,14 @@ from gateway.cluster.sealing import Seal
 from gateway.cluster.shared_book import SharedBook
 from gateway.cluster.shared_changes import SharedChanges
 from gateway.cluster.shared_limits import SharedLimits
-from gateway.cluster.shared_parts import SharedApprovals, SharedLock, SharedNotes, SharedOverlay, SharedRevocations
+from gateway.cluster.shared_parts import (
+    SharedApprovals,
+    SharedEndedSessions,
+    SharedLock,
+    SharedNotes,
+    SharedOverlay,
+    SharedRevocations,
+)
 from gateway.cluster.single_process_only import may_be_copied
 from gateway.cluster.status import StoreStatus
 from gateway.cluster.store import SharedStore
@@ -118,6 +126,7 @@ class Pod:
         keys: ApiKeys,
         approvals: ApprovalBook,
         quotas: Quotas,
+        ended: EndedSessions,
         state_dir: Path | None,
     ) -> None:
         """Share what this gateway holds, where there is a store.
@@ -129,6 +138,7 @@ class Pod:
             keys: The keys of its callers.
             approvals: The calls that wait for a person.
             quotas: What its callers use.
+            ended: Sessions of administrators that were ended.
             state_dir: Where what is shared is kept, too.
         """
         store, status = self._store, self.status
@@ -142,6 +152,7 @@ class Pod:
             (
                 SharedNotes(notes),
                 SharedRevocations(keys),
+                SharedEndedSessions(ended),
                 waiting,
                 # The last, because these take time: nothing of the others changes while they apply theirs.
                 SharedLock(fleet),
@@ -160,6 +171,7 @@ class Pod:
             changes.wake()
 
         approvals.on_change = approvals_changed
+        ended.on_change = changes.wake
 
     async def leave(self) -> None:
         """Be connected to no more, and return once nobody waits here for an answer that says so.

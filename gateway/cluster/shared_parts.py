@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, Final
 
+from gateway.access.administrators import EndedSessions
 from gateway.access.api_keys import ApiKeys
 from gateway.calls.approval_book import ApprovalBook
 from gateway.cluster.shared_state import take_lock
@@ -104,6 +105,26 @@ class SharedRevocations:
     async def apply(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
         """See `Part.apply`."""
         self._keys.revoke(fields)
+        return self.fields()
+
+
+class SharedEndedSessions:
+    """Sessions of administrators that were ended, and links that were used."""
+
+    prefix: Final = "ended:"
+    # Each is forgotten after eight hours.
+    passing: Final = True
+
+    def __init__(self, ended: EndedSessions) -> None:
+        self._ended = ended
+
+    def fields(self) -> dict[str, Any]:
+        """See `Part.fields`."""
+        return self._ended.fields()
+
+    async def apply(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+        """See `Part.apply`."""
+        self._ended.apply(fields)
         return self.fields()
 
 

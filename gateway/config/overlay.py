@@ -10,7 +10,8 @@ import hashlib
 import logging
 import secrets
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,7 +28,7 @@ from gateway.config.unmatched_rules import AddedNames
 from gateway.config.upstream_types.registration import read_server
 from gateway.config.wording import refusal
 from gateway.errors import ConfigError
-from gateway.files import NotOurs, make_private_folder, read_private, write_whole
+from gateway.files import NotOurs, locked, make_private_folder, read_private, write_whole
 from registry.catalog.names import check_aliases
 from registry.errors import AliasError
 
@@ -45,6 +46,8 @@ _MAX_BYTES: Final = 64 * 1024 * 1024
 # Of the SHA-256 of the configuration's path: several gateways of one user share a state directory.
 _NAME_CHARS: Final = 16
 _ID_BYTES: Final = 6
+# To apply a change takes a second at most, with thousands of tools.
+_LOCK_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +116,7 @@ class Overlay:
         follows: Whether another program writes the file, which may differ from what is in use.
         error: Why the file could not be read or written; None while it holds what is in use.
         digest: The SHA-256 of the file as it was read last; None where there was none.
+        unsaved: The changes in use could not be written.
     """
 
     def __init__(
@@ -133,6 +137,7 @@ class Overlay:
         self._writes = writes
         self.follows = follows and self.path is not None
         self.error: str | None = None
+        self.unsaved = False
         self.digest: bytes | None = None
         self.changes: tuple[Change, ...] = self._read()
 
@@ -151,6 +156,31 @@ class Overlay:
             what = "mend it, or remove it to serve without what administrators have changed"
             raise ConfigError(f"{self.error}; {what}", file=self._named or "overlay")
 
+    @contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """Keep other gateways with the same state directory from changing the file meanwhile. Blocks.
+
+        Raises:
+            ConfigError: Another process is changing it, and does not end.
+        """
+        with ExitStack() as stack:
+            if self.path is not None and self._writes:
+                try:
+                    make_private_folder(self.path.parent)
+                    stack.enter_context(locked(self.path.parent.with_suffix(".lock"), within_s=_LOCK_S))
+                except TimeoutError as error:
+                    raise ConfigError(f"{error}; try again", file=self._named or "overlay") from None
+                except OSError as error:
+                    # Reported when the changes are to be written.
+                    log.debug("%s cannot be locked: %s", self.path, error)
+            yield
+
+    def to_edit(self) -> tuple[Change, ...]:
+        """Return the changes to which another one is added: those of the file, where this process writes it."""
+        # A file that is gone is no reason to take into use again what somebody has disabled.
+        is_file = self.path is not None and self.path.exists()
+        return self.latest() if is_file and self._writes and not self.unsaved else self.changes
+
     def latest(self) -> tuple[Change, ...]:
         """The changes as the file has them now; those in use where it cannot be read."""
         self.error = None
@@ -167,8 +197,9 @@ class Overlay:
             make_private_folder(self.path.parent)
             document = {"configuration": self._named, "changes": [asdict(one) for one in self.changes]}
             write_whole(self.path, wire.dumps(document))
-            self.error = None
+            self.error, self.unsaved = None, False
         except OSError as error:
+            self.unsaved = True
             self.error = f"{self.path} cannot be written ({error.strerror or error})"
             log.error("what an administrator has changed ends with this process: %s", self.error)
 

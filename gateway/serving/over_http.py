@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import anyio
 import uvicorn
 
-from gateway.access.administrators import Administrators
+from gateway.access.administrators import Administrators, EndedSessions
 from gateway.access.signing import Signer
 from gateway.admin import rows
 from gateway.admin.api import AdminApi
@@ -169,6 +169,7 @@ async def serve_on(
             overlay=overlay,
             admits=admits,
         )
+        ended = EndedSessions(state_dir)
         if pod is not None:
             pod.join(
                 reloader,
@@ -177,6 +178,7 @@ async def serve_on(
                 keys=gateway.authenticator.keys,
                 approvals=gateway.approvals,
                 quotas=gateway.quotas,
+                ended=ended,
                 state_dir=state_dir,
             )
         SECRETS.hide([token])
@@ -184,6 +186,7 @@ async def serve_on(
             token,
             lambda: gateway.config.gateway.admin.tokens,
             Signer(state_dir, key=role.signing_key if role is not None else None),
+            ended=ended,
         )
         feed = EventFeed(partial(rows.states, gateway.fleet), lambda: gateway.registry.catalog)
         gateway.audit.watcher = feed.take

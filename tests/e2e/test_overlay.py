@@ -277,3 +277,63 @@ async def test_a_key_that_rules_are_about_is_revoked_and_the_next_start_takes_th
                 )
                 assert refused.status_code == 401
             assert await listed_to(again, OWNER) is not None
+
+
+async def test_two_gateways_on_one_state_directory_keep_the_changes_of_both(tmp_path: Path) -> None:
+    async with scripted_http_server(tmp_path, "up", tools=builtin_tools("echo", "sleep")) as up:
+        async with (
+            running_gateway(tmp_path, {"one": up.config, "two": up.config}) as first,
+            serving(first.config, tmp_path) as second,
+        ):
+            for gateway, name in ((first, "one"), (second, "two")):
+                await gateway.until_listed("one__echo", "two__echo")
+                assert (await gateway.admin(f"servers/{name}/disable", "POST", {})).status_code == 200
+            # The gateway that has changed something knows what the other one had changed.
+            assert await changes(second) == [("server_disabled", "one"), ("server_disabled", "two")]
+            assert set((await states(second)).values()) == {"disabled"}
+        async with serving(first.config, tmp_path) as again:
+            assert await states(again) == {"one": "disabled", "two": "disabled"}
+
+
+async def test_a_change_that_cannot_be_kept_is_in_use_and_not_called_done(tmp_path: Path) -> None:
+    async with scripted_http_server(tmp_path, "up", tools=builtin_tools("echo")) as up:
+        async with running_gateway(tmp_path, {"up": up.config}, gateway=KEYS) as gateway:
+            gateway.config.chmod(0o400)
+            (gateway.state_dir / "overlays").write_text("no folder")
+            answer = await gateway.admin("servers/up/disable", "POST", {})
+            assert answer.status_code == 500
+            assert "in use, and is lost when the gateway ends" in answer.text
+            assert "make the directory writable" in answer.text
+            assert await states(gateway) == {"up": "disabled"}
+            # What could not be kept is kept with the next change.
+            (gateway.state_dir / "overlays").unlink()
+            assert (await gateway.admin("keys", "POST", {"name": "other"})).status_code == 201
+        async with serving(gateway.config, tmp_path) as again:
+            assert await states(again) == {"up": "disabled"}
+            assert await changes(again) == [("server_disabled", "up"), ("key_added", "other")]
+
+
+async def test_a_session_that_was_ended_and_a_link_that_was_used_stay_so_over_a_restart(tmp_path: Path) -> None:
+    async with running_gateway(tmp_path, {}) as gateway:
+        session = f"{gateway.origin}/admin/session"
+        code = (await gateway.admin("session/links", "POST")).json()["code"]
+        begun = await gateway.client.post(session, headers={"authorization": f"Bearer {code}"})
+        assert begun.status_code == 200
+        cookie = begun.headers["set-cookie"].partition(";")[0]
+        signed_in = {"cookie": cookie, "x-csrf-token": begun.json()["csrf"], "origin": gateway.origin}
+        gateway.client.cookies.clear()
+        assert (await gateway.client.get(session, headers={"cookie": cookie})).status_code == 200
+        assert (await gateway.client.delete(session, headers=signed_in)).status_code == 204
+        assert (await gateway.client.get(session, headers={"cookie": cookie})).status_code == 401
+    async with serving(gateway.config, tmp_path) as again, serving(gateway.config, tmp_path) as beside:
+        for one in (again, beside):
+            session = f"{one.origin}/admin/session"
+            assert (await one.client.get(session, headers={"cookie": cookie})).status_code == 401
+            assert (await one.client.post(session, headers={"authorization": f"Bearer {code}"})).status_code == 401
+        # A link is good once for all processes of a state directory.
+        code = (await again.admin("session/links", "POST")).json()["code"]
+        begun = [
+            (await one.client.post(f"{one.origin}/admin/session", headers={"authorization": f"Bearer {code}"}))
+            for one in (beside, again)
+        ]
+        assert [one.status_code for one in begun] == [200, 401]

@@ -184,6 +184,22 @@ async def test_refused_credentials_of_one_address_take_few_lines(tmp_path: Path)
     assert [row.get("more") for row in found][-3:] == [None, None, 990]
 
 
+async def test_a_caller_without_rights_takes_few_lines_whatever_it_tries(tmp_path: Path) -> None:
+    now = [1_800_000_000.0]
+    audit = Audit(AuditConfig(), tmp_path, clock=lambda: now[0], most_waiting=10_000)
+    for number in range(1_000):
+        audit.refused(caller(), "tools/call", f"t{number}", rule="r")
+        audit.request(caller(), "resources/read", f"u{number}", 0.001, code=-32602)
+        audit.request(caller(), "resources/read", f"v{number}", 0.001)
+    now[0] += 61
+    audit.refused(caller(), "tools/call", "later", rule="r")
+    await audit.flush()
+    found = lines(tmp_path)
+    assert sum(row["name"].startswith("v") for row in found) == 1_000
+    assert sum(row["name"].startswith(("t", "u")) for row in found) == 300
+    assert (found[-1]["name"], found[-1]["more"]) == ("later", 1_700)
+
+
 async def test_names_that_callers_choose_are_bounded_and_visible(tmp_path: Path) -> None:
     audit = Audit(AuditConfig(), tmp_path)
     audit.refused(caller(), "tools/call", "x\u202e\n\x1b[31m" + "y" * 10_000, rule="r")
