@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 
 # Checking so many schemas takes some milliseconds; more is work for a thread: the loop has callers to serve.
 INLINE_TOOLS: Final = 8
+# Prompts and resources have no schemas: each takes some microseconds.
+INLINE_ITEMS: Final = 200
 
 
 def listing_of(
@@ -41,8 +43,8 @@ def listing_of(
     """The listing that this answer makes of the one before it.
 
     Args:
-        raw: The answer, unchecked; lists that it leaves out stay, unless the server no longer has such things. A long
-            list of tools is used up.
+        raw: The answer, unchecked; lists that it leaves out stay, unless the server no longer has such things. Long
+            lists are used up.
         server: Whose.
         epoch: The number of the connection that it came on.
         transport: How it came; it decides what is done with unsound header annotations.
@@ -66,7 +68,7 @@ def listing_of(
         repaired += [*raw.noted, *intake.repaired]
     for kind in ITEM_KEYS:
         if kind in raw.prompts_and_resources:
-            admission = admit_items(SECRETS.scrub_descriptions(raw.prompts_and_resources[kind]), kind)
+            admission = admit_items(_one_by_one(raw.prompts_and_resources[kind]), kind)
             quarantined += admission.quarantined
             repaired += admission.repaired
             # Equal items stay the same objects: what is memoised for them stays too.
@@ -126,16 +128,26 @@ class _Kept:
         return before if len(tools) == len(before) and all(map(is_, tools, before)) else tools
 
 
-def _one_by_one(tools: list[Any]) -> Iterator[Any]:
-    """Yield tools without secrets. A long list is used up.
+def is_short(raw: RawListing) -> bool:
+    """Return whether an answer is checked within some milliseconds; a longer one is work for a thread."""
+    others = [item for items in raw.prompts_and_resources.values() for item in items]
+    return (
+        (raw.tools is None or len(raw.tools) <= INLINE_TOOLS)
+        and len(others) <= INLINE_ITEMS
+        and wire.Unparsed not in map(type, others)
+    )
+
+
+def _one_by_one(items: list[Any]) -> Iterator[Any]:
+    """Yield items without secrets. A long list is used up.
 
     Each is read when it is wanted, so that what stays of ten thousand definitions takes the room of those that are
     gone, and not as much again.
     """
-    if len(tools) <= INLINE_TOOLS:
-        yield from SECRETS.scrub_descriptions(list(map(_read, tools)))
+    if len(items) <= INLINE_TOOLS:
+        yield from SECRETS.scrub_descriptions(list(map(_read, items)))
         return
-    written = wire.unparsed_each(tools)
+    written = wire.unparsed_each(items)
     written.reverse()
     while written:
         yield from SECRETS.scrub_descriptions([_read(written.pop())])

@@ -9,7 +9,7 @@ from typing import Final
 import anyio
 
 from gateway.config.server import ServerConfig
-from gateway.discovery import INLINE_TOOLS, listing_of
+from gateway.discovery import is_short, listing_of
 from gateway.errors import LeadsBack
 from gateway.lock.listing_lock import ListingLock
 from gateway.protocol import gateways_of
@@ -119,8 +119,7 @@ async def reviewed(
         listing = take()
         return listing, lock.review(alias, listing, config)
 
-    inline = raw.tools is None or len(raw.tools) <= INLINE_TOOLS
-    return look() if inline else await run_in_thread(look, limiter=worker)
+    return look() if is_short(raw) else await run_in_thread(look, limiter=worker)
 
 
 def placeholder(alias: str, config: ServerConfig) -> ServerListing:

@@ -29,7 +29,9 @@ _BYTES_OF_MEMBER: Final = 16
 _BYTES_OF_QUOTE: Final = 16
 
 
-READ_LATER: Final = frozenset({"tools/call", "tools/list", "tasks/result"})
+READ_LATER: Final = frozenset(
+    {"tools/call", "tools/list", "prompts/list", "resources/list", "resources/templates/list", "tasks/result"}
+)
 """Methods whose large answers are for the most part not looked into as they come: passed on, or looked at in parts."""
 Pieces = tuple[bytes | memoryview, ...]
 """One JSON text, cut where that was convenient."""

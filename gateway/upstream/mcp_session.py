@@ -58,6 +58,12 @@ _PART_FOR_PAGES: Final = 0.75
 _OPTIONAL_S: Final = 2.0
 # Ten times the largest server known, and what its schemas take is still bounded.
 MAX_ITEMS: Final = 20_000
+# All pages of all lists of one server together. The largest real listings have some megabytes; what is built of a
+# definition, its packed form, names, digests and index, takes a few times its text.
+MAX_LISTING_BYTES: Final = 32 * 1024 * 1024
+# Definitions of real servers take up to so many times their text once they are parsed. Empty lists take thirty times
+# as much, and as long to be walked.
+_USUAL_GROWTH: Final = 8
 # Of a reason; pages of an upstream's text are no reason.
 _MAX_REASON_CHARS: Final = 300
 # What clients hold at most; beyond 2**53 a strict parser would refuse the whole list.
@@ -116,6 +122,8 @@ class McpSession:
         # By list: the hints of its last answer, and what was wrong with it.
         self._hints: dict[str, tuple[int | None, CacheScope]] = {}
         self._warnings: dict[str, str] = {}
+        # What the lists that are being asked for may still bring: one listing is fetched at a time.
+        self._room_bytes = MAX_LISTING_BYTES
         self._watcher = Watcher(server, transport, inbound, self._request, self.capabilities, modern=self._modern)
         inbound.start(modern=self._modern)
 
@@ -129,6 +137,7 @@ class McpSession:
     ) -> RawListing:
         """See `UpstreamSession.fetch_listing`; an empty or repeated cursor ends a list."""
         failed: set[ListKind] = set()
+        self._room_bytes = MAX_LISTING_BYTES
         tools = await self._list_tools(limit_s, failed) if "tools" in kinds else None
         others: dict[ItemKind, list[Any]] = {}
         # Beside tools they get little time; those that fail are asked for again on their own.
@@ -309,8 +318,17 @@ class McpSession:
         cut: str | None = None
         while True:
             answer = await self._request(method, params)
+            size_bytes = _size_of(answer, member)
+            if size_bytes > self._room_bytes:
+                cut = f"the lists of one server may have {MAX_LISTING_BYTES // 2**20} MiB together"
+                if not cursors:
+                    # Nothing came before: the last good list is better than an empty one.
+                    raise RpcError(INTERNAL_ERROR, f"{method} was left out: {cut}")
+                cut = f"{method} was cut after {len(items)} items on {len(cursors)} pages: {cut}"
+                break
+            self._room_bytes -= size_bytes
             try:
-                page = await _opened(answer) if isinstance(answer, dict) else {}
+                page = await _opened(answer, member) if isinstance(answer, dict) else {}
             except wire.MalformedJson as error:
                 raise RpcError(INTERNAL_ERROR, f"the answer to {method} cannot be read: {error}") from None
             # Servers written in Go send null for an empty list.
@@ -318,7 +336,7 @@ class McpSession:
             if not isinstance(found, list):
                 raise RpcError(INTERNAL_ERROR, f"the answer to {method} holds no list of {member}")
             known = len(names)
-            names |= await run_in_thread(partial(_names_of, found)) if _is_long(answer) else _names_of(found)
+            names |= await run_in_thread(partial(_names_of, found)) if _is_long(answer, member) else _names_of(found)
             idle = idle + 1 if len(names) == known else 0
             room = MAX_ITEMS - len(items)
             if not idle:
@@ -408,18 +426,28 @@ def _names_of(items: list[Any]) -> set[object]:
     return names
 
 
-def _is_long(page: object) -> bool:
-    return isinstance(page, dict) and type(page.get("tools")) is wire.Unparsed
+def _is_long(page: object, member: str) -> bool:
+    return isinstance(page, dict) and type(page.get(member)) is wire.Unparsed
 
 
-async def _opened(page: dict[str, Any]) -> dict[str, Any]:
-    """Return a page with all but its tools parsed; those of a long page are taken apart, in a thread.
+def _size_of(page: object, member: str) -> int:
+    """Return how many bytes the items of a page have as JSON, or more where they are many small values."""
+    items = page.get(member) if isinstance(page, dict) else None
+    try:
+        text = bytes(items.text) if type(items) is wire.Unparsed else wire.dumps(items)
+    except wire.MalformedJson:
+        return 0  # whoever reads the items says so
+    return max(len(text), wire.parsed_bytes(text) // _USUAL_GROWTH)
+
+
+async def _opened(page: dict[str, Any], member: str) -> dict[str, Any]:
+    """Return a page with all but its items parsed; those of a long page are taken apart, in a thread.
 
     As values, ten thousand tools would fill 60 MB, whose room is then held by the little that stays of them.
     """
-    if not _is_long(page):
+    if not _is_long(page, member):
         return wire.whole(page)
-    return await run_in_thread(lambda: wire.whole({**page, "tools": wire.items_of(page["tools"])}))
+    return await run_in_thread(lambda: wire.whole({**page, member: wire.items_of(page[member])}))
 
 
 def _most_cautious(scopes: Collection[CacheScope]) -> CacheScope:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, Literal
 
 import orjson
@@ -11,7 +11,7 @@ import orjson
 from registry.errors import SchemaRejected
 from registry.intake.annotations import repair_size
 from registry.intake.issues import IntakeResult, RepairNotes, check_each
-from registry.intake.repairs import repair_members
+from registry.intake.repairs import MAX_TEXT_CHARS, cut_own_texts, cut_texts, repair_members
 from registry.schema import schemas
 from registry.schema.display_text import clean, clean_json
 from registry.schema.json_values import edited
@@ -31,7 +31,7 @@ MAX_KEY_LENGTH: Final = 4_096
 _ARGUMENT_TYPES: Final[dict[str, type]] = {"description": str, "title": str, "required": bool}
 
 
-def admit_items(items: Sequence[object], kind: ItemKind) -> IntakeResult[dict[str, Any]]:
+def admit_items(items: Iterable[object], kind: ItemKind) -> IntakeResult[dict[str, Any]]:
     """Check every item on its own; never raises for any JSON value."""
     seen: set[str] = set()
 
@@ -47,7 +47,9 @@ def admit_items(items: Sequence[object], kind: ItemKind) -> IntakeResult[dict[st
             raise SchemaRejected("hidden_text", f"there are hidden characters in its {ITEM_KEYS[kind]}")
         if key in seen:
             raise SchemaRejected("duplicate_name", f"another one of this {ITEM_KEYS[kind]} came first")
-        schemas.measure(item)
+        item = cut_own_texts(item, notes)
+        if schemas.measure(item).size > MAX_TEXT_CHARS:
+            item = cut_texts(item, notes)
         # Half of a surrogate pair cannot be sent: it would make the whole list fail.
         key.encode()
         definition = _in_unicode(_repaired(item, key, kind, notes), kind, notes)

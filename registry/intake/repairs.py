@@ -7,10 +7,15 @@ from typing import Any, Final
 from registry.intake.annotations import repair_annotations, repair_icons
 from registry.intake.issues import RepairNotes
 from registry.schema.display_text import clean
-from registry.schema.json_values import edited, without_keys
+from registry.schema.json_values import edited, map_items, without_keys
+from registry.schema.references import DATA_KEYWORDS
 
 _HINTS: Final = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
 _REPAIRED_MEMBERS: Final = ("title", "description", "annotations", "_meta", "icons", "execution")
+MAX_TEXT_CHARS: Final = 16 * 1024
+"""Length of one description or title. The longest of real servers have some thousand characters; hosts cut them at two
+thousand, and every list repeats them to every caller."""
+_TEXTS: Final = frozenset({"description", "title"})
 _TASK_SUPPORT: Final = ("optional", "required", "forbidden")
 
 
@@ -35,6 +40,46 @@ def repair_members(item: dict[str, Any], notes: RepairNotes, *, of_tool: bool = 
         elif kept is not value:
             changes[key] = kept
     return edited(item, changes=changes, dropped=dropped)
+
+
+def cut_own_texts(item: Any, notes: RepairNotes) -> Any:
+    """Return an item whose own description and title are not too long; the same object if they are not.
+
+    Before an item is measured: its other members count, and a long text alone does not cost the item.
+    """
+    if not isinstance(item, dict):
+        return item
+    changes = {key: _cut(key, item[key], notes) for key in _TEXTS if isinstance(item.get(key), str)}
+    changes = {key: text for key, text in changes.items() if text is not item[key]}
+    return {**item, **changes} if changes else item
+
+
+def cut_texts(value: Any, notes: RepairNotes) -> Any:
+    """Return a measured definition whose descriptions and titles are not too long, those of its schemas too.
+
+    The same object if none is. What keywords such as `const` hold is data and stays.
+    """
+    if isinstance(value, list):
+        return map_items(value, lambda item: cut_texts(item, notes))
+    if not isinstance(value, dict):
+        return value
+    changes: dict[str, Any] = {}
+    for key, child in value.items():
+        new = child
+        if isinstance(child, str):
+            new = _cut(key, child, notes) if key in _TEXTS else child
+        elif isinstance(child, dict | list) and key not in DATA_KEYWORDS:
+            new = cut_texts(child, notes)
+        if new is not child:
+            changes[key] = new
+    return {**value, **changes} if changes else value
+
+
+def _cut(key: str, text: str, notes: RepairNotes) -> str:
+    if len(text) <= MAX_TEXT_CHARS:
+        return text
+    notes.append(("long_text", f"a {key} was cut: the first {MAX_TEXT_CHARS} of its {len(text)} characters are shown"))
+    return text[: MAX_TEXT_CHARS - 1] + "…"
 
 
 def _text(value: Any, notes: RepairNotes) -> Any:

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 from registry.errors import SchemaRejected
 from registry.intake import param_headers
 from registry.intake.issues import UNCHECKED_CODES, IntakeResult, RepairNotes, check_each
-from registry.intake.repairs import repair_members
+from registry.intake.repairs import MAX_TEXT_CHARS, cut_own_texts, cut_texts, repair_members
 from registry.intake.schema_repairs import outlined, repair_root, repair_schema
 from registry.schema import schemas
 from registry.schema.display_text import name_as_words
@@ -48,6 +48,7 @@ def admit_tools(
 
     def check(tool: Any, notes: RepairNotes) -> Mapping[str, Any] | None:
         name = _name(tool)
+        tool = cut_own_texts(tool, notes)
         if not strict:
             tool = _within_bounds(tool, notes)
         text = _bounded_text(tool)
@@ -89,7 +90,8 @@ def _bounded_text(tool: Any) -> bytes:
 
 
 def _admit_one(tool: Any, text: bytes, transport: Transport, notes: RepairNotes, *, strict: bool) -> dict[str, Any]:
-    definition = repair_members(tool, notes)
+    # A short text has no long one in it.
+    definition = repair_members(cut_texts(tool, notes) if len(text) > MAX_TEXT_CHARS else tool, notes)
     definition = _with_input(definition, notes, strict=strict)
     definition = _with_output(definition, notes)
     if param_headers.KEYWORD_BYTES in text:  # spares nearly every tool a walk over its schema

@@ -103,6 +103,22 @@ async def test_a_list_is_never_cut_without_a_word(sizes: tuple[int, ...], last: 
     assert raw.warnings == ((expected,) if why else ())
 
 
+@pytest.mark.parametrize(("pages", "listed"), [(5, 5), (6, 5), (40, 5)])
+@pytest.mark.parametrize("number", [1, 100])
+async def test_a_list_of_more_than_32_mib_keeps_what_came_before(pages: int, listed: int, number: int) -> None:
+    text = "x" * (6_500_000 // number)
+    raw = await listing(*([{"name": f"{page}-{one}", "d": text} for one in range(number)] for page in range(pages)))
+    assert len(raw.tools or ()) == listed * number
+    cut = f"tools/list was cut after {5 * number} items on 5 pages: the lists of one server may have 32 MiB together"
+    assert raw.warnings == ((cut,) if pages > listed else ())
+
+
+async def test_many_small_values_count_for_what_they_take() -> None:
+    raw = await listing(*([{"name": f"{page}", "d": [[]] * 1_000_000}] for page in range(5)))
+    assert len(raw.tools or ()) == 2
+    assert "32 MiB together" in raw.warnings[0]
+
+
 async def test_a_long_page_without_a_list_of_tools_fails() -> None:
     page: Any = {str(number): "x" * 100 for number in range(1_000)}
     with pytest.raises(ExceptionGroup) as failed:

@@ -102,8 +102,25 @@ def test_the_first_of_two_with_one_uri_stays() -> None:
 
 
 def test_one_that_is_too_deep_or_too_big_is_quarantined() -> None:
-    items = [{"uri": "u:1", "_meta": nested(10_000)}, {"uri": "u:2", "description": "x" * 2_000_000}, {"uri": "u:3"}]
+    items = [{"uri": "u:1", "_meta": nested(10_000)}, {"uri": "u:2", "_meta": {"x": "x" * 2_000_000}}, {"uri": "u:3"}]
     assert [one["uri"] for one in admit_items(items, "resources").items] == ["u:3"]
+
+
+@pytest.mark.parametrize("kind", sorted(ITEM_KEYS))
+def test_a_long_description_is_cut_with_a_note_and_costs_nothing_else(kind: Any) -> None:
+    item = {ITEM_KEYS[kind]: "u:1", "name": "n", "description": "x" * 2_000_000, "title": "y" * 16_384}
+    admission = admit_items([item], kind)
+    (admitted,) = admission.items
+    assert admitted == {**item, "description": "x" * 16_383 + "…"}
+    assert [(one.code, one.detail) for one in admission.repaired] == [
+        ("long_text", "a description was cut: the first 16384 of its 2000000 characters are shown")
+    ]
+
+
+def test_a_long_description_of_an_argument_is_cut() -> None:
+    arguments = [{"name": "a", "description": "x" * 20_000}, {"name": "b", "description": "short"}]
+    (admitted,) = admit_items([{"name": "p", "arguments": arguments}], "prompts").items
+    assert [len(one["description"]) for one in admitted["arguments"]] == [16_384, 5]
 
 
 @given(st.lists(JSON, max_size=4), st.sampled_from(sorted(ITEM_KEYS)))

@@ -421,3 +421,37 @@ def test_three_hundred_usual_tools_are_admitted_within_a_millisecond_each() -> N
     started = time.process_time()
     assert len(admit_tools(tools, transport="http").items) == 300
     assert time.process_time() - started < 0.3
+
+
+def test_long_texts_of_a_tool_are_cut_with_a_note_wherever_they_are() -> None:
+    long, cut = "x" * 20_000, "x" * 16_383 + "…"
+    properties = {
+        "a": {"type": "string", "description": long, "title": long},
+        "b": {"type": "array", "items": {"type": "string", "description": long}},
+        "description": {"type": "string"},
+        "c": {"const": {"description": long}},
+    }
+    definition = {
+        "name": "t",
+        "description": "x" * 5_000_000,
+        "annotations": {"title": long},
+        "inputSchema": {"type": "object", "properties": properties},
+    }
+    result = admit_tools([definition], transport="http")
+    (admitted,) = result.items
+    assert admitted["description"] == cut
+    assert admitted["annotations"] == {"title": cut}
+    shown = admitted["inputSchema"]["properties"]
+    assert (shown["a"]["description"], shown["a"]["title"]) == (cut, cut)
+    assert shown["b"]["items"]["description"] == cut
+    # What an argument has to equal is data.
+    assert shown["c"] == properties["c"]
+    assert {one.code for one in result.repaired} == {"long_text"}
+    assert not result.quarantined
+
+
+def test_a_text_of_the_greatest_length_is_left_alone() -> None:
+    definition = {"name": "t", "description": "x" * 16_384, "inputSchema": {"type": "object"}}
+    result = admit_tools([definition], transport="http")
+    assert [dict(one) for one in result.items] == [definition]
+    assert not result.repaired
