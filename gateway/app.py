@@ -49,6 +49,7 @@ from gateway.fleet import Fleet, FleetPorts
 from gateway.hooks.active import ActiveHooks
 from gateway.hooks.loading import load_hooks
 from gateway.hooks.runner import HookRunner
+from gateway.instruments.otel_environment import telemetry_of
 from gateway.instruments.tracing import Tracing
 from gateway.lock.listing_lock import ListingLock
 from gateway.lock.lock_file import lock_path, read_lockfile
@@ -178,7 +179,7 @@ class Gateway:
         self.call_stats = CallStats(
             on_success=self.notes.succeeded, on_failure=role.on_failure if role is not None else None
         )
-        telemetry = config.gateway.telemetry
+        telemetry = telemetry_of(config.gateway.telemetry)
         self._tracing = (
             Tracing(telemetry, self.call_stats.durations, instance=f"{instance}-{role.name if role else ''}")
             if telemetry is not None

@@ -24,6 +24,20 @@ class NotOurs(OSError):
     """A file that should hold a secret of ours may be another's, or known to others; the text says why."""
 
 
+def expand_home(path: str | os.PathLike[str]) -> Path:
+    """Return a path with `~` replaced, which stays where the user of this process has no home.
+
+    An arbitrary user of a container has neither HOME nor an entry in the user database; `Path.expanduser` raises then.
+    """
+    return Path(os.path.expanduser(path))
+
+
+def home_folder() -> Path:
+    """Return the home of this user; the root folder for a user who has none, as container runtimes set HOME."""
+    found = expand_home("~")
+    return found if found.is_absolute() else Path(found.anchor or os.sep)
+
+
 def read_private(path: Path, *, most_bytes: int) -> bytes:
     """Read a file that holds a secret, unless other users can have written or read it.
 
@@ -88,8 +102,7 @@ def prepare_state_dir(path: Path) -> None:
 def _is_in_common_use(path: Path) -> bool:
     found = path.resolve()
     others = [Path.cwd()]
-    with suppress(RuntimeError):  # a user without a home
-        others.append(Path.home().resolve())
+    others.append(home_folder().resolve())
     return bool(found.stat().st_mode & stat.S_ISVTX) or any(each.is_relative_to(found) for each in others)
 
 

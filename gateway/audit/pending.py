@@ -20,6 +20,7 @@ from gateway.audit.lines import EventLine, Line
 from gateway.audit.reading import Filter, Page, read
 from gateway.audit.writing import Limits, RecordFile
 from gateway.config.audit import AuditConfig
+from gateway.files import expand_home
 
 log = logging.getLogger(__name__)
 
@@ -103,7 +104,7 @@ class PendingLines:
         # Kept while it is switched off: what waits is still written.
         if self.on and self._state_dir is not None:
             limits = Limits(days=settings.keep_days, total_bytes=settings.max_mebibytes * 2**20)
-            self.file = RecordFile(self._state_dir / Path(settings.file).expanduser(), limits, clock=self._clock)
+            self.file = RecordFile(self._state_dir / expand_home(settings.file), limits, clock=self._clock)
 
     @property
     def refuses(self) -> bool:

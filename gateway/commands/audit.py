@@ -13,6 +13,7 @@ from gateway.commands import output
 from gateway.commands.admin_client import admin_document
 from gateway.commands.locations import NotReached, UsageError, added_over, state_dir
 from gateway.commands.running import demo_dir, from_running
+from gateway.files import expand_home
 
 _COLUMNS = ("time", "event", "principal", "what", "outcome", "rule", "ms", "transport", "peer")
 _NARROW = ("time", "event", "principal", "what", "outcome", "ms")
@@ -86,7 +87,7 @@ def _location(args: Namespace) -> Path:
         from gateway.config.load import load
 
         name = load(args.config, added=added_over(args.config, state_dir(args))).gateway.audit.file
-    path = state_dir(args) / Path(name).expanduser()
+    path = state_dir(args) / expand_home(name)
     of_demo = demo_dir(args) / name
     if args.config is None and not path.exists() and of_demo.exists():
         return of_demo

@@ -5,13 +5,17 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
+import stat
 import sys
+import tempfile
 from argparse import Namespace
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from gateway.access.admin_token import FILE_NAME, UntrustedFile, kept_token
 from gateway.errors import GatewayError
+from gateway.files import expand_home
 
 if TYPE_CHECKING:
     from gateway.config.unmatched_rules import AddedNames
@@ -47,16 +51,37 @@ def default_config(args: Namespace) -> Path | None:
 def default_state_dir() -> Path:
     """TYPEGATE_STATE_DIR, or `typegate` where the system keeps the state of programs."""
     if chosen := os.environ.get("TYPEGATE_STATE_DIR"):
-        return Path(chosen).expanduser()
+        return expand_home(chosen)
     # XDG Base Directory Specification: a relative path is to be ignored.
     base = os.environ.get("XDG_STATE_HOME", "")
-    return (Path(base) if Path(base).is_absolute() else Path("~/.local/state").expanduser()) / "typegate"
+    if Path(base).is_absolute():
+        return Path(base) / "typegate"
+    usual = expand_home("~/.local/state")
+    return usual / "typegate" if usual.is_absolute() else _temporary_state_dir()
+
+
+def _temporary_state_dir() -> Path:
+    """The state directory of a user without a home: one of its own below the folder for temporary files.
+
+    Raises:
+        UsageError: Somebody else has made it.
+    """
+    # Windows has no such numbers, and a folder for temporary files for each user.
+    user = os.geteuid() if hasattr(os, "geteuid") else 0
+    path = Path(tempfile.gettempdir()) / f"typegate-{user}"
+    with suppress(FileNotFoundError):
+        found = path.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != user:
+            raise UsageError(
+                f"{path} is not a directory of this user, who has no home; expected --state-dir, or TYPEGATE_STATE_DIR"
+            )
+    return path
 
 
 def state_dir(args: Namespace) -> Path:
     """The state directory that these arguments choose."""
     chosen: Path | None = args.state_dir
-    return chosen.expanduser() if chosen is not None else default_state_dir()
+    return expand_home(chosen) if chosen is not None else default_state_dir()
 
 
 def added_over(path: Path, folder: Path | None = None) -> AddedNames:

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
+from gateway.files import expand_home
+
 # Options after which the next word is their value, for each runner; all others are taken to have none.
 _NPM_VALUES: Final = frozenset({"-p", "--package", "-c", "--call", "--registry", "--prefix", "-w", "--workspace"})
 _UV_VALUES: Final = frozenset(
@@ -146,7 +148,7 @@ def _of_interpreter(program: str, args: Sequence[str], folder: Path | None) -> s
 
 
 def _path(word: str, folder: Path | None) -> str:
-    path = Path(word).expanduser()
+    path = expand_home(word)
     if folder is not None and path.is_absolute():
         try:
             return path.relative_to(folder.absolute()).as_posix()

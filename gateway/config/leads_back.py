@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from gateway.config.source import read, values
 from gateway.errors import ConfigError
+from gateway.files import expand_home
 
 # Gateways behind gateways that somebody meant: more is a circle that changes its name on the way.
 _LONGEST_CHAIN: Final = 8
@@ -104,7 +105,7 @@ def _served_by(words: Sequence[str], cwd: str | None) -> Iterator[Path]:
     for word, value in zip(rest, [*rest[1:], ""], strict=True):
         named = value if word == "--config" else word.removeprefix("--config=") if "--config=" in word else ""
         if named:
-            yield (Path(cwd) if cwd is not None else Path()).joinpath(Path(named).expanduser())
+            yield (Path(cwd) if cwd is not None else Path()).joinpath(expand_home(named))
 
 
 def _behind(path: Path) -> Iterator[Path]:

@@ -12,7 +12,9 @@ EXTRA: Final = "otel"
 
 
 class TelemetryConfig(Section):
-    """Spans of every request, and how long requests took, sent over OTLP/HTTP; needs the extra otel."""
+    """Spans of every request, and how long requests took, sent over OTLP/HTTP; needs the extra otel.
+
+    Without this section OTEL_EXPORTER_OTLP_ENDPOINT is enough. OTEL_SDK_DISABLED=true switches everything off."""
 
     endpoint: str | None = None
     """The collector, as http://collector:4318. Absent means OTEL_EXPORTER_OTLP_ENDPOINT, or port 4318 of this
@@ -20,7 +22,8 @@ class TelemetryConfig(Section):
     headers: dict[str, SecretStr] = Field(default_factory=dict)
     """Sent to the collector with everything."""
     service_name: str = Field(default="typegate", min_length=1)
-    """The name under which it appears."""
+    """The name under which it appears. Absent means OTEL_SERVICE_NAME, or service.name of
+    OTEL_RESOURCE_ATTRIBUTES."""
     sample_ratio: Annotated[float, BeforeValidator(not_boolean), Field(ge=0, le=1)] = 1.0
     """Which part of the requests without a trace is traced, from 0 to 1; those with one follow it. Absent means
     OTEL_TRACES_SAMPLER, or all of them."""

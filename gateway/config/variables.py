@@ -19,6 +19,7 @@ from typing import Any, Final, cast
 from gateway.config.section import as_text
 from gateway.config.source import join
 from gateway.errors import ConfigError, together
+from gateway.files import expand_home
 from gateway.secrets import is_secret
 
 # Larger than any key or certificate chain; a path to something else is not to be read whole.
@@ -144,7 +145,7 @@ def expand(
     def content_of(name: str, path: str) -> str:
         if files is not None:
             with suppress(RuntimeError, ValueError):
-                files.add(folder / Path(name).expanduser())
+                files.add(folder / expand_home(name))
         content = _read(name, folder, file, path)
         secrets.add(content)
         return content
@@ -260,7 +261,7 @@ def variables_in(
     """
     start = workspace_of(folder)
     with suppress(RuntimeError, ValueError):
-        files.add(start / Path(name).expanduser())
+        files.add(start / expand_home(name))
     found: dict[str, str] = {}
     for line in _ASSIGNMENT.finditer(_read(name, start, file, key).removeprefix("\ufeff").replace("\r\n", "\n")):
         value = (line[2] or "").strip()
@@ -309,7 +310,7 @@ def _of_a_host(name: str, folder: Path, environ: Mapping[str, str], file: str, k
 
 def _read(name: str, folder: Path, file: str, key: str) -> str:
     try:
-        path = folder / Path(name).expanduser()
+        path = folder / expand_home(name)
         with path.open("rb") as stream:
             content = stream.read(MAX_SECRET_BYTES + 1)
         if len(content) > MAX_SECRET_BYTES:

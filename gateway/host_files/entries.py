@@ -19,6 +19,7 @@ from gateway.config.host_settings import HostSettings
 from gateway.config.section import fault
 from gateway.config.variables import input_variable
 from gateway.errors import ConfigError
+from gateway.files import expand_home
 from gateway.host_files.hosts import HostFile
 from gateway.secrets import secrets_in
 
@@ -176,11 +177,7 @@ class _Words:
                 self.notes.append(f"{key} is left out: it means nothing here")
         said = {key: _mapped(value, self._placeholders) for key, value in said.items()}
         for key in ("cwd", "envFile"):
-            if (
-                isinstance(path := said.get(key), str)
-                and "${" not in path
-                and not Path(path).expanduser().is_absolute()
-            ):
+            if isinstance(path := said.get(key), str) and "${" not in path and not expand_home(path).is_absolute():
                 if self.workspace is None:
                     self.notes.append(f"{key} is relative: write out from where")
                 else:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from gateway.config.host_settings import HostSettings, read_settings, settings_beside
+from gateway.files import home_folder
 
 FileForm = Literal["json", "toml"]
 _Places = Callable[["Machine"], Sequence[Path]]
@@ -39,7 +40,7 @@ class Machine:
     @classmethod
     def this(cls) -> Machine:
         """The one that this process runs on."""
-        return cls(home=Path.home(), platform=sys.platform, environ=os.environ)
+        return cls(home=home_folder(), platform=sys.platform, environ=os.environ)
 
     @property
     def applications(self) -> Path:

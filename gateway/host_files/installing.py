@@ -17,6 +17,7 @@ from gateway.config.model import Config
 from gateway.config.server import ServerConfig
 from gateway.config.source import read
 from gateway.config.upstream_types.registration import read_server
+from gateway.files import expand_home
 from gateway.host_files.changes import FileChange, Installations, Refused, change_of, content_of
 from gateway.host_files.entries import Adopted, adopt
 from gateway.host_files.hosts import HostFile, Machine, settings_of
@@ -148,7 +149,7 @@ def config_entry(host: HostFile, config: Path, state_dir: Path | None = None) ->
         config: What the gateway serves.
         state_dir: Where its state is, unless that is where it usually is.
     """
-    state = ["--state-dir", str(state_dir.expanduser().absolute())] if state_dir is not None else []
+    state = ["--state-dir", str(expand_home(state_dir).absolute())] if state_dir is not None else []
     return host.process_entry([*program(), "stdio", "--config", str(config.absolute()), *state])
 
 

@@ -5,5 +5,6 @@ durations        how long operations took, counted in buckets
 duration_export  sends them to a collector
 current          the span of the request that is running
 trace_context    whose trace a request belongs to
+otel_environment what the standard variables of OpenTelemetry say
 tracing          spans: of a request that a caller sent, and of one that we send to an upstream
 """

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Final
 
 import anyio
 
-from gateway.config.telemetry import TelemetryConfig
 from gateway.instruments import conventions
 from gateway.instruments.durations import Cell, Durations, Key
 
 if TYPE_CHECKING:
-    from opentelemetry.sdk.metrics.export import HistogramDataPoint, MetricsData
+    from opentelemetry.sdk.metrics.export import HistogramDataPoint, MetricExporter, MetricsData
     from opentelemetry.sdk.resources import Resource
 
 log = logging.getLogger(__name__)
@@ -26,23 +25,21 @@ _NAMES: Final = {"server": conventions.SERVER_DURATION, "client": conventions.CL
 class DurationExport:
     """Sends the durations that were counted, as histograms."""
 
-    def __init__(self, durations: Durations, settings: TelemetryConfig, resource: Resource) -> None:
+    def __init__(
+        self, durations: Durations, exporter: MetricExporter, resource: Resource, *, interval_s: float
+    ) -> None:
         """Prepare it; nothing is sent before `run`.
 
         Args:
             durations: What is sent.
-            settings: Where to, and how often.
+            exporter: Sends it.
             resource: What the collector knows this process as.
-
-        Raises:
-            ImportError: The packages are not installed.
+            interval_s: How often.
         """
-        from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
-
         self._durations = durations
         self._resource = resource
-        self._interval_s = settings.metrics_interval
-        self._exporter = OTLPMetricExporter(endpoint=address_of(settings, "metrics"), headers=headers_of(settings))
+        self._interval_s = interval_s
+        self._exporter = exporter
         # As the exporter reads it for instruments of the SDK.
         wanted = os.environ.get("OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE", "").strip().upper()
         self._delta = wanted in ("DELTA", "LOWMEMORY")
@@ -123,16 +120,6 @@ class DurationExport:
         if sent is None:
             return counts, total_s
         return [now - before for now, before in zip(counts, sent[0], strict=True)], total_s - sent[1]
-
-
-def address_of(settings: TelemetryConfig, signal: str) -> str | None:
-    """Where the collector takes `traces` or `metrics`; None where the exporter finds that in the environment."""
-    return f"{settings.endpoint.rstrip('/')}/v1/{signal}" if settings.endpoint is not None else None
-
-
-def headers_of(settings: TelemetryConfig) -> dict[str, str] | None:
-    """What is sent to the collector with everything."""
-    return {name: value.get_secret_value() for name, value in settings.headers.items()} or None
 
 
 def _attributes_of(key: Key) -> dict[str, str]:

@@ -20,17 +20,20 @@ from gateway.extras import install_command
 from gateway.instruments import conventions
 from gateway.instruments.current import CURRENT
 from gateway.instruments.current import Span as CurrentSpan
-from gateway.instruments.duration_export import DurationExport, address_of, headers_of
+from gateway.instruments.duration_export import DurationExport
 from gateway.instruments.durations import Durations
+from gateway.instruments.otel_environment import exporter_of, interval_ms_of, service_name_of
 from gateway.instruments.trace_context import PARENT, SAMPLED, STATE, Parent
 
 if TYPE_CHECKING:
     from opentelemetry import trace
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SpanExporter
 
 # Of arguments and results, where they are asked for: what collectors take of one attribute.
-_MAX_CONTENT_CHARS: Final = 4_096  # A line of a trace; what is longer holds data.
+_MAX_CONTENT_CHARS: Final = 4_096
+# A line of a trace; what is longer holds data.
 _MAX_URI_CHARS: Final = 200
 # Samplers of every service decide by the same part of the id (OpenTelemetry SDK, "TraceIdRatioBased").
 _RATIO_BITS: Final = 64
@@ -175,14 +178,20 @@ class Tracing:
         # Of the trace that begins next.
         self._trace_id = 0
         try:
-            self._tracers, resource = self._provider(settings, instance)
-            self._export = DurationExport(durations, settings, resource) if settings.metrics else None
+            span_exporter = exporter_of(settings, "traces")
+            metric_exporter = exporter_of(settings, "metrics") if settings.metrics else None
+            self._sends_traces = span_exporter is not None
+            self._tracers, resource = self._provider(settings, instance, span_exporter)
         except ImportError as error:
             raise ConfigError(
                 f"needs packages that are not installed ({error.name}); expected {install_command(EXTRA)}",
                 file="configuration",
                 key="gateway.telemetry",
             ) from None
+        self._export: DurationExport | None = None
+        if metric_exporter is not None:
+            interval_s = interval_ms_of(settings, "metrics") / 1000
+            self._export = DurationExport(durations, metric_exporter, resource, interval_s=interval_s)
         self._tracer = self._tracers.get_tracer("typegate")
 
     async def run(self) -> None:
@@ -207,6 +216,8 @@ class Tracing:
         Args:
             parents: The spans above it, the nearest first.
         """
+        if not self._sends_traces:
+            return UnrecordedSpan(parents[0].text, _NOTHING) if parents else _unrecorded(random.getrandbits(_IDS_BITS))
         if self._bound is None:
             return None
         if parents:
@@ -262,9 +273,10 @@ class Tracing:
             else _unrecorded(random.getrandbits(128) or 1)
         )
 
-    def _provider(self, settings: TelemetryConfig, instance: str) -> tuple[TracerProvider, Resource]:
+    def _provider(
+        self, settings: TelemetryConfig, instance: str, exporter: SpanExporter | None
+    ) -> tuple[TracerProvider, Resource]:
         # Late, and only where it is configured: a tenth of a second, and some 40 MiB.
-        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.resources import Resource
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
@@ -278,9 +290,10 @@ class Tracing:
                 chosen, self._trace_id = self._trace_id, 0
                 return chosen or super().generate_trace_id()
 
-        resource = Resource.create(
-            {"service.name": settings.service_name, "service.version": __version__, "service.instance.id": instance}
-        )
+        # `create` adds those of OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES.
+        name = service_name_of(settings)
+        own = {"service.version": __version__, "service.instance.id": instance}
+        resource = Resource.create({**own, **({} if name is None else {"service.name": name})})
         tracers = TracerProvider(
             resource=resource,
             # What is not to be sampled never gets there; without one it reads the environment.
@@ -288,8 +301,9 @@ class Tracing:
             id_generator=Ids(),
             shutdown_on_exit=False,
         )
-        exporter = OTLPSpanExporter(endpoint=address_of(settings, "traces"), headers=headers_of(settings))
-        tracers.add_span_processor(BatchSpanProcessor(exporter, schedule_delay_millis=settings.interval * 1000))
+        if exporter is not None:
+            delay_ms = interval_ms_of(settings, "traces")
+            tracers.add_span_processor(BatchSpanProcessor(exporter, schedule_delay_millis=delay_ms))
         return tracers, resource
 
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from gateway.config.model import Config
 from gateway.errors import ConfigError
-from gateway.files import write_whole
+from gateway.files import expand_home, write_whole
 from registry.errors import LockfileRejected
 from registry.lock.lockfile import MAX_BYTES, Lockfile, parse_lockfile
 
@@ -25,7 +25,7 @@ def lock_path(config: Config) -> Path | None:
     named = config.gateway.lock.file
     if named is None:
         return None if folder is None else folder / FILE_NAME
-    path = Path(named).expanduser()
+    path = expand_home(named)
     if folder is None and not path.is_absolute():
         return None
     return path if folder is None else folder / path

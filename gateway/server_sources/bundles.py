@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from gateway.config.edit import literal
-from gateway.files import make_private_folder
+from gateway.files import home_folder, make_private_folder
 from gateway.server_sources.fetch import MAX_BUNDLE_BYTES, fetch
 from gateway.server_sources.packages import alias_of
 from gateway.server_sources.proposal import Input, Proposal, SourceRefused, variable
@@ -174,9 +174,9 @@ def _proposal(manifest: dict[str, Any], name: str, home: Path) -> Proposal:
 def _text(text: str, home: Path, asked: Any, inputs: dict[str, Input]) -> str:
     """A text of a manifest with its placeholders in our form."""
     places = {
-        "__dirname": str(home), "HOME": str(Path.home()), "pathSeparator": os.sep, "/": os.sep,
-        "DESKTOP": str(Path.home() / "Desktop"), "DOCUMENTS": str(Path.home() / "Documents"),
-        "DOWNLOADS": str(Path.home() / "Downloads"),
+        "__dirname": str(home), "HOME": str(home_folder()), "pathSeparator": os.sep, "/": os.sep,
+        "DESKTOP": str(home_folder() / "Desktop"), "DOCUMENTS": str(home_folder() / "Documents"),
+        "DOWNLOADS": str(home_folder() / "Downloads"),
     }  # fmt: skip
 
     def wanted(found: re.Match[str]) -> str:

@@ -93,7 +93,15 @@ async def test_a_dead_server_is_reported_with_the_line_that_explains_it(tmp_path
         "the process was ended by SIGKILL; its standard output is not JSON-RPC: half",
     )
     case("closes", "import os, sys, time; os.close(1); time.sleep(60)", "the process closed its output")
-    case("folder", "pass", f"cannot start {sys.executable}: there is no folder {missing} (cwd)", cwd=str(missing))
+    folders = {
+        missing: "does not exist",
+        plain / "inside": "does not exist",
+        plain: "is not a directory",
+        tmp_path / ("n" * 300): "cannot be read: File name too long",
+    }
+    for number, (folder, defect) in enumerate(folders.items()):
+        reason = f"cannot start {sys.executable}: the working directory {folder} {defect} (cwd)"
+        case(f"folder{number}", "pass", reason, cwd=str(folder))
     cases["shell"] = (
         {"command": "sh", "args": ["-c", "no-such-server-here"]},
         "the process exited with code 127: ",

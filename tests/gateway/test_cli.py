@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import socket
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from typing import Any
 import pytest
 
 from gateway.cli import main, parser
-from gateway.commands import output
+from gateway.commands import locations, output
 from gateway.config.model import json_schema
 from gateway.protocol import header_value
 
@@ -469,3 +470,50 @@ def test_tables_break_no_word(width: int, monkeypatch: pytest.MonkeyPatch) -> No
         output.table("servers", columns, [row], narrow=("name", "type", "state", "tools", "lastError"))
     words = set(re.sub(r"\x1b\[[0-9;]*m", "", shown.getvalue()).replace("│", " ").split())
     assert {"calendar-mcp", "connecting", "connect", "refused)", "lastError"} <= words
+
+
+def is_able_to_lose_its_user() -> bool:
+    return sys.platform == "linux" and os.geteuid() == 0 and shutil.which("setpriv") is not None
+
+
+@pytest.mark.skipif(not is_able_to_lose_its_user(), reason="only root can become a user that no file knows")
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        ("check --config mcp.json", 0, ""),
+        ("servers --config mcp.json", 0, ""),
+        ("lock --config mcp.json", 0, "0 servers locked"),
+        ("stdio --config mcp.json", 0, ""),
+        ("key list", 2, "no admin token in TYPEGATE_ADMIN_TOKEN or"),
+        ("audit", 2, "there is no record at"),
+        ("login up --config mcp.json", 2, "up"),
+        ("import cursor --config mcp.json", 2, "Cursor has no file at"),
+        ("install cursor --config mcp.json", 1, "+++ /.cursor/mcp.json"),
+    ],
+)
+def test_every_command_works_for_a_user_without_a_home_and_an_entry(
+    tmp_path: Path, words: str, code: int, said: str
+) -> None:
+    (tmp_path / "mcp.json").write_text('{"mcpServers": {}}')
+    user = ["setpriv", "--reuid=54321", "--clear-groups"]
+    # The interpreter, this checkout and the folder of the test may be those of root.
+    able = ["--inh-caps=+dac_override", "--ambient-caps=+dac_override"]
+    command = [*user, *able, "env", "-i", f"PATH={os.environ['PATH']}", f"TMPDIR={tmp_path}", sys.executable]
+    done = subprocess.run(
+        [*command, "-m", "gateway", *words.split()],
+        cwd=tmp_path, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert "Traceback" not in done.stderr, done.stderr
+    assert said in done.stdout + done.stderr
+    assert done.returncode == code, done.stdout + done.stderr
+
+
+def test_the_state_of_a_user_without_a_home_is_in_no_folder_of_another_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(locations.tempfile, "tempdir", str(tmp_path))
+    own = tmp_path / f"typegate-{os.geteuid()}"
+    assert locations._temporary_state_dir() == own
+    own.symlink_to(tmp_path)
+    with pytest.raises(locations.UsageError, match="expected --state-dir"):
+        locations._temporary_state_dir()

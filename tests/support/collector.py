@@ -35,6 +35,7 @@ class Collector:
     Attributes:
         metrics: How many durations the latest points of each metric count.
         points: Of each metric, those of each sending.
+        resources: What each sending says of its sender, by path.
     """
 
     url: str
@@ -42,6 +43,7 @@ class Collector:
     metrics: dict[str, int] = field(default_factory=dict)
     points: dict[str, list[list[Any]]] = field(default_factory=lambda: defaultdict(list))
     headers: list[dict[str, str]] = field(default_factory=list)
+    resources: dict[str, list[dict[str, Any]]] = field(default_factory=lambda: defaultdict(list))
 
     async def until(self, count: int, within_s: float = 15) -> list[ReceivedSpan]:
         """The spans, once there are so many."""
@@ -72,10 +74,12 @@ def collector() -> Iterator[Collector]:
             received.headers.append({name.lower(): value for name, value in self.headers.items()})
             if self.path == "/v1/traces":
                 for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
+                    received.resources[self.path].append(_attributes(resource.resource))
                     for scope in resource.scope_spans:
                         received.spans.extend(map(_span, scope.spans))
             elif self.path == "/v1/metrics":
                 for resource in ExportMetricsServiceRequest.FromString(body).resource_metrics:
+                    received.resources[self.path].append(_attributes(resource.resource))
                     for scope in resource.scope_metrics:
                         for metric in scope.metrics:
                             points = list(metric.histogram.data_points)
@@ -87,6 +91,9 @@ def collector() -> Iterator[Collector]:
 
         def log_message(self, format: str, *args: object) -> None:
             """Say nothing."""
+
+    def _attributes(resource: Any) -> dict[str, Any]:
+        return {one.key: _value(one.value) for one in resource.attributes}
 
     def _span(span: Any) -> ReceivedSpan:
         return ReceivedSpan(

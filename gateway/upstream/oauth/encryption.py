@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.errors import ConfigError
 from gateway.extras import install_command
-from gateway.files import NotOurs, read_private
+from gateway.files import NotOurs, expand_home, read_private
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -95,7 +95,7 @@ def encryption_from(environ: Mapping[str, str] | None = None) -> Encryption:
     if given and path:
         raise ConfigError(f"stands beside {FILE_VARIABLE}; expected one of the two", file="environment", key=VARIABLE)
     if path:
-        return Encryption(_sound(_of_file(Path(path).expanduser()), FILE_VARIABLE))
+        return Encryption(_sound(_of_file(expand_home(path)), FILE_VARIABLE))
     if given == KEYRING:
         return Encryption(_of_keyring())
     return Encryption(_sound(given, VARIABLE)) if given else Encryption()

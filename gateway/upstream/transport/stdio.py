@@ -10,6 +10,7 @@ import logging
 import os
 import shutil
 import signal
+import stat
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -287,8 +288,8 @@ def _program(command: str, path: str | None, cwd: str | None) -> str:
     Raises:
         ConnectionLost: There is none, or the folder that it starts in does not exist.
     """
-    if cwd is not None and not os.path.isdir(cwd):
-        raise ConnectionLost(f"cannot start {command}: there is no folder {cwd} (cwd)", sent=False)
+    if cwd is not None and (defect := _defect_of_folder(cwd)) is not None:
+        raise ConnectionLost(f"cannot start {command}: the working directory {cwd} {defect} (cwd)", sent=False)
     # As where a process is started by `execvp`: a path with a slash is relative to the folder that it starts in.
     is_relative = os.path.dirname(command) != "" and not os.path.isabs(command)
     found = shutil.which(os.path.abspath(os.path.join(cwd, command))) if is_relative and cwd is not None else None
@@ -301,6 +302,19 @@ def _program(command: str, path: str | None, cwd: str | None) -> str:
     if not hint and os.path.dirname(command) and os.path.isfile(os.path.join(cwd or "", command)):
         hint = " (the file is there, and is not executable)"
     raise ConnectionLost(f"command not found: {command}{hint}", sent=False)
+
+
+def _defect_of_folder(path: str) -> str | None:
+    """Return why no process can start in a folder; None where one can."""
+    try:
+        found = os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return "does not exist"
+    except (OSError, ValueError) as error:
+        return f"cannot be read: {getattr(error, 'strerror', None) or error}"
+    if not stat.S_ISDIR(found.st_mode):
+        return "is not a directory"
+    return None if os.access(path, os.X_OK) else "cannot be entered by the user of this process"
 
 
 def _preparation(is_separate: bool) -> Callable[[], None] | None:

@@ -13,13 +13,14 @@ from gateway.config.telemetry import TelemetryConfig
 from gateway.instruments.conventions import SERVER_DURATION
 from gateway.instruments.duration_export import DurationExport
 from gateway.instruments.durations import MAX_NAMED_TOOLS, OTHER, Durations, Key
+from gateway.instruments.otel_environment import exporter_of
 
 ECHO = Key("server", "tools/call", "up", "echo")
 
 
 def export_to(received: Collector, durations: Durations) -> DurationExport:
-    settings = TelemetryConfig(endpoint=received.url, metrics_interval=0.05)
-    return DurationExport(durations, settings, Resource.create({"service.name": "t"}))
+    exporter = exporter_of(TelemetryConfig(endpoint=received.url), "metrics")
+    return DurationExport(durations, exporter, Resource.create({"service.name": "t"}), interval_s=0.05)
 
 
 async def until(received: Collector, sendings: int) -> list[Any]:
