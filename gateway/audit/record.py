@@ -15,8 +15,8 @@ from registry.schema.display_text import excerpt
 _NAME_CHARS: Final = 200
 # A minute's entries of wrong credentials for each address; an attack is seen in ten of them.
 _WRONG_CREDENTIALS: Final = 10
-# A minute's refused and failed requests of each caller, more than an agent with a wrong list of tools causes. Entries of
-# all callers are deleted for size after two million of them: one caller needs days for so many.
+# A minute's refused and failed requests of each caller, more than an agent with a wrong list of tools causes. Entries
+# of all callers are deleted for size after two million of them: one caller needs days for so many.
 _REFUSED_REQUESTS: Final = 300
 
 
