@@ -30,6 +30,7 @@ from gateway.calls.permission import Permission
 from gateway.calls.pipeline import CallPipeline
 from gateway.calls.profile_views import ProfileViews
 from gateway.calls.prompts_and_resources import PromptsAndResources
+from gateway.calls.resource_uris import ResourceUris
 from gateway.calls.search_tools import SearchTools
 from gateway.calls.task_ids import TaskIds
 from gateway.calls.thorough_checks import ThoroughChecks
@@ -200,6 +201,7 @@ class Gateway:
         )
         self.thorough_checks = ThoroughChecks(tasks)
         self.permission = Permission(self.registry)
+        resource_uris = ResourceUris()
         self.pipeline = CallPipeline(
             registry=self.registry,
             links=links,
@@ -225,6 +227,7 @@ class Gateway:
                 tasks,
                 asked_by_default=lambda: self.approvals.settings.by,
             ),
+            resource_uris=resource_uris,
         )
         self._first_lists = FirstLists(
             is_settled=lambda: self.fleet.tried,
@@ -235,7 +238,11 @@ class Gateway:
             views=self.views,
             pipeline=self.pipeline,
             prompts_and_resources=PromptsAndResources(
-                registry=self.registry, forwarder=forwarder, task_ids=task_ids, hooks=self.hooks
+                registry=self.registry,
+                forwarder=forwarder,
+                task_ids=task_ids,
+                hooks=self.hooks,
+                resource_uris=resource_uris,
             ),
             subscriptions=Subscriptions(
                 views=self.views,
@@ -244,6 +251,7 @@ class Gateway:
                 announcer=self.announcer,
                 pending=self._pending,
                 key_of=self.users.key_of,
+                resource_uris=resource_uris,
             ),
             announcer=self.announcer,
             shared=not self.authenticator.required,

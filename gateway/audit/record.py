@@ -70,7 +70,16 @@ class Audit(PendingLines):
             )
         )
 
-    def request(self, who: Who, method: str, name: object, took_s: float, *, code: int | None = None) -> None:
+    def request(
+        self,
+        who: Who,
+        method: str,
+        name: object,
+        took_s: float,
+        *,
+        code: int | None = None,
+        reached: tuple[str, str] | None = None,
+    ) -> None:
         """Another request that belongs to an upstream has ended.
 
         Args:
@@ -79,13 +88,15 @@ class Audit(PendingLines):
             name: What it asked for.
             took_s: How long it took.
             code: Of the JSON-RPC error that answered it.
+            reached: The upstream that was asked last, and its own name or URI for it.
         """
         if not self.on:
             return
         more = 0 if code is None else self._refused_requests.more(who.principal.name)
         if more is not None:
             outcome = {"jsonrpc": "ok" if code is None else code}
-            extra = {"method": method, "name": _name(name), "outcome": outcome, "ms": round(took_s * 1000, 2)}
+            owner = {} if reached is None else {"server": reached[0], "original": _name(reached[1])}
+            extra = {"method": method, "name": _name(name), **owner, "outcome": outcome, "ms": round(took_s * 1000, 2)}
             self._put(self._event(self._of_caller("request", who) | extra | ({"more": more} if more else {})))
 
     def refused(

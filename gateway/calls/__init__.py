@@ -12,6 +12,7 @@ task_ids                 the ids of tasks, each for one caller and one tool
 forwarding               sends a request on the right connection, and asks the caller for input
 sign_in_prompts          asks the caller to sign in where a call needs it
 results                  adapts a result to the caller's protocol version
+resource_uris            renames URIs in results that servers share, and remembers which server named one
 builtin_tools            definitions of the gateway's own tools and prompt
 builtin_arguments        repairs arguments of the search tools
 search_tools             answers the search tools

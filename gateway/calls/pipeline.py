@@ -18,6 +18,7 @@ from gateway.calls.call_targets import OWN_NAMES, REPAIRS_KEY, UNCHECKED_KEY, Ca
 from gateway.calls.context import Caller
 from gateway.calls.forwarding import Forwarder, StateRefused
 from gateway.calls.permission import Permission
+from gateway.calls.resource_uris import ResourceUris
 from gateway.calls.results import adapt, without_unfit_structure
 from gateway.calls.search_tools import SearchTools
 from gateway.calls.task_ids import TaskIds
@@ -74,6 +75,7 @@ class CallPipeline:
         permission: Permission,
         audit: Audit,
         approvals: Approvals,
+        resource_uris: ResourceUris | None = None,
     ) -> None:
         self.registry = registry
         self._links = links
@@ -102,6 +104,7 @@ class CallPipeline:
         )
         self._audit = audit
         self._approvals = approvals
+        self._uris = resource_uris or ResourceUris()
         self._listed_again_s: dict[str, float] = {}  # one for each configured server
 
     async def call(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
@@ -229,7 +232,12 @@ class CallPipeline:
             if call.allowed and isinstance(result, dict) and result.get("resultType") == "input_required":
                 for one in call.allowed:
                     await self._approvals.goes_on(one)
-            result = adapt(result, server=wrapper.server, version=caller.version)
+            result = adapt(
+                result,
+                server=wrapper.server,
+                version=caller.version,
+                renaming=lambda: self._uris.renaming(wrapper.server, caller),
+            )
             if view.checks_results:
                 result = await without_unfit_structure(result, call.wrapper)
             if result.get("resultType") == "task":

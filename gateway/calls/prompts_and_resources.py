@@ -10,7 +10,8 @@ from typing import Any, Final
 from gateway.calls.builtin_tools import GATEWAY_TOOLS, complete_server, tool_manual
 from gateway.calls.context import Caller
 from gateway.calls.forwarding import Forwarder
-from gateway.calls.results import adapt_other, without_own_uris
+from gateway.calls.resource_uris import ResourceUris
+from gateway.calls.results import adapt_other
 from gateway.calls.task_ids import TaskIds
 from gateway.errors import (
     INTERNAL_ERROR,
@@ -29,6 +30,7 @@ from gateway.worker_thread import run_in_thread
 from registry.catalog.names import NAME_SEPARATOR, ServerName
 from registry.catalog.prompts_and_resources import ListedItem
 from registry.catalog.store import Registry
+from registry.schema.json_values import map_items
 
 # An unlisted URI may match templates of many servers, which are asked one after the other: eight round trips
 # are about as long as a caller waits for a resource.
@@ -37,6 +39,8 @@ _MAX_OWNERS: Final = 8
 _NOT_FOUND: Final = frozenset({RESOURCE_NOT_FOUND, INVALID_PARAMS})
 # What of a completion is its arguments; the rest says whose.
 _COMPLETED: Final = ("argument", "context")
+Reached = list[tuple[str, str]]
+"""The servers that were asked, each with its own name or URI of what was asked for."""
 TASKS: Final = "io.modelcontextprotocol/tasks"
 
 
@@ -44,15 +48,24 @@ class PromptsAndResources:
     """Answers requests for prompts, resources, completions and tasks."""
 
     def __init__(
-        self, *, registry: Registry, forwarder: Forwarder, task_ids: TaskIds, hooks: ActiveHooks
-    ) -> None:  # fmt: skip
+        self,
+        *,
+        registry: Registry,
+        forwarder: Forwarder,
+        task_ids: TaskIds,
+        hooks: ActiveHooks,
+        resource_uris: ResourceUris | None = None,
+    ) -> None:
         self._registry = registry
         self._forwarder = forwarder
         self._task_ids = task_ids
         self._hooks = hooks
+        self._uris = resource_uris or ResourceUris()
 
-    async def get_prompt(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-        """Answer `prompts/get`.
+    async def get_prompt(
+        self, params: dict[str, Any], caller: Caller, reached: Reached | None = None
+    ) -> dict[str, Any]:
+        """Answer `prompts/get`; `reached` takes the server that is asked, and its own name for the prompt.
 
         Raises:
             RpcError: There is no such prompt, or its server did not render it.
@@ -66,21 +79,30 @@ class PromptsAndResources:
         if prompt.held is not None:
             raise _held("prompt", prompt.server, prompt.held)
         sent = {**params, "name": prompt.original}
+        if reached is not None:
+            reached.append((prompt.server, prompt.original))
         with self._hooks.prompt_or_resource("prompt", prompt.server, name, prompt.original, caller) as invocation:
             return await self._ask(
                 prompt.server, "prompts/get", sent, caller,
                 invocation=invocation, arguments=params.get("arguments"),
             )  # fmt: skip
 
-    async def read_resource(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    async def read_resource(
+        self, params: dict[str, Any], caller: Caller, reached: Reached | None = None
+    ) -> dict[str, Any]:
         """Answer `resources/read`; an unlisted URI is asked of every server that may have it.
+
+        Args:
+            params: The request's.
+            caller: Who asks.
+            reached: Takes each server that is asked, with its own URI.
 
         Raises:
             RpcError: There is no such resource, or its server did not read it.
         """
         uri = _required_text(params, "uri")
         refused: RpcError | None = None
-        owners = caller.view.catalog.prompts_and_resources.owners(uri)
+        owners = self._uris.owners(caller.view.catalog, uri, caller.principal.name)
         if len(owners) > 1:
             # A server that is away may not even know the URI, so it is not waited for.
             owners = tuple(owner for owner in owners if self._forwarder.connected(owner[0], caller))[:_MAX_OWNERS]
@@ -88,6 +110,8 @@ class PromptsAndResources:
             if (reason := caller.view.catalog.held_uri(server, original)) is not None:
                 refused = refused or _held("resource", server, reason)
                 continue
+            if reached is not None:
+                reached.append((server, original))
             try:
                 with self._hooks.prompt_or_resource("resource", server, uri, original, caller) as invocation:
                     result = await self._ask(
@@ -101,7 +125,8 @@ class PromptsAndResources:
                     raise
                 refused = refused or error  # of the likeliest owner, which comes first
             else:
-                return _with_uri(result, original, uri)
+                shown = caller.view.catalog.prompts_and_resources.exposed_uri(server, original)
+                return _with_uri(result, (original, shown), uri)
         code = INVALID_PARAMS if caller.modern else RESOURCE_NOT_FOUND
         raise refused or RpcError(code, "Resource not found", {"uri": uri})
 
@@ -126,7 +151,8 @@ class PromptsAndResources:
             ref = {**ref, "name": original}
         elif isinstance(ref, dict) and kind == "ref/resource" and isinstance(ref.get("uri"), str):
             template = prompts_and_resources.template(ref["uri"])
-            owners = ((template.server, template.original),) if template else prompts_and_resources.owners(ref["uri"])
+            known = self._uris.owners(caller.view.catalog, ref["uri"], caller.principal.name)
+            owners = ((template.server, template.original),) if template else known
             if not owners or not self._completes_uri(owners[0], caller):
                 raise RpcError(INVALID_PARAMS, "Unknown resource", {"uri": ref["uri"]})
             shown, (server, original) = ref["uri"], owners[0]
@@ -191,8 +217,10 @@ class PromptsAndResources:
             # Only tools have error results: here a block, or an answer that is an error, becomes a protocol error.
             if invocation.answer is not None and result.get("isError"):
                 raise RpcError(INTERNAL_ERROR, str(result["content"][0]["text"]))
-            adapted = adapt_other(result, server=server, version=caller.version, method=method, params=params)
-            return without_own_uris(adapted) if method == "prompts/get" else adapted
+            return adapt_other(
+                result, server=server, version=caller.version, method=method, params=params,
+                rename=self._uris.renaming(server, caller),
+            )  # fmt: skip
         except HookRefusal:
             raise
         except UpstreamError as error:
@@ -279,12 +307,17 @@ def _required_text(params: dict[str, Any], member: str) -> str:
     return value
 
 
-def _with_uri(result: dict[str, Any], original: str, uri: str) -> dict[str, Any]:
+def _with_uri(result: dict[str, Any], known_as: tuple[str, str], uri: str) -> dict[str, Any]:
     """Give the contents of a renamed resource the URI that was asked for."""
     contents = result.get("contents")
-    if original == uri or not isinstance(contents, list):
+    if not isinstance(contents, list):
         return result
-    named = [
-        {**item, "uri": uri} if isinstance(item, dict) and item.get("uri") == original else item for item in contents
-    ]
-    return {**result, "contents": named}
+    named = map_items(
+        contents,
+        lambda item: (
+            {**item, "uri": uri}
+            if isinstance(item, dict) and item.get("uri") in known_as and item["uri"] != uri
+            else item
+        ),
+    )
+    return result if named is contents else {**result, "contents": named}

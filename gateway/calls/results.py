@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 import anyio.to_thread
 
 from gateway import wire
+from gateway.calls.resource_uris import Rename, may_name_uris, rename_in_result
 from gateway.errors import UpstreamProtocolError, error_result
 from gateway.protocol import MODERN_VERSIONS, SERVER_INFO_KEY, with_meta
 from registry.catalog.catalog import ToolWrapper
@@ -48,8 +50,10 @@ _PLAIN_MEMBERS: Final = frozenset({"content", "isError", "resultType"})
 _LEFT_OUT = {"type": "text", "text": "[left out by the gateway: a resource in the gateway's own scheme is no server's]"}
 
 
-def adapt(answer: Any, *, server: str, version: str) -> dict[str, Any]:
+def adapt(answer: Any, *, server: str, version: str, renaming: Callable[[], Rename]) -> dict[str, Any]:
     """Adapt a result of `tools/call`; `answer` is the caller's alone and may be changed.
+
+    `renaming` returns what renames URIs that the server shares with others.
 
     What a version cannot express is replaced: `structuredContent` is removed before 2025-06-18, and before 2026-07-28
     if it is no object, and its text form stays; a `resource_link` becomes text before 2025-06-18, and `audio` an
@@ -91,7 +95,9 @@ def adapt(answer: Any, *, server: str, version: str) -> dict[str, Any]:
     notes: RepairNotes = []
     _mend(result, server, notes)
     _fill_content(result, server)
-    result = with_notes(result, notes)
+    if type(result.get("content")) is wire.Unparsed and may_name_uris(result["content"]):
+        result = whole(result, server)
+    result = rename_in_result(with_notes(result, notes), renaming())
     if modern:
         result["resultType"] = "complete"
         return result
@@ -145,7 +151,9 @@ def _size(value: Any) -> int:
     return len(value.text) if type(value) is wire.Unparsed else 0
 
 
-def adapt_other(answer: Any, *, server: str, version: str, method: str, params: dict[str, Any]) -> dict[str, Any]:
+def adapt_other(
+    answer: Any, *, server: str, version: str, method: str, params: dict[str, Any], rename: Rename
+) -> dict[str, Any]:
     """Adapt the result of any other request; `answer` is the caller's alone and may be changed.
 
     Args:
@@ -154,11 +162,17 @@ def adapt_other(answer: Any, *, server: str, version: str, method: str, params: 
         version: The protocol version of the caller.
         method: What was asked.
         params: What it was asked with, in the names of the upstream.
+        rename: Renames URIs that the server shares with others.
 
     Raises:
         UpstreamProtocolError: It is no result.
     """
     result = _mend_other(whole(_as_object(answer, server), server), method, params)
+    if method == "prompts/get":
+        result = _without_own_uris(result)
+    result = rename_in_result(result, rename)
+    if method == "tasks/get" and isinstance(result.get("result"), dict):
+        result = {**result, "result": rename_in_result(result["result"], rename)}
     if version in MODERN_VERSIONS:
         result.setdefault("resultType", "complete")
         return result
@@ -251,7 +265,7 @@ def _fill_content(result: dict[str, Any], server: str) -> None:
         raise UpstreamProtocolError(server, f"Server '{server}' answered without content; the call has no result.")
 
 
-def without_own_uris(result: dict[str, Any]) -> dict[str, Any]:
+def _without_own_uris(result: dict[str, Any]) -> dict[str, Any]:
     """Return the result of a prompt without resources in our own scheme; the same object if there are none.
 
     A server that embeds one would speak for whichever server its URI names.

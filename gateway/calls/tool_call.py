@@ -258,6 +258,8 @@ class ToolCall(Struct, kw_only=True, eq=False):
             and passes_unread(caller.version)
             and not caller.view.checks_results
             and not self.parts.audit.keeps_results
+            # What has left cannot be renamed.
+            and self.wrapper.server not in caller.view.catalog.prompts_and_resources.keys_of
             and results.begin(close)
         )
 

@@ -16,7 +16,7 @@ from gateway.calls.context import Caller
 from gateway.calls.permission import Permission
 from gateway.calls.pipeline import CallPipeline
 from gateway.calls.profile_views import ProfileViews
-from gateway.calls.prompts_and_resources import PromptsAndResources
+from gateway.calls.prompts_and_resources import PromptsAndResources, Reached
 from gateway.downstream.capabilities import merged
 from gateway.downstream.changes import ChangeAnnouncer
 from gateway.downstream.instructions import instructions
@@ -254,15 +254,16 @@ class McpServer:
             return response_to(request, error_result(text))
 
     async def _recorded(
-        self, ask: Callable[[dict[str, Any], Caller], Awaitable[dict[str, Any]]], request: McpRequest, key: str
+        self, ask: Callable[[dict[str, Any], Caller, Reached], Awaitable[dict[str, Any]]], request: McpRequest, key: str
     ) -> dict[str, Any]:
         """Have a request answered, and record how it ended."""
         if self._audit.refuses:
             raise RpcError(INTERNAL_ERROR, "Nothing was asked: the record of calls cannot be written at present")
         caller, began_s, code = self._caller(request), time.perf_counter(), None
         name, hidden = request.params.get(key), None
+        reached: Reached = []
         try:
-            return await ask(request.params, caller)
+            return await ask(request.params, caller, reached)
         except RpcError as error:
             code = error.code
             hidden = self._permission.hidden_item(caller, request.method, name)
@@ -272,7 +273,8 @@ class McpServer:
                 self._audit.refused(caller, request.method, name, rule=hidden.rule, reason="policy")
             else:
                 took_s = time.perf_counter() - began_s
-                self._audit.request(caller, request.method, name, took_s, code=code)
+                last = reached[-1] if reached else None
+                self._audit.request(caller, request.method, name, took_s, code=code, reached=last)
 
     async def _list(self, request: McpRequest) -> wire.Pieces:
         if request.params.get("cursor") not in (None, ""):

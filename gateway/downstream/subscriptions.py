@@ -10,6 +10,7 @@ import anyio
 from gateway import wire
 from gateway.access.principal import Principal
 from gateway.calls.profile_views import ProfileViews
+from gateway.calls.resource_uris import ResourceUris
 from gateway.calls.task_ids import TaskIds
 from gateway.calls.upstream_subscriptions import UpstreamSubscriptions
 from gateway.downstream.changes import ChangeAnnouncer
@@ -46,9 +47,11 @@ class Subscriptions:
         announcer: ChangeAnnouncer,
         pending: Callable[[], bool],
         key_of: Callable[[str, Principal], str],
+        resource_uris: ResourceUris | None = None,
     ) -> None:
         self._views = views
         self._key_of = key_of
+        self._uris = resource_uris or ResourceUris()
         self._pending = pending
         self._upstream_subscriptions = upstream_subscriptions
         self._task_ids = task_ids
@@ -189,7 +192,7 @@ class Subscriptions:
     def _owners(self, uri: str, profile: str, principal: Principal) -> tuple[tuple[str, str], ...]:
         if profile not in self._views.profiles:
             return ()
-        return self._views.view(profile, principal).catalog.prompts_and_resources.owners(uri)
+        return self._uris.owners(self._views.view(profile, principal).catalog, uri, principal.name)
 
     async def _watch_task(
         self, exposed: str, profile: str, principal: Principal, tell: Callable[[dict[str, Any]], None]

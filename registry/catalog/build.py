@@ -16,6 +16,7 @@ from registry.catalog.notes import Note, notes_about
 from registry.catalog.overrides import apply_override
 from registry.catalog.prompts_and_resources import ItemCatalog, build_item_catalog
 from registry.catalog.shape import ServerShape, Shape
+from registry.catalog.shared_uris import uris_named_by, with_renamed_meta
 from registry.catalog.unmatched import CODES, unmatched_names
 from registry.errors import SchemaRejected
 from registry.intake import param_headers
@@ -32,8 +33,16 @@ def build_catalog(
 
     Compiles no schema: definitions were checked by intake, now or before they went into a snapshot.
     """
+    named = {server: _named_uris(listing, previous) for server, listing in listings.items()}
+    items = _prompts_and_resources(listings, shape, named, previous)
     parts = {
-        server: _server_part(listing, shape, previous.parts.get(server) if previous is not None else None)
+        server: _server_part(
+            listing,
+            shape,
+            known=previous.parts.get(server) if previous is not None else None,
+            named=named[server],
+            keys=items.keys_of.get(server, {}),
+        )
         for server, listing in listings.items()
     }
     naming_inputs = _naming_inputs(shape)
@@ -48,7 +57,7 @@ def build_catalog(
         chosen, refused = _assign_names(parts, shape)
     catalog = Catalog(
         version=version,
-        prompts_and_resources=_prompts_and_resources(listings, shape, previous),
+        prompts_and_resources=items,
         servers=MappingProxyType(dict(listings)),
         quarantined=(*quarantined, *refused),
         warnings=tuple((server, warning) for server in sorted(parts) for warning in parts[server].warnings),
@@ -72,8 +81,19 @@ def _has_same_wrappers(previous: Catalog, parts: Mapping[ServerName, ServerPart]
     )
 
 
+def _named_uris(listing: ServerListing, previous: Catalog | None) -> tuple[str, ...]:
+    """Return the URIs that the tools of a server name, looked for only where its tools have changed."""
+    known = previous.parts.get(listing.server) if previous is not None else None
+    if known is not None and known.listing.tools is listing.tools:
+        return known.named
+    return uris_named_by(listing.tools)
+
+
 def _prompts_and_resources(
-    listings: Mapping[ServerName, ServerListing], shape: Shape, previous: Catalog | None
+    listings: Mapping[ServerName, ServerListing],
+    shape: Shape,
+    named: Mapping[ServerName, tuple[str, ...]],
+    previous: Catalog | None,
 ) -> ItemCatalog:
     """Return everything but tools, built again only if one of its inputs is another object."""
     if previous is not None and previous.servers.keys() == listings.keys():
@@ -83,12 +103,14 @@ def _prompts_and_resources(
             and listing.templates is before.templates
             and listing.capabilities is before.capabilities
             and listing.held == before.held
+            and named[server] == previous.parts[server].named
             for server, listing in listings.items()
             for before in (previous.servers[server],)
         )
         if same and previous.naming_inputs == _naming_inputs(shape):
             return previous.prompts_and_resources
-    return build_item_catalog(listings, shape)
+    before = previous.prompts_and_resources if previous is not None else None
+    return build_item_catalog(listings, shape, named=named, previous=before)
 
 
 def _naming_inputs(shape: Shape) -> tuple[object, ...]:
@@ -97,9 +119,25 @@ def _naming_inputs(shape: Shape) -> tuple[object, ...]:
     return servers, shape.max_length
 
 
-def _server_part(listing: ServerListing, shape: Shape, known: ServerPart | None) -> ServerPart:
+def _server_part(
+    listing: ServerListing,
+    shape: Shape,
+    *,
+    known: ServerPart | None,
+    named: tuple[str, ...],
+    keys: Mapping[str, str],
+) -> ServerPart:
+    """Return one server's share of a catalog.
+
+    Args:
+        listing: What it lists.
+        shape: What configuration says.
+        known: Its share of the catalog before.
+        named: The URIs that its tools name.
+        keys: Our URIs by its own, where they differ.
+    """
     server_shape = shape.servers.get(listing.server, ServerShape())
-    if known is not None and known.wraps_alike(server_shape, shape.max_length):
+    if known is not None and known.uris == keys and known.wraps_alike(server_shape, shape.max_length):
         if known.listing is listing and known.shape == server_shape:
             return known
         if known.listing.tools is listing.tools and _states(known.listing) == _states(listing):
@@ -110,7 +148,7 @@ def _server_part(listing: ServerListing, shape: Shape, known: ServerPart | None)
             )
             wrappers = _with_notes(known, server_shape)
             return replace(known, listing=listing, shape=server_shape, wrappers=wrappers, warnings=warnings)
-    return _wrap_tools(listing, server_shape, shape.max_length, known)
+    return replace(_wrap_tools(listing, server_shape, shape.max_length, known, keys), named=named, uris=keys)
 
 
 def _states(listing: ServerListing) -> tuple[object, ...]:
@@ -132,7 +170,13 @@ def _with_notes(part: ServerPart, shape: ServerShape) -> tuple[ToolWrapper, ...]
     )
 
 
-def _wrap_tools(listing: ServerListing, shape: ServerShape, max_length: int, known: ServerPart | None) -> ServerPart:
+def _wrap_tools(
+    listing: ServerListing,
+    shape: ServerShape,
+    max_length: int,
+    known: ServerPart | None,
+    uris: Mapping[str, str],
+) -> ServerPart:
     tools: dict[ToolName, Mapping[str, Any]] = {}
     for definition in listing.tools:
         name = definition.get("name")
@@ -163,6 +207,7 @@ def _wrap_tools(listing: ServerListing, shape: ServerShape, max_length: int, kno
             documented, unenforced = result.documented, result.checked
             code = "overlay" if override.rejected is None else "overlay_rejected"
             warnings += [ItemIssue(tool=tool, code=code, detail=detail) for detail in result.warnings]
+        definition = with_renamed_meta(definition, uris)
         # By the upstream's definition: a note outlives a change of our own documentation.
         notes = notes_about(upstream, shape.notes.get(tool, ()))
         was = before.get(tool)

@@ -91,6 +91,8 @@ class ServerPart:
     Attributes:
         wrappers: The very tuple of the part before it where they are the same.
         names: Of every tool, exposed or not.
+        named: The URIs of apps that its tools name.
+        uris: Our URIs by the server's own, where they differ; the wrappers name them so.
     """
 
     listing: ServerListing
@@ -100,6 +102,8 @@ class ServerPart:
     quarantined: tuple[ItemIssue, ...]
     warnings: tuple[ItemIssue, ...]
     names: Mapping[ToolName, CompiledName]
+    named: tuple[str, ...] = ()
+    uris: Mapping[str, str] = field(default_factory=dict)
 
     def is_named_alike(self, shape: ServerShape, max_length: int) -> bool:
         """Return whether equal tools would get equal names by another shape."""

@@ -92,6 +92,10 @@ class PackedDefinition(Mapping[str, Any]):
         """Return whether the text has this ASCII word as a name or a value: false is certain, and costs no reading."""
         return b'"%b"' % member.encode() in self._text
 
+    def holds(self, word: str) -> bool:
+        """Return whether the text holds this ASCII word anywhere, which costs no reading."""
+        return word.encode() in self._text
+
     def get(self, key: str, default: Any = None) -> Any:
         """Return a member, or something else where there is none."""
         if key == "name" and self.name is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -151,3 +152,104 @@ def test_where_some_resources_are_allowed_no_other_can_be_read() -> None:
 def test_a_uri_in_our_scheme_that_names_no_server_is_asked_of_none(uri: str) -> None:
     greedy = listing("a", templates=["{+anything}"])
     assert catalog(greedy).prompts_and_resources.owners(uri) == ()
+
+
+def naming(server: str, *uris: str, **kinds: Any) -> ServerListing:
+    """A listing with a tool for each URI, which names it."""
+    tools = tuple({"name": f"t{at}", "_meta": {"ui": {"resourceUri": uri}}} for at, uri in enumerate(uris))
+    return replace(listing(server, **kinds), tools=tools)
+
+
+def test_apps_of_two_servers_keep_their_scheme_and_tools_name_them_so() -> None:
+    built = catalog(naming("a", "ui://x/1", resources=["ui://x/1"]), naming("b", "ui://x/1"))
+    items = built.prompts_and_resources
+    assert [one.key for one in items.resources] == ["ui://a/x/1"]
+    assert items.owners("ui://a/x/1") == (("a", "ui://x/1"),)
+    assert items.owners("ui://b/x/1") == (("b", "ui://x/1"),)
+    named = {one.server: one.definition["_meta"]["ui"]["resourceUri"] for one in built.wrappers}
+    assert named == {"a": "ui://a/x/1", "b": "ui://b/x/1"}
+    assert built.servers[ServerName("a")].tools[0]["_meta"]["ui"]["resourceUri"] == "ui://x/1"
+
+
+def test_an_unlisted_app_is_read_from_the_server_whose_tool_names_it() -> None:
+    items = catalog(listing("a", resources=["u:x"]), naming("b", "ui://b/only")).prompts_and_resources
+    assert items.owners("ui://b/only") == (("b", "ui://b/only"),)
+    assert items.exposed_uri("b", "ui://b/only") == "ui://b/only"
+
+
+def test_a_uri_that_equals_a_qualified_one_is_qualified_too() -> None:
+    items = catalog(
+        listing("app", resources=["ui://x/1"]),
+        listing("b", resources=["ui://x/1", "ui://app/x/1", "ui://b/app/x/1"]),
+    ).prompts_and_resources
+    pairs = {one.key: (one.server, one.original) for one in items.resources}
+    assert pairs == {
+        "ui://app/x/1": ("app", "ui://x/1"),
+        "ui://b/x/1": ("b", "ui://x/1"),
+        "ui://b/app/x/1": ("b", "ui://app/x/1"),
+        "ui://b/b/app/x/1": ("b", "ui://b/app/x/1"),
+    }
+    for key, owner in pairs.items():
+        assert items.owners(key) == (owner,)
+        assert items.exposed_uri(*owner) == key
+
+
+def test_a_uri_leads_to_the_server_that_had_it_alone_as_long_as_that_one_has_it() -> None:
+    def shape_and(*listings: ServerListing, previous: Catalog | None = None) -> Catalog:
+        shape = Shape(servers={ServerName(name): ServerShape() for name in ("a", "b")})
+        return build_catalog({one.server: one for one in listings}, shape, version=1, previous=previous)
+
+    kinds = {"resources": ["u:x"], "templates": ["n:{id}"]}
+    a, b = listing("a", **kinds), listing("b", **kinds)
+    alone = shape_and(b)
+    both = shape_and(a, b, previous=alone)
+    again = shape_and(listing("a", **kinds), b, previous=both)
+    for items in (both.prompts_and_resources, again.prompts_and_resources):
+        assert items.owners("u:x") == (("b", "u:x"),)
+        template = items.template("n:{id}")
+        assert template is not None
+        assert (template.key, template.server) == ("typegate://b/n:{id}", "b")
+    left = shape_and(listing("a", **kinds), listing("b", templates=["n:{id}"]), previous=again)
+    assert left.prompts_and_resources.owners("u:x") == (("a", "u:x"),)
+    unknown = shape_and(a, b).prompts_and_resources
+    assert unknown.owners("u:x") == (("a", "u:x"), ("b", "u:x"))
+
+
+@given(st.dictionaries(st.sampled_from(["a", "b", "x"]), st.lists(
+    st.text(alphabet="abx/", max_size=5).map("ui://".__add__), unique=True, max_size=4)))  # fmt: skip
+def test_every_app_has_a_uri_of_its_own_that_leads_back(servers: dict[str, list[str]]) -> None:
+    items = catalog(*(listing(server, resources=uris) for server, uris in servers.items())).prompts_and_resources
+    assert len({one.key for one in items.resources}) == sum(map(len, servers.values()))
+    for one in items.resources:
+        assert items.owners(one.key) == ((one.server, one.original),)
+        assert items.exposed_uri(one.server, one.original) == one.key
+        assert one.key.startswith("ui://")
+
+
+@pytest.mark.parametrize(
+    ("server", "uri", "exposed"),
+    [
+        ("a", "n://1", "n://1"),  # of its own template, which is asked first
+        ("b", "n://1", "typegate://b/n://1"),
+        ("b", "https://example.test/n", "https://example.test/n"),  # for a browser
+        ("b", "free:1", "free:1"),
+        ("b", "u:a", "typegate://b/u:a"),  # another server lists it
+        ("b", "ui://a/x", "ui://b/a/x"),
+        ("b", "typegate://a/x", "typegate://a/x"),
+    ],
+)
+def test_a_uri_in_a_result_leads_back_to_its_server(server: str, uri: str, exposed: str) -> None:
+    items = catalog(
+        listing("a", resources=["u:a"], templates=["n://{id}", "https://{host}"]),
+        listing("b", resources=["u:b"], templates=["n://{id}"]),
+    ).prompts_and_resources
+    assert items.exposed_uri(server, uri) == exposed
+    if not uri.startswith(("https", "typegate", "free")):
+        assert items.owners(exposed)[0] == (server, uri)
+
+
+def test_a_qualified_uri_is_found_as_a_url_parser_writes_it() -> None:
+    items = catalog(listing("a", resources=["x y", "ui://x y/1"]), listing("b", resources=["ui://x y/1"]))
+    found = items.prompts_and_resources
+    assert found.owners("typegate://a/x%20y") == (("a", "x y"),)
+    assert found.owners("ui://b/x%20y/1") == (("b", "ui://x y/1"),)
