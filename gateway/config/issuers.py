@@ -13,13 +13,26 @@ from gateway.config.section import Section, absent, fault, is_http_url, suggesti
 # What PyJWT verifies with a public key. A shared secret (HS256) would be as good for forging as for verifying, and
 # whoever takes one where public keys are published may be handed the public key as that secret.
 ALGORITHMS: Final = (
-    "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA",
+    "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA", "Ed25519", "Ed448",
+    "ESP256", "ESP384", "ESP512",
 )  # fmt: skip
+# RFC 9864: EdDSA leaves the curve open, and COSE has names of its own for ECDSA, which some issuers write.
+_FULLY_SPECIFIED: Final = {
+    "EdDSA": frozenset({"Ed25519", "Ed448"}),
+    "ESP256": frozenset({"ES256"}),
+    "ESP384": frozenset({"ES384"}),
+    "ESP512": frozenset({"ES512"}),
+}
 _LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
 # RFC 6749, section 3.3 "Access Token Scope".
 _SCOPE: Final = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")
 _PATH_OF_PROFILE: Final = re.compile(r"/mcp/([^/?#]+)/?$")
 _HTTPS: Final = "an https URL, or one with http of this machine"
+
+
+def fully_specified(algorithm: str) -> frozenset[str]:
+    """Return the algorithms of one kind of key each that a name stands for."""
+    return _FULLY_SPECIFIED.get(algorithm, frozenset({algorithm}))
 
 
 def is_trusted_url(url: str) -> bool:
@@ -99,7 +112,7 @@ class Issuer(Section):
     """What its tokens must name as their audience: one of these. One that is the address of a profile, as
     https://gateway.example.test/mcp/NAME, opens that profile only; any other opens all."""
     algorithms: list[str] = Field(default_factory=lambda: ["RS256", "ES256"])
-    """How its tokens may be signed."""
+    """How its tokens may be signed. EdDSA is Ed25519 or Ed448; either name is accepted in tokens and keys."""
     claims: ClaimNames = absent(ClaimNames)
     """Which claims say what."""
     required_scopes: list[str] = Field(default_factory=list)
@@ -161,6 +174,11 @@ class Issuer(Section):
             expected = "what tokens for this gateway have as aud, as its address with /mcp"
             raise fault("names no audience", expected, key="audiences")
         return self
+
+    def accepts(self, algorithm: str) -> frozenset[str]:
+        """Return the algorithms that a token may be signed with which names this one; none where it is not accepted."""
+        accepted = frozenset[str]().union(*map(fully_specified, self.algorithms))
+        return fully_specified(algorithm) & accepted
 
     @property
     def name(self) -> str:

@@ -13,13 +13,25 @@ from typing import Any
 from urllib.parse import parse_qs
 
 import jwt
-from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, rsa
 from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
-from jwt.algorithms import ECAlgorithm, RSAAlgorithm
+from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 
 AUDIENCE = "https://gateway.example.test/mcp"
 # Making one takes long; no test depends on its being fresh.
 _RSA = [rsa.generate_private_key(public_exponent=65537, key_size=2048) for _ in range(2)]
+_KINDS = (
+    (ec.EllipticCurvePrivateKey, ECAlgorithm),
+    (ed25519.Ed25519PrivateKey, OKPAlgorithm),
+    (ed448.Ed448PrivateKey, OKPAlgorithm),
+)
+# RFC 9864, and those of COSE.
+_NEW_NAMES = {
+    "Ed25519": OKPAlgorithm(),
+    "Ed448": OKPAlgorithm(),
+    "ESP256": ECAlgorithm(ECAlgorithm.SHA256),
+    "ESP384": ECAlgorithm(ECAlgorithm.SHA384),
+}
 Behaviour = Callable[[asyncio.StreamWriter], Awaitable[None]]
 
 
@@ -33,7 +45,7 @@ class SigningKey:
     @property
     def public(self) -> dict[str, Any]:
         """As it is published."""
-        kind = ECAlgorithm if isinstance(self.key, ec.EllipticCurvePrivateKey) else RSAAlgorithm
+        kind = next((kind for base, kind in _KINDS if isinstance(self.key, base)), RSAAlgorithm)
         made: dict[str, Any] = json.loads(kind.to_jwk(self.key.public_key()))  # type: ignore[arg-type] # of its own kind
         return {**made, "kid": self.id, "use": "sig"}
 
@@ -88,7 +100,11 @@ class FakeIssuer:
         key = key or self.keys[0]
         head = {"typ": "at+jwt", "kid": key.id, **(header or {})}
         head = {name: value for name, value in head.items() if value is not None}
-        return jwt.encode(self.claims(**claims), key.key, algorithm, headers=head)  # type: ignore[arg-type] # of the algorithm's kind
+        signer = jwt.PyJWS()
+        for name, known in _NEW_NAMES.items():
+            signer.register_algorithm(name, known)
+        payload = json.dumps(self.claims(**claims)).encode()
+        return signer.encode(payload, key.key, algorithm, headers=head)  # type: ignore[arg-type] # of the algorithm's kind
 
     def count(self, path: str) -> int:
         """How often a path was asked for."""

@@ -241,10 +241,17 @@ def _groups(claims: Mapping[str, Any], name: str, left_out: frozenset[str]) -> t
     groups = frozenset(_texts(value))
     sizes = len(value) if isinstance(value, list) else 0 if value is None else 1
     outer = [name[:at] for at, character in enumerate(name) if character == "."]
-    # An outer claim of another form than an object says something that is not understood here.
-    readable = all(isinstance(claims.get(one), Mapping | None) for one in outer if one in claims)
-    complete = sizes == len(list(_texts(value))) and readable and left_out.isdisjoint((name, *outer))
+    complete = sizes == len(list(_texts(value))) and _is_readable(claims, name) and left_out.isdisjoint((name, *outer))
     return groups, complete
+
+
+def _is_readable(claims: Mapping[str, Any], name: str) -> bool:
+    """Return whether each claim around the named one is an object: another form says what is not understood here."""
+    for at in (at for at, character in enumerate(name) if character == "."):
+        inner = claims.get(name[:at])
+        if inner is not None and not (isinstance(inner, Mapping) and _is_readable(inner, name[at + 1 :])):
+            return False
+    return True
 
 
 def _texts(value: object) -> Iterator[str]:

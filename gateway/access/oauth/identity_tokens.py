@@ -37,10 +37,11 @@ async def name_in(
     if signed is None or signed.issuer != key_set.issuer.issuer:
         raise invalid("the issuer gave no identity token of its own")
     _check(signed, client_id=client_id, nonce=nonce, now_s=clock())
-    if signed.algorithm not in key_set.issuer.algorithms:
+    algorithms = key_set.issuer.accepts(signed.algorithm)
+    if not algorithms:
         raise invalid(f"the identity token is signed by an algorithm that is not accepted ({signed.algorithm[:20]})")
     for round_ in range(_ROUNDS):
-        if any(is_signed_by(signed, key) for key in key_set.candidates(signed.key_id, signed.algorithm)):
+        if any(is_signed_by(signed, key) for key in key_set.candidates(signed.key_id, algorithms)):
             return f"{subject_of(signed.claims, key_set.issuer)}@{key_set.issuer.name}"
         if round_ + 1 < _ROUNDS and key_set.may_ask:
             await key_set.ask()

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import cache
 from typing import Any, Final
 
 import anyio
 
 from gateway.access.oauth.documents import Fetch, Unobtainable, fetch_object, find_jwks_uri
-from gateway.config.issuers import Issuer
+from gateway.config.issuers import Issuer, fully_specified
 
 log = logging.getLogger(__name__)
 
@@ -39,8 +39,11 @@ _KINDS: Final[Mapping[str, tuple[str, str | None]]] = {
     "ES256": ("EC", "P-256"),
     "ES384": ("EC", "P-384"),
     "ES512": ("EC", "P-521"),
-    "EdDSA": ("OKP", None),
+    "Ed25519": ("OKP", "Ed25519"),
+    "Ed448": ("OKP", "Ed448"),
 }
+# Names that the library does not know, and those under which it has the algorithm.
+_LIBRARY_NAMES: Final = {"Ed25519": "EdDSA", "Ed448": "EdDSA", "ESP256": "ES256", "ESP384": "ES384", "ESP512": "ES512"}
 
 
 class Key:
@@ -58,19 +61,22 @@ class Key:
         self.id = found if isinstance(found, str) else None
         self.good_until_s = good_until_s
 
-    def is_for(self, algorithm: str) -> bool:
-        """Whether it is meant for verifying signatures of this algorithm (RFC 7517, sections 4.2 to 4.4)."""
+    def is_for(self, algorithms: Collection[str]) -> bool:
+        """Whether it verifies signatures of one of these algorithms (RFC 7517, sections 4.1 to 4.4).
+
+        Args:
+            algorithms: Fully specified ones: the kind of key and the curve follow from each.
+        """
         published = self._published
-        kind, curve = _KINDS[algorithm]
-        operations = published.get("key_ops", ["verify"])
-        return (
-            published.get("kty") == kind
-            and (curve is None or published.get("crv") == curve)
-            and published.get("use", "sig") == "sig"
-            and published.get("alg", algorithm) == algorithm
-            and isinstance(operations, list)
-            and "verify" in operations
-        )
+        operations = published.get("key_ops", "verify")
+        if published.get("use", "sig") != "sig":
+            return False
+        if "verify" not in (operations if isinstance(operations, list) else [operations]):
+            return False
+        named = published.get("alg")
+        meant = set(algorithms) if named is None else fully_specified(str(named)).intersection(algorithms)
+        kind, curve = published.get("kty"), published.get("crv")
+        return any(kind == wanted and on in (None, curve) for wanted, on in map(_KINDS.__getitem__, meant))
 
     def for_algorithm(self, algorithm: str) -> Any:
         """The key as the algorithm takes it.
@@ -121,14 +127,16 @@ class KeySet:
         now_s = self._clock()
         return any(key.good_until_s > now_s for key in self._keys)
 
-    def candidates(self, key_id: str | None, algorithm: str) -> list[Key]:
-        """The keys that may have signed a token: the one that it names, or all where it names none."""
+    def candidates(self, key_id: str | None, algorithms: Collection[str]) -> list[Key]:
+        """The keys that may have signed a token by one of these algorithms.
+
+        Those that the token names, or else those without a name; all where the token names none.
+        """
         now_s = self._clock()
-        return [
-            key
-            for key in self._keys
-            if (key_id is None or key.id == key_id) and key.good_until_s > now_s and key.is_for(algorithm)
-        ]
+        usable = [key for key in self._keys if key.good_until_s > now_s and key.is_for(algorithms)]
+        if key_id is None:
+            return usable
+        return [key for key in usable if key.id == key_id] or [key for key in usable if key.id is None]
 
     @property
     def may_ask(self) -> bool:
@@ -195,10 +203,10 @@ class KeySet:
         found = document.get("keys")
         if not isinstance(found, list):
             raise Unobtainable(f"{self._jwks_uri}: it has no keys")
-        if len(found) > _MAX_KEYS:
-            raise Unobtainable(f"{self._jwks_uri}: it has more than {_MAX_KEYS} keys")
         # What kinds there will be is for others to know (RFC 7517, section 5).
-        sound = [key for key in found if isinstance(key, dict) and _usable(key)]
+        sound = [key for each in found if isinstance(each, dict) and _usable(key := _without_nulls(each))]
+        if len(sound) > _MAX_KEYS:
+            raise Unobtainable(f"{self._jwks_uri}: it has more than {_MAX_KEYS} keys")
         if not sound:
             raise Unobtainable(f"{self._jwks_uri}: it has no key that can be used")
         return sound
@@ -221,6 +229,11 @@ class KeySet:
         self._keys = [*fresh, *kept[-_MAX_KEYS:]]
 
 
+def _without_nulls(key: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a key without members that say nothing: serializers write null for what is absent."""
+    return {name: value for name, value in key.items() if value is not None}
+
+
 def _usable(key: Mapping[str, Any]) -> bool:
     """Whether it is a public key of a kind that is verified with; the rest is seen when it is needed."""
     # A shared secret has no place here, and a private key would mean that anybody can sign.
@@ -228,20 +241,23 @@ def _usable(key: Mapping[str, Any]) -> bool:
 
 
 @cache
-def _algorithms() -> Mapping[str, Any]:
+def algorithms() -> Mapping[str, Any]:
+    """Return what verifies signatures, by every name under which it is accepted."""
     # Late: it brings cryptography, which a gateway without issuers does without.
     from jwt.algorithms import get_default_algorithms
 
-    return get_default_algorithms()
+    known = get_default_algorithms()
+    return {**{name: known[named] for name, named in _LIBRARY_NAMES.items()}, **known}
 
 
 def _public_key(algorithm: str, published: Mapping[str, Any]) -> Any:
     import jwt
+    from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 
     try:
-        made = _algorithms()[algorithm].from_jwk(dict(published))
-    except (jwt.PyJWTError, KeyError, TypeError, AttributeError) as error:
+        made = algorithms()[algorithm].from_jwk(dict(published))
+    except (jwt.PyJWTError, KeyError, TypeError, AttributeError, OverflowError, UnsupportedAlgorithm) as error:
         raise ValueError(f"the key is malformed: {error}") from None
     if isinstance(made, RSAPublicKey):
         exponent_bits = made.public_numbers().e.bit_length()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gateway import wire
 from gateway.access.oauth.claims import invalid
-from gateway.access.oauth.key_set import Key
+from gateway.access.oauth.key_set import Key, algorithms
 
 if TYPE_CHECKING:
     from jwt import PyJWS
@@ -71,7 +71,7 @@ def read_signed(token: str) -> SignedToken | None:
     if "crit" in header:
         # RFC 7515, section 4.1.11: what it asks for is not known here.
         raise invalid("the token wants something that is not understood here (crit)")
-    kind = header.get("typ", "jwt")
+    kind = "jwt" if header.get("typ") is None else header["typ"]
     if not isinstance(kind, str) or kind.lower().removeprefix("application/") not in _TYPES:
         raise invalid("the token is no access token: its typ is another")
     return SignedToken(text=token, algorithm=algorithm, key_id=key_id, claims=claims)
@@ -94,7 +94,10 @@ def _verifier() -> PyJWS:
     # Late: it brings cryptography, which a gateway without issuers does without. Once: it makes every algorithm.
     from jwt import PyJWS
 
-    return PyJWS()
+    verifier = PyJWS()
+    for name in algorithms().keys() - verifier.get_algorithms():
+        verifier.register_algorithm(name, algorithms()[name])
+    return verifier
 
 
 def _object(part: str) -> dict[str, Any] | None:

@@ -231,7 +231,8 @@ class Tokens:
         if key_set is None:
             raise invalid("the token is from an issuer that is not accepted here")
         issuer, refused, principal = key_set.issuer, None, None
-        if signed.algorithm not in issuer.algorithms:
+        algorithms = issuer.accepts(signed.algorithm)
+        if not algorithms:
             raise invalid("the token is signed by an algorithm that is not accepted")
         # Before its signature, which takes longer, and before its key, which may have to be fetched: what does not pass
         # here passes with no signature.
@@ -241,7 +242,7 @@ class Tokens:
             if error.refusal.status != 403:
                 raise
             refused = error  # that it permits too little is for those to hear who have a real one
-        candidates = key_set.candidates(signed.key_id, signed.algorithm)
+        candidates = key_set.candidates(signed.key_id, algorithms)
         for key in candidates[:_MAX_TRIED]:
             if is_signed_by(signed, key):
                 if principal is None:
@@ -249,7 +250,7 @@ class Tokens:
                     raise refused
                 self._remember(digest, _Known(principal, token, principal.expires_s + SKEW_S, key))
                 return principal
-        if candidates and signed.key_id is not None:
+        if signed.key_id is not None and any(key.id == signed.key_id for key in candidates):
             raise invalid("the signature of the token is wrong")
         if key_set.may_ask:
             return _Asking(self, token, digest, key_set)

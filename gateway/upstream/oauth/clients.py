@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, Literal
 from urllib.parse import quote, urlsplit
 
+from gateway import wire
 from gateway.config.upstream_types.sign_in import SignInConfig
 from gateway.upstream.oauth.discovery import MetadataRefused, ServerMetadata
 
@@ -25,6 +26,7 @@ _GRANTS: Final = ("authorization_code", "refresh_token")
 _ASSERTION: Final = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 # Signed for one request that is sent at once; clocks differ by less.
 _ASSERTION_S: Final = 120
+_EDWARDS: Final = ("Ed25519", "Ed448")
 _MAX_CHARS: Final = 4_096
 # Of seconds since 1970: the year 33658.
 _MAX_DIGITS: Final = 13
@@ -194,6 +196,7 @@ def _assertion(client: Client, audience: str, offered: Sequence[str], now_s: flo
     # Late: few upstreams want it.
     import jwt
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
+    from jwt.algorithms import OKPAlgorithm
 
     pem = (client.private_key or "").encode()
     try:
@@ -207,7 +210,10 @@ def _assertion(client: Client, audience: str, offered: Sequence[str], now_s: flo
             "exp": int(now_s) + _ASSERTION_S,
             "jti": secrets.token_urlsafe(16),
         }
-        return jwt.encode(claims, pem, algorithm, {"kid": client.key_id} if client.key_id else None)
+        signer = jwt.PyJWS()
+        if algorithm in _EDWARDS:
+            signer.register_algorithm(algorithm, OKPAlgorithm())  # the library knows only the name EdDSA
+        return signer.encode(wire.dumps(claims), pem, algorithm, {"kid": client.key_id} if client.key_id else None)
     except (ValueError, TypeError, NotImplementedError, jwt.PyJWTError) as error:
         # Its text could hold parts of the key.
         raise NoClient(
@@ -216,8 +222,10 @@ def _assertion(client: Client, audience: str, offered: Sequence[str], now_s: flo
 
 
 def _algorithm_for(kind: str, key: Any, offered: Sequence[str]) -> str:
-    if "Ed25519" in kind:
-        return "EdDSA"
+    edwards = next((name for name in _EDWARDS if name in kind), None)
+    if edwards is not None:
+        # By its new name (RFC 9864) only where the server does not know the old one.
+        return edwards if edwards in offered and "EdDSA" not in offered else "EdDSA"
     if "RSA" in kind:
         return next((one for one in ("PS256", "RS256") if one in offered), "RS256")
     return {256: "ES256", 384: "ES384", 521: "ES512"}.get(getattr(key, "key_size", 0), "ES256")

@@ -108,6 +108,23 @@ def test_groups_that_are_there_are_known(named: str, claims: dict[str, Any], gro
     assert decision(who, rule("deny", "contractors")) == ("deny" if "contractors" in groups else "allow")
 
 
+@pytest.mark.parametrize(
+    ("named", "claims"),
+    [
+        ("a.b", {"a": "text"}),
+        ("a.b.c", {"a": {"b": "text"}}),
+        ("a.b.c", {"a": {"b": ["x"]}}),
+        ("a.b.c", {"a.b": "text"}),
+        ("a.b.c.d", {"a.b": {"c": 7}}),
+        ("a.b.c.d", {"a": {"b.c": False}}),
+    ],
+)
+def test_groups_inside_of_what_is_no_object_may_be_any(named: str, claims: dict[str, Any]) -> None:
+    who = caller(named=named, **claims)
+    assert (who.groups, who.knows_groups) == (frozenset(), False)
+    assert decision(who, rule("deny", "contractors")) == "deny"
+
+
 def test_a_group_that_is_named_allows_although_others_are_left_out() -> None:
     who = caller(groups=["admins"], _claim_names={"groups": "src1"})
     assert decision(who, rule("allow", "admins")) == "allow"

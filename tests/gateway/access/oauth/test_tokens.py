@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import hashlib
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -13,7 +14,8 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import pytest
-from support.fake_issuer import FakeIssuer, answer, fake_issuer, other_key, part
+from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519
+from support.fake_issuer import FakeIssuer, SigningKey, answer, fake_issuer, other_key, part
 
 from gateway.access.authenticator import Refusal
 from gateway.access.oauth.documents import Fetched, metadata_urls
@@ -442,3 +444,155 @@ async def test_keys_that_are_not_for_verifying_verify_nothing() -> None:
         async with known(issuer) as found:
             issuer.documents["/jwks"] = {"keys": [{**issuer.keys[0].public, **members}, other_key("second").public]}
             assert isinstance(await look(found, issuer.token()), Refusal), members
+
+
+P256, P384 = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP384R1())
+EDWARDS, LARGE_EDWARDS = ed25519.Ed25519PrivateKey.generate(), ed448.Ed448PrivateKey.generate()
+
+
+@pytest.mark.parametrize(
+    ("accepted", "key", "key_says", "token_says", "is_good"),
+    [
+        *(("EdDSA", EDWARDS, key_says, token_says, True)
+          for key_says in (None, "EdDSA", "Ed25519") for token_says in ("EdDSA", "Ed25519")),
+        *(("Ed25519", EDWARDS, key_says, token_says, True)
+          for key_says in (None, "EdDSA", "Ed25519") for token_says in ("EdDSA", "Ed25519")),
+        ("EdDSA", LARGE_EDWARDS, None, "Ed448", True),
+        ("EdDSA", LARGE_EDWARDS, "Ed448", "EdDSA", True),
+        ("Ed448", LARGE_EDWARDS, "EdDSA", "Ed448", True),
+        ("ES256", P256, "ESP256", "ES256", True),
+        ("ES256", P256, None, "ESP256", True),
+        ("ESP256", P256, "ES256", "ES256", True),
+        ("ESP384", P384, "ESP384", "ESP384", True),
+        # Another curve, another hash, another family: not what the name says.
+        ("Ed25519", LARGE_EDWARDS, None, "EdDSA", False),
+        ("Ed25519", LARGE_EDWARDS, None, "Ed25519", False),
+        ("Ed25519", LARGE_EDWARDS, None, "Ed448", False),
+        ("Ed448", EDWARDS, None, "EdDSA", False),
+        ("EdDSA", EDWARDS, None, "Ed448", False),
+        ("EdDSA", LARGE_EDWARDS, None, "Ed25519", False),
+        ("EdDSA", EDWARDS, "Ed448", "Ed25519", False),
+        ("EdDSA", EDWARDS, "ES256", "EdDSA", False),
+        ("EdDSA", EDWARDS, "unheard-of", "EdDSA", False),
+        ("ES256", EDWARDS, None, "Ed25519", False),
+        ("ES256", P384, None, "ESP256", False),
+        ("ES384", P256, None, "ESP256", False),
+        ("ESP256", P384, "ESP384", "ESP384", False),
+        ("EdDSA", P256, None, "ES256", False),
+        ("RS256", P256, None, "ESP256", False),
+    ],
+)  # fmt: skip
+async def test_an_algorithm_is_known_by_each_of_its_names_and_by_no_other(
+    accepted: str, key: Any, key_says: str | None, token_says: str, is_good: bool
+) -> None:
+    issuer = Issuer(keys=[SigningKey("k", key)])
+    issuer.documents["/jwks"] = {"keys": [{**issuer.keys[0].public, "alg": key_says}]}
+    async with known(issuer, algorithms=[accepted]) as found:
+        who = await look(found, issuer.token(algorithm=token_says))
+        assert isinstance(who, Principal) is is_good
+        forged = issuer.token(algorithm=token_says, sub="bob")
+        *head, _ = forged.split(".")
+        wrong = ".".join([*head, issuer.token(algorithm=token_says).split(".")[2]])
+        assert isinstance(await look(found, wrong), Refusal)
+
+
+async def test_no_public_key_is_a_shared_secret_whatever_a_token_says() -> None:
+    issuer = Issuer()
+    async with known(issuer, algorithms=["RS256", "EdDSA", "Ed25519", "ESP256"]) as found:
+        for name in ("none", "HS256", "HS512", "eddsa", "ed25519", "ES256K", "ES521", "RS512", ""):
+            head, claims, signature = issuer.token().split(".")
+            header = {**json.loads(base64.urlsafe_b64decode(head + "==")), "alg": name}
+            for end in (signature, ""):
+                token = f"{part(header)}.{claims}.{end}"
+                assert isinstance(await look(found, token), Refusal), name
+        assert isinstance(await look(found, issuer.token()), Principal)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        dict.fromkeys(("alg", "use", "key_ops", "x5c", "x5t", "x5u", "d", "p", "q", "oth", "exp", "unheard-of")),
+        {"kid": None},
+        {"x5t#S256": 5, "https://vendor.example/x": {"deep": [None, 1e300]}, "nbf": "soon", "revoked": None},
+        {"key_ops": ["verify"]},
+        {"key_ops": "verify"},
+    ],
+)
+async def test_null_and_unknown_members_do_not_cost_a_key(change: dict[str, Any]) -> None:
+    issuer = Issuer()
+    issuer.documents["/jwks"] = {"keys": [{**issuer.keys[0].public, **change}]}
+    async with known(issuer) as found:
+        assert isinstance(await look(found, issuer.token()), Principal)
+        assert isinstance(await look(found, issuer.token(header={"kid": None, "typ": None})), Principal)
+        # By whatever name: it is not signed with this key.
+        assert isinstance(await look(found, issuer.token(key=other_key("first"))), Refusal)
+        assert isinstance(await look(found, issuer.token(key=other_key("second"))), Refusal)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"use": "enc"}, {"key_ops": ["encrypt"]}, {"key_ops": []}, {"d": "AQAB"}, {"alg": "RS512"}, {"kty": "EC"}],
+)
+async def test_a_key_that_is_for_something_else_verifies_nothing(change: dict[str, Any]) -> None:
+    issuer = Issuer()
+    issuer.documents["/jwks"] = {"keys": [{**issuer.keys[0].public, **change}]}
+    async with known(issuer) as found:
+        assert isinstance(await look(found, issuer.token()), Refusal)
+
+
+async def test_no_key_costs_the_others() -> None:
+    issuer = Issuer()
+    own = issuer.keys[0].public
+    bad: list[Any] = [
+        None,
+        5,
+        "key",
+        [],
+        {},
+        {"kty": None},
+        {"kty": ["RSA"]},
+        {"kty": "oct", "k": "AQAB"},
+        {"kty": "AKP", "alg": "ML-DSA-44"},
+        {**own, "n": None},
+        {**own, "n": 5},
+        {**own, "n": "!"},
+        {**own, "e": ""},
+        {**own, "e": "AA"},
+        {**own, "n": "AQAB"},
+        {"kty": "EC", "crv": "P-256", "x": "AQAB", "y": "AQAB", "kid": "first"},
+        {"kty": "EC", "crv": {}, "kid": "first"},
+        {"kty": "OKP", "crv": "X25519", "x": "AQAB", "kid": "first"},
+        {"kty": "OKP", "crv": "Ed25519", "kid": "first"},
+        {**own, "alg": ["RS256"]},
+        {**own, "use": ["sig"]},
+        {**own, "kid": {"a": 1}, "n": []},
+        {**own, "key_ops": {"a": 1}},
+    ]
+    issuer.documents["/jwks"] = {"keys": [*bad, *[{"kty": "oct"}] * 200, own]}
+    async with known(issuer, algorithms=["RS256", "ES256", "EdDSA"]) as found:
+        assert isinstance(await look(found, issuer.token(header={"kid": None})), Principal)
+        assert isinstance(await look(found, issuer.token()), Principal)
+
+
+@pytest.mark.parametrize(
+    ("audience", "opened"),
+    [
+        ("https://gateway.example.test/mcp", None),
+        ("https://gateway.example.test/mcp/", None),
+        ("https://gateway.example.test/mcp/work", {"work"}),
+        ("https://gateway.example.test/mcp/work/", {"work"}),
+        ("https://gateway.example.test/mcp//", ()),
+        ("https://gateway.example.test/mcp/work//", ()),
+        ("https://gateway.example.test/", ()),
+    ],
+)
+async def test_an_audience_may_end_in_a_slash_as_the_path_of_a_profile_may(audience: str, opened: Any) -> None:
+    issuer = Issuer()
+    config = OAuthConfig.model_validate({"resource": "https://gateway.example.test", "issuers": [issuer.config()]})
+    found = Tokens(config, issuer.fetch, clock=lambda: issuer.now_s)
+    async with anyio.create_task_group() as group:
+        group.start_soon(found.run)
+        who = await look(found, issuer.token(aud=audience))
+        group.cancel_scope.cancel()
+    assert isinstance(who, Refusal) if opened == () else isinstance(who, Principal)
+    assert opened == () or getattr(who, "profiles") == opened  # noqa: B009 - of a refusal there are none
