@@ -6,7 +6,7 @@ import logging
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from gateway.commands import output
 from gateway.commands.admin_client import admin_change, admin_document
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from gateway.config.model import Config
 
 Answer = TypeVar("Answer")
+
+
+# As many as `approve --digest` takes, at least.
+_DIGEST_CHARS: Final = 16
 
 
 class Refused(GatewayError):
@@ -77,12 +81,25 @@ def approve(args: Namespace) -> int:
         NotReached: There is nothing like that to approve, or the file cannot be written.
     """
     server, _, item = args.name.partition(NAME_SEPARATOR)
+
+    def shown(rows: list[dict[str, Any]]) -> list[str]:
+        """Show what is about to be approved, unless that was done before; returns the digests of it."""
+        if args.digests is not None:
+            digests: list[str] = args.digests
+            return digests
+        found = [row for row in rows if row["server"] == server and (not item or item in (row["name"], row["was"]))]
+        found = [row for row in found if args.classes is None or {*row["classes"]} <= {*args.classes}]
+        if not args.json:
+            show(found)
+        return [row["digest"] for row in found]
+
     if args.config is None:
-        body = {"server": server, "name": item or None, "classes": args.classes}
+        digests = shown(changes(args)["changes"])
+        body = {"server": server, "name": item or None, "classes": args.classes, "digests": digests}
         body = {key: value for key, value in body.items() if value is not None}
         done = from_running(args, lambda url, token: admin_change(url, "/admin/changes", token, body))
     else:
-        done = _connected(args, lambda gateway, _: _approve_one(gateway, server, item or None, args.classes))
+        done = _connected(args, lambda gateway, _: _approve_one(gateway, server, item or None, args.classes, shown))
     if args.json:
         output.as_json(done)
     else:
@@ -140,7 +157,7 @@ def show(rows: Iterable[dict[str, Any]]) -> None:
     """Print changes for people."""
     for row in rows:
         named = f"{row['was']} -> {row['wrapper']}" if row["was"] is not None else row["wrapper"]
-        output.text(f"{named}  [{', '.join(row['classes'])}]  {row['state']}")
+        output.text(f"{named}  [{', '.join(row['classes'])}]  {row['state']}  {row['digest'][:_DIGEST_CHARS]}")
         for line in row["difference"]:
             output.text(f"    {line}")
         if row["advice"]:
@@ -157,7 +174,9 @@ def _lock_all(gateway: Gateway, missing: list[str]) -> tuple[list[str], list[str
     return approved, missing, str(gateway.lock.path)
 
 
-def _approve_one(gateway: Gateway, server: str, item: str | None, classes: Any) -> dict[str, Any]:
+def _approve_one(
+    gateway: Gateway, server: str, item: str | None, classes: Any, shown: Callable[[list[dict[str, Any]]], list[str]]
+) -> dict[str, Any]:
     from gateway.lock.listing_lock import NotApproved
 
     link = gateway.fleet.links.get(server)
@@ -165,7 +184,8 @@ def _approve_one(gateway: Gateway, server: str, item: str | None, classes: Any) 
         known = ", ".join(gateway.fleet.links) or "none"
         raise Refused(f"there is no server '{server}'; expected one of: {known}")
     try:
-        approved, left = gateway.lock.approve(server, item=item, classes=classes)
+        digests = shown(gateway.lock.rows())
+        approved, left = gateway.lock.approve(server, item=item, classes=classes, digests=digests)
     except NotApproved as error:
         raise Refused(f"{error}{f' ({link.last_error})' if link.last_error else ''}") from None
     return {"file": str(gateway.lock.path), "approved": approved, "left": left}

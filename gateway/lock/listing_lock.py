@@ -19,7 +19,7 @@ from gateway.lock.lock_file import lock_path, read_lockfile, write_lockfile
 from gateway.lock.rows import change_row, item_name
 from registry.catalog.hints import Hints, hints_of
 from registry.catalog.listing import ServerListing
-from registry.lock.changes import CHANGE_CLASSES, ChangeClass, ChangedKind
+from registry.lock.changes import CHANGE_CLASSES, Change, ChangeClass, ChangedKind
 from registry.lock.digests import digest_of
 from registry.lock.lockfile import Lockfile
 from registry.lock.review import Decided, Policy, Review, approved_with, default_decision, review, surface_of
@@ -27,6 +27,8 @@ from registry.lock.surface import Surface
 
 log = logging.getLogger(__name__)
 
+MIN_DIGEST_CHARS: Final = 16
+"""Of the digest of a change, so many tell it from all that a server could make of it on purpose."""
 # Changes of one server that are told one by one; more are one line with their number.
 _MAX_TOLD: Final = 10
 # Changes that are remembered as told, of one server: beyond it some may be told again.
@@ -39,6 +41,10 @@ _MAX_KEPT: Final = 100
 
 class NotApproved(GatewayError):
     """Something cannot be approved; the text says why."""
+
+
+class ChangedAgain(NotApproved):
+    """A server lists something else by now than what somebody looked at."""
 
 
 @dataclass(slots=True)
@@ -270,6 +276,7 @@ class ListingLock:
         item: str | None = None,
         kind: ChangedKind | None = None,
         classes: Collection[ChangeClass] | None = None,
+        digests: Collection[str] | None = None,
     ) -> tuple[list[str], list[str]]:
         """Take what a server lists now into the lock file, and write it.
 
@@ -278,12 +285,14 @@ class ListingLock:
             item: Only what has this name, as the server calls it.
             kind: Only what is of this kind.
             classes: Only changes that are of no other classes.
+            digests: Those of the changes that somebody looked at, or how they begin: nothing else is approved.
 
         Returns:
             The names of what was approved, and of what was left because it is of other classes too.
 
         Raises:
             NotApproved: There is no such change, or the file cannot be written.
+            ChangedAgain: One of the changes is another one than those of the digests.
         """
         known = self._servers.get(alias)
         if known is None:
@@ -295,6 +304,8 @@ class ListingLock:
         surface, taken, left = approved_with(approved, listed, item=item, kind=kind, classes=classes)
         if (item is not None or kind is not None) and not taken and not left:
             raise NotApproved(f"nothing of '{item or kind}' of server '{alias}' has changed")
+        if digests is not None:
+            _check_shown(alias, taken, digests)
         self._write(self.lockfile.with_server(alias, surface))
         return [item_name(alias, one) for one in taken], [item_name(alias, one) for one in left]
 
@@ -378,6 +389,20 @@ def _log_change(alias: str, one: Decided) -> None:
         "%s (%s)%s: %s", what, ", ".join(change.classes), cure, item_name(alias, change),
         extra={"server": alias, "tool": change.name},
     )  # fmt: skip
+
+
+def _check_shown(alias: str, changes: Iterable[Change], digests: Collection[str]) -> None:
+    left = set(digests)
+    for one in changes:
+        shown = {each for each in left if len(each) >= MIN_DIGEST_CHARS and one.key.startswith(each)}
+        if not shown:
+            name = item_name(alias, one)
+            raise ChangedAgain(f"{name} has changed since it was shown; nothing was approved: look at it again")
+        left -= shown
+    if left:
+        raise ChangedAgain(
+            f"server '{alias}' no longer lists what was shown; nothing was approved: look at its changes again"
+        )
 
 
 def _with_approved_hints(found: Review) -> Review:

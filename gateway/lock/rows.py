@@ -46,6 +46,7 @@ def change_row(
         "difference": list(difference(change)),
         "before": change.before,
         "after": change.after,
+        "digest": change.key,
         "since": round(since_s, 3) if since_s is not None else None,
         "suspicion": suspicion.score,
         "flapping": advice is not None,

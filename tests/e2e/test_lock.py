@@ -103,6 +103,48 @@ async def test_a_rug_pull_is_held_as_approved_its_siblings_work_and_approval_is_
         assert [one["name"] for one in up.recording.calls()].count("read") == 1
 
 
+@pytest.mark.heavy
+async def test_what_is_approved_is_what_was_shown_or_nothing(tmp_path: Path) -> None:
+    async with scripted_http_server(tmp_path, "fs", tools=[READ, ECHO], list_changed=True) as up:
+        locked(tmp_path, {"fs": up.config})
+        async with running_gateway(tmp_path, {"fs": up.config}) as gateway:
+            await gateway.until_listed("fs__read")
+            line = ["--url", gateway.origin, "--state-dir", str(gateway.state_dir)]
+            up.announce(tools=[{**READ, "description": "Reads more."}, ECHO], list_changed=True)
+            [shown] = await until_changed(gateway)
+            up.announce(tools=[EVIL, {**ECHO, "description": "Obey."}], list_changed=True)
+            await until_changed(gateway, 2)
+            bodies: list[dict[str, Any]] = [
+                {"server": "fs"}, {"server": "fs", "name": "read"}, {"name": "fs__read", "kind": "tools"},
+                {"server": "fs", "classes": ["text"]}, {"server": "fs", "name": "echo"},
+            ]  # fmt: skip
+            for body in bodies:
+                for digests in ([], [shown["digest"]], [shown["digest"], "0" * 64]):
+                    refused = await gateway.admin("changes", "POST", {**body, "digests": digests})
+                    assert refused.status_code == 412, refused.text
+                    assert "look at" in refused.json()["error"]
+            for short in ("", shown["digest"][:15]):
+                assert (await gateway.admin("changes", "POST", {"server": "fs", "digests": [short]})).status_code == 400
+            done = typegate(
+                "approve", "fs__read", "--digest", shown["digest"][:16], *line,
+                TYPEGATE_ADMIN_TOKEN="admin-token-of-the-test",
+            )  # fmt: skip
+            assert (done.returncode, "has changed since it was shown" in done.stderr) == (1, True), done.stderr
+            of_file = typegate("approve", "fs__read", "--digest", shown["digest"], "--config", str(gateway.config))
+            assert (of_file.returncode, "has changed since it was shown" in of_file.stderr) == (1, True)
+            rows = await changes(gateway)
+            assert len(rows) == 2
+            assert "held:" in await refusal(gateway, "fs__read")
+            [evil] = [row for row in rows if row["name"] == "read"]
+            done = typegate("approve", "fs__read", *line, TYPEGATE_ADMIN_TOKEN="admin-token-of-the-test")
+            assert "evil@example.test" in done.stdout, "what is approved is shown"
+            assert evil["digest"][:16] in done.stdout
+            assert done.returncode == 0
+            [echo] = await until_changed(gateway)
+            done_all = await gateway.admin("changes", "POST", {"server": "fs", "digests": [echo["digest"]]})
+            assert done_all.json()["approved"] == ["fs__echo"]
+
+
 CHANGED_FIELDS: dict[str, dict[str, Any]] = {
     "title": {"title": "Obey"},
     "description": {"description": "Obey."},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Final
+from typing import Annotated, Final
 
 from pydantic import Field, model_validator
 from starlette.requests import Request
@@ -13,7 +13,7 @@ from gateway.admin.documents import JsonDocument, Refusal, read_body
 from gateway.admin.routes import Merge, route
 from gateway.config.section import Section, fault
 from gateway.fleet import Fleet
-from gateway.lock.listing_lock import NotApproved
+from gateway.lock.listing_lock import MIN_DIGEST_CHARS, ChangedAgain, NotApproved
 from gateway.worker_thread import run_in_thread
 from registry.catalog.names import NAME_SEPARATOR
 from registry.lock.changes import ChangeClass, ChangedKind
@@ -25,8 +25,8 @@ _CHANGES: Final = {
             "server": "files", "kind": "tool", "name": "read_file", "was": None, "wrapper": "files__read_file",
             "classes": ["text"], "state": "held", "heldFor": ["text"], "difference": ["description"],
             "before": {"name": "read_file", "description": "Reads a file."},
-            "after": {"name": "read_file", "description": "Reads any file."}, "since": 1801382400.5, "suspicion": 0.1,
-            "flapping": False, "advice": None,
+            "after": {"name": "read_file", "description": "Reads any file."}, "digest": "5f0c" * 16,
+            "since": 1801382400.5, "suspicion": 0.1, "flapping": False, "advice": None,
         }
     ],
 }  # fmt: skip
@@ -43,6 +43,9 @@ class ApproveRequest(Section):
     """Only items of this kind; what a server says of itself as a whole has a kind, and no name."""
     classes: list[ChangeClass] | None = None
     """Only changes of no other classes than these."""
+    digests: list[Annotated[str, Field(min_length=MIN_DIGEST_CHARS, max_length=64)]] | None = None
+    """Those of the changes that were shown, or their first 16 characters or more: where a server lists something else
+    by now, nothing is approved. Without them whatever it lists now is."""
     all: bool = False
     """Everything of every server: the lock file is written anew."""
 
@@ -50,7 +53,7 @@ class ApproveRequest(Section):
     def _says_what(self) -> ApproveRequest:
         if self.all == (self.server is not None or self.name is not None):
             raise fault("says not what to approve", "a server, a name as SERVER__TOOL, or all")
-        for key in ("kind", "classes"):
+        for key in ("kind", "classes", "digests"):
             if self.all and getattr(self, key) is not None:
                 raise fault("stands beside all", "one of the two", key=key)
         return self
@@ -70,8 +73,8 @@ class ChangeRoutes:
 
         Returns:
             `file` (the lock file, or null) and `changes`: server, kind, name, was, wrapper, classes, state (held,
-            warned or accepted), heldFor, difference, before, after, since, suspicion (from 0 to 1: does
-            it seem to instruct a model?), flapping and advice of each.
+            warned or accepted), heldFor, difference, before, after, digest (of the change: `digests` of an approval),
+            since, suspicion (from 0 to 1: does it seem to instruct a model?), flapping and advice of each.
 
         Query:
             server: Only those of this server.
@@ -92,6 +95,7 @@ class ChangeRoutes:
         Errors:
             400: The body is wrong.
             409: There is nothing like that to approve, no lock file, or it cannot be written.
+            412: A server lists something else by now than what `digests` stand for.
         """
         wanted = await read_body(request, ApproveRequest)
         fleet, left = self._fleet, list[str]()
@@ -100,8 +104,17 @@ class ChangeRoutes:
                 approved = await run_in_thread(partial(fleet.lock.approve_all, [*fleet.servers, *fleet.left_out]))
             else:
                 server, item = target_of(wanted.server, wanted.name)
-                approve = partial(fleet.lock.approve, server, item=item, kind=wanted.kind, classes=wanted.classes)
+                approve = partial(
+                    fleet.lock.approve,
+                    server,
+                    item=item,
+                    kind=wanted.kind,
+                    classes=wanted.classes,
+                    digests=wanted.digests,
+                )
                 approved, left = await run_in_thread(approve)
+        except ChangedAgain as error:
+            raise Refusal(412, str(error)) from None
         except NotApproved as error:
             raise Refusal(409, str(error)) from None
         await fleet.relock()

@@ -53,7 +53,7 @@ function changed({ file, changes }, draw) {
         h("div", { class: "group" }, h("h3", null, foreign(server)),
           open.length > 1 ? button(`Approve all of ${server} (${open.length})`, async () => {
             if (!(await confirm(`Approve everything of ${server}?`, `${plural(open.length, "definition", "definitions")} of it can be used as they are listed now.`, "Approve all"))) return;
-            await post("changes", { server });
+            await post("changes", { server, digests: rows.map((row) => row.digest) });
             say(`Everything of ${server} is approved`);
             draw();
           }) : null),
@@ -80,7 +80,7 @@ function definition(row, open, draw) {
       difference(row),
       row.since ? h("p", { class: "muted" }, "since ", time(typeof row.since === "number" ? row.since * 1000 : row.since)) : null),
     open ? h("div", { class: "actions" }, button("Approve", async () => {
-      await post("changes", { server: row.server, kind: row.kind, ...(row.name ? { name: row.name } : {}) });
+      await post("changes", { server: row.server, kind: row.kind, ...(row.name ? { name: row.name } : {}), digests: [row.digest] });
       say(`${row.server}: ${row.name || kind} is approved`);
       draw();
     }, { "aria-label": `Approve ${row.server}: ${row.name || kind}` })) : null);

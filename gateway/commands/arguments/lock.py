@@ -27,12 +27,13 @@ examples:
 """
 
 _APPROVE: Final = """\
-Approve what a server lists now: it is written into the lock file, and what was held can be used.
+Approve what a server lists now: it is shown and written into the lock file, and what was held can be used.
 
 examples:
   typegate approve bank
   typegate approve bank__wire_money --config mcp.json
   typegate approve bank --class narrowing --class text
+  typegate approve bank__wire_money --digest 5f0c3a9be1d27740       as `typegate diff` has shown it, or not at all
 """
 
 # As in `registry.lock.changes`, which a command line that does something else need not import.
@@ -48,6 +49,8 @@ def add_lock_commands(commands: Commands) -> None:
     approve.add_argument("name", metavar="SERVER[__TOOL]", help="a server, or one of its tools, prompts or templates")
     about = "only changes of this class and of no other that is not named; may be repeated"
     approve.add_argument("--class", dest="classes", action="append", choices=_CLASSES, metavar="CLASS", help=about)
+    about = "the digest of a change that `typegate diff` has shown: nothing else is approved; may be repeated"
+    approve.add_argument("--digest", dest="digests", action="append", metavar="DIGEST", help=about)
     for each in (lock, diff, approve):
         options.config(each)
         options.running(each)
