@@ -6,6 +6,7 @@ import os
 import secrets
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -53,7 +54,7 @@ from gateway.hooks.runner import HookRunner
 from gateway.instruments.otel_environment import telemetry_of
 from gateway.instruments.tracing import Tracing
 from gateway.lock.listing_lock import ListingLock
-from gateway.lock.lock_file import lock_path, read_lockfile
+from gateway.lock.lock_file import lock_path, read_approved, read_lockfile
 from gateway.operator_notes import OperatorNotes
 from gateway.owned_tasks import OwnedTasks
 from gateway.secrets import SECRETS, secrets_in
@@ -306,7 +307,10 @@ class Gateway:
         _hide_secrets(config)
         self.fleet.check(config.servers, self.config.servers)
         runners = await load_hooks(config, self.hooks.runners)
-        lockfile = await anyio.to_thread.run_sync(read_lockfile, lock_path(config))
+        # One that was there may go while it is used: what it said holds.
+        is_known = self.lock.lockfile is not None and lock_path(config) == self.lock.path
+        read = partial(read_lockfile, lock_path(config)) if is_known else partial(read_approved, config)
+        lockfile = await anyio.to_thread.run_sync(read)
         steps = plan(self.config, config)
         names, search = config.gateway.names, config.gateway.search
         await self.fleet.prepare(

@@ -37,7 +37,7 @@ def serve(args: Namespace) -> int:
     from gateway.config.leads_back import check_ancestors
     from gateway.config.load import loaded
     from gateway.config.source import read
-    from gateway.lock.lock_file import lock_path, read_lockfile
+    from gateway.lock.lock_file import read_approved
 
     text = read(args.config)
     check_ancestors(args.config)
@@ -48,7 +48,7 @@ def serve(args: Namespace) -> int:
     # Before any process or connection is started: the usual mistake is a second gateway on the same port.
     _check_free(host, port)
     # Each worker would find it for itself.
-    read_lockfile(lock_path(config))
+    read_approved(config)
     if args.workers > 1:
         return _serve_workers(args, config, text, host, port)
 

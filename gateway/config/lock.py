@@ -60,7 +60,7 @@ class LockConfig(Section):
     """The lock file, and what is done about servers that list something else."""
 
     file: str | None = Field(default=None, min_length=1)
-    """The lock file; a relative path begins at the folder of the configuration. By default typegate.lock there, if
-    there is one: `typegate lock` writes it."""
+    """The lock file; a relative path begins at the folder of the configuration. `typegate lock --config FILE` writes
+    it, and where it is named and missing the gateway does not start. By default typegate.lock, if there is one."""
     policy: LockPolicyConfig = absent(LockPolicyConfig)
     """What is done about each class of changes. A server may say otherwise by its `lock`."""

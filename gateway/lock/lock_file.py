@@ -58,6 +58,25 @@ def read_lockfile(path: Path | None) -> Lockfile | None:
         raise ConfigError(rejected.detail, file=str(path), key=rejected.key) from None
 
 
+def read_approved(config: Config) -> Lockfile | None:
+    """What is approved, for a gateway that is about to serve by it; None where no lock file is configured or there.
+
+    Raises:
+        ConfigError: It cannot be used, or the configuration names a file that is not there.
+    """
+    path = lock_path(config)
+    found = read_lockfile(path)
+    if found is None and config.gateway.lock.file is not None:
+        # A file that was lost, or a mistaken path, must not have everything trusted that was locked.
+        raise ConfigError(
+            f"there is no lock file at {path or config.gateway.lock.file}; `typegate lock --config FILE` writes it, "
+            "and without gateway.lock.file everything that servers list is trusted",
+            file=str(config.path or ""),
+            key="gateway.lock.file",
+        )
+    return found
+
+
 def _decoded(content: bytes) -> str:
     """Decode a megabyte at a time: other threads wait while one is decoded."""
     decoder = codecs.getincrementaldecoder("utf-8-sig")()

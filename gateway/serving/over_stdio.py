@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import anyio
+import anyio.to_thread
 
 from gateway.access.api_keys import ApiKeys
 from gateway.access.principal import LOCAL, Principal
@@ -17,6 +18,7 @@ from gateway.config.overlay import Overlay, with_changes
 from gateway.downstream.stdio_server import StdioServer
 from gateway.errors import ConfigError
 from gateway.files import make_private_folder, prepare_state_dir
+from gateway.lock.lock_file import read_approved
 from gateway.reload import Reloader
 from gateway.serving.callback_listener import listening_for_browsers
 from registry.views.profile import DEFAULT_PROFILE
@@ -60,6 +62,7 @@ async def serve_stdio(
     if config.gateway.cluster is not None:
         log.warning("gateway.cluster is ignored: this process serves one host")
     principal = _principal(ApiKeys(running.gateway.auth.api_keys), key, profile, str(config.path or "configuration"))
+    await anyio.to_thread.run_sync(read_approved, running)
     async with open_gateway(running, state_dir=state_dir) as gateway, anyio.create_task_group() as group:
         reloader = Reloader(gateway, check=lambda config: None, strict=strict, base=config, overlay=overlay)
         server = StdioServer(gateway.server, gateway.quotas.account(principal), profile, principal=principal)

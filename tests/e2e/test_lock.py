@@ -465,6 +465,37 @@ def test_a_lock_file_that_cannot_be_used_stops_the_start_with_one_message(
     assert "marks of a merge" in line
 
 
+def test_a_lock_file_that_is_configured_and_missing_stops_the_start(tmp_path: Path) -> None:
+    config = tmp_path / "typegate.json"
+    config.write_text('{"mcpServers": {}, "gateway": {"lock": {"file": "approved.lock"}}}')
+    state = ("--config", str(config), "--state-dir", str(tmp_path / "state"))
+    for line in (("serve", "--port", "0"), ("serve", "--port", "0", "--workers", "2"), ("stdio",)):
+        done = typegate(*line, *state)
+        assert done.returncode == 2, done.stderr
+        assert f"gateway.lock.file: there is no lock file at {tmp_path / 'approved.lock'}" in done.stderr
+        assert "typegate lock --config FILE" in done.stderr
+    assert typegate("lock", *state).returncode == 0
+    assert (tmp_path / "approved.lock").exists()
+    assert typegate("stdio", *state).returncode == 0
+
+
+@pytest.mark.heavy
+async def test_another_lock_file_that_is_missing_is_not_used_by_a_reload(tmp_path: Path) -> None:
+    async with scripted_http_server(tmp_path, "fs", tools=[READ, ECHO], list_changed=True) as up:
+        locked(tmp_path, {"fs": up.config})
+        async with running_gateway(tmp_path, {"fs": up.config}) as gateway:
+            await gateway.until_listed("fs__read")
+            up.announce(tools=[EVIL, ECHO], list_changed=True)
+            await until_changed(gateway)
+            document = json.loads(gateway.config.read_text())
+            document["gateway"] = {**document.get("gateway", {}), "lock": {"file": "elsewhere.lock"}}
+            gateway.config.write_text(json.dumps(document))
+            with anyio.fail_after(10):
+                while "elsewhere.lock" not in str((await gateway.admin("config")).json()["error"]):
+                    await glance_again()
+            assert "held:" in await refusal(gateway, "fs__read")
+
+
 @pytest.mark.heavy
 async def test_a_lock_file_that_breaks_or_goes_while_it_is_used_opens_nothing(tmp_path: Path) -> None:
     async with scripted_http_server(tmp_path, "fs", tools=[READ, ECHO], list_changed=True) as up:
