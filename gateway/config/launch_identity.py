@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -25,30 +26,129 @@ _DOCKER_SWITCHES: Final = frozenset(
      "--read-only", "--no-healthcheck", "--publish-all", "--sig-proxy", "--oom-kill-disable", "--quiet", "-q"}
 )  # fmt: skip
 _INTERPRETERS: Final = re.compile(r"(?:node|nodejs|bun|deno|python[\d.]*|py|ruby|php|perl|java|dotnet|tsx|ts-node)")
+_INTERPRETER_VALUES: Final = frozenset(
+    {"-r", "--require", "--import", "--loader", "--experimental-loader", "--preload", "--import-map", "--config", "-cp",
+     "-classpath", "--class-path", "--conditions", "-C", "-W", "-X", "--env-file"}
+)  # fmt: skip
 _SHELLS: Final = frozenset({"sh", "bash", "zsh", "dash", "cmd", "powershell", "pwsh"})
+# Programs that run what their arguments say, in ways of their own.
+_LAUNCHERS: Final = frozenset(
+    {*_SHELLS, "asdf", "bun", "bundle", "busybox", "bwrap", "cargo", "conda", "direnv", "doas", "docker", "dotenv",
+     "dotenvx", "firejail", "flatpak", "go", "hatch", "just", "make", "mamba", "micromamba", "mise", "nerdctl", "nice",
+     "nix", "nix-shell", "nohup", "npm", "npx", "op", "pdm", "pipx", "pixi", "pnpm", "pnpx", "podman", "poetry",
+     "setsid", "ssh", "stdbuf", "sudo", "systemd-run", "task", "timeout", "uv", "uvx", "wsl", "xargs", "xvfb-run",
+     "yarn"}
+)  # fmt: skip
 _DIGEST_CHARS: Final = 16
+# Options of runners and interpreters that change nothing about which code runs. All others count: who gains by one
+# that is not known here is whoever wrote it.
+_HARMLESS: Final = re.compile(
+    r"-(?:y|q|s|d|S|E|u|B|O|OO|P|V|v|it|ti|-yes|-quiet|-silent|-verbose|-no-progress|-prefer-o(?:ff|n)line|-offline"
+    r"|-no-update-notifier|-no-audit|-no-fund|-inspect(?:-\w+)?|-no-warnings|-no-deprecation|-trace-\w[\w-]*"
+    r"|-enable-source-maps|-max-old-space-size|-stack-size|-allow-\w+|-isolated|-no-cache|-refresh|-color)"
+)
+# Of `docker run`, whose other options are about the machine.
+_OF_IMAGES: Final = frozenset(
+    {"--entrypoint", "--env-file", "--mount", "--pull", "--runtime", "-v", "--volume", "--volumes-from", "-w",
+     "--workdir"}
+)  # fmt: skip
+# Variables that have interpreters, runners or the loader run other code, or get it from elsewhere.
+_DECIDING: Final = re.compile(
+    r"(?:LD|DYLD|NPM_CONFIG|NODE|BUN|DENO|PNPM|YARN|COREPACK|UV|PIP|PIPX|GEM|BUNDLE|DOTNET|CORECLR|COR|DOCKER|CONDA"
+    r"|JAVA|JDK_JAVA|_JAVA|CARGO|RUSTUP|XDG|GIT(?!_AUTHOR|_COMMITTER))_.*|(?:PYTHON|RUBY|PERL5).*|VIRTUAL_ENV"
+    r"|GO(?:BIN|ENV|FLAGS|PATH|PRIVATE|PROXY|ROOT|SUMDB|NOSUMDB|TOOLCHAIN)|CONTAINER_HOST|CLASSPATH|BASH_ENV|ENV|SHELLOPTS"
+    r"|BASHOPTS|PATH|PATHEXT|COMSPEC|SHELL|HOME|USERPROFILE|APPDATA|GCONV_PATH|LOCPATH|PHPRC|PHP_INI_SCAN_DIR",
+    re.DOTALL,
+)
+# Those that every child gets: the value of this process is no change.
+_OURS: Final = frozenset({"HOME", "USERPROFILE", "APPDATA", "SHELL", "COMSPEC", "PATHEXT"})
+_IDLE: Final = frozenset(
+    {"PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE", "PYTHONIOENCODING", "PYTHONUTF8", "PYTHONHASHSEED",
+     "NODE_ENV", "NODE_NO_WARNINGS", "NODE_EXTRA_CA_CERTS"}
+)  # fmt: skip
+# What such a name holds is not even kept as a digest; it gets code from nowhere else.
+_SECRET: Final = re.compile(r"TOKEN|PASSW|SECRET|USERNAME|AUTH|KEY|CREDENTIAL")
 
 
-def of_command(command: str, args: Sequence[str], *, folder: Path | None = None) -> str:
-    """What a command line starts.
+def of_command(
+    command: str,
+    args: Sequence[str],
+    *,
+    folder: Path | None = None,
+    env: Mapping[str, str | None] | None = None,
+    cwd: str | None = None,
+) -> str:
+    """What a command line starts, and what decides which code that is.
 
     Args:
         command: The program.
         args: Its arguments; they may hold secrets, of which nothing is repeated.
         folder: That of the configuration; paths below it are relative to it, and so equal on every machine.
+        env: The variables that it is given by name.
+        cwd: The folder that it is started in.
     """
-    words = _without_wrappers([command, *args])
+    words, given = _without_wrappers([command, *args])
+    program, options = _started(words, folder)
+    parts = [_option(option, value, folder) for option, value in options]
+    parts += _variables({**(env or {}), **given}, folder)
+    if cwd is not None:
+        parts.append(f"in {_portable(_path(cwd, folder), folder)}")
+    return program if not parts else f"{program} ({', '.join(parts)})"
+
+
+def _started(words: Sequence[str], folder: Path | None) -> tuple[str, list[tuple[str, str]]]:
+    """The program or package, and the options that decide which code of it runs."""
     program, rest = _program(words[0]), list(words[1:])
     for runner, skipped in ((program, 0), (" ".join([program, *rest[:1]]), 1), (" ".join([program, *rest[:2]]), 2)):
-        found = _of_runner(runner, rest[skipped:])
+        found = _of_runner(runner, rest[skipped:], folder)
         if found is not None:
             return found
     if _INTERPRETERS.fullmatch(program):
         return _of_interpreter(program, rest, folder)
-    if program in _SHELLS:
-        digest = hashlib.sha256("\0".join(rest).encode()).hexdigest()[:_DIGEST_CHARS]
-        return f"shell:{program} sha256:{digest}"
-    return f"program:{_path(words[0], folder)}"
+    if program in _LAUNCHERS and rest and rest != ["run"]:
+        return f"{'shell' if program in _SHELLS else 'program'}:{program} {_digest(*rest)}", []
+    return f"program:{_path(words[0], folder)}", []
+
+
+def _option(option: str, value: str, folder: Path | None) -> str:
+    return f"{option} {_shown(value, folder)}" if value else option
+
+
+def _variables(given: Mapping[str, str | None], folder: Path | None) -> list[str]:
+    found = []
+    for name in sorted(given):
+        value, upper = given[name], name.upper()
+        if value is None or upper in _IDLE or not _DECIDING.fullmatch(upper) or _SECRET.search(upper):
+            continue
+        if upper == "PATH":
+            # What this process has too says nothing of the configuration, and differs between machines.
+            own = set(os.environ.get("PATH", "").split(os.pathsep))
+            value = os.pathsep.join(one for one in value.split(os.pathsep) if one not in own)
+        elif upper in _OURS and value == os.environ.get(name):
+            continue
+        if value:
+            found.append(f"{name}={_shown(value, folder)}")
+    return found
+
+
+def _shown(value: str, folder: Path | None) -> str:
+    """The address that a value is, without credentials; the digest of anything else, which may be a secret."""
+    if re.match(r"[a-z][a-z0-9+.-]*://", value) and " " not in value:
+        parts = urlsplit(value)
+        return f"{of_url(value).removeprefix('origin:')}{parts.path}"
+    return _digest(_portable(value, folder))
+
+
+def _portable(value: str, folder: Path | None) -> str:
+    """A value with the folders of this machine by other words."""
+    for place, word in ((folder.absolute() if folder is not None else None, "."), (Path.home(), "~")):
+        if place is not None and len(place.parts) > 1:
+            value = value.replace(str(place), word)
+    return value
+
+
+def _digest(*words: str) -> str:
+    return f"sha256:{hashlib.sha256(chr(0).join(words).encode()).hexdigest()[:_DIGEST_CHARS]}"
 
 
 def of_url(url: str) -> str:
@@ -69,9 +169,10 @@ def _program(word: str) -> str:
     return re.sub(r"\.(?:exe|cmd|bat|ps1)$", "", name)
 
 
-def _without_wrappers(words: Sequence[str]) -> list[str]:
-    """The command line that `env` or `cmd /c` starts."""
+def _without_wrappers(words: Sequence[str]) -> tuple[list[str], dict[str, str | None]]:
+    """The command line that `env` or `cmd /c` starts, and the variables that it is given."""
     left = [*words]
+    given: dict[str, str | None] = {}
     while len(left) > 1:
         program = _program(left[0])
         if program == "env":
@@ -80,71 +181,120 @@ def _without_wrappers(words: Sequence[str]) -> list[str]:
             at = 2 if program == "cmd" and left[1].lower() == "/c" and len(left) > 2 else 0
         if not at:
             break
+        given |= dict(word.split("=", 1) for word in left[1:at] if "=" in word and not word.startswith("-"))
         left = left[at:]
-    return left
+    return left, given
 
 
-def _of_runner(runner: str, args: Sequence[str]) -> str | None:
+def _of_runner(runner: str, args: Sequence[str], folder: Path | None) -> tuple[str, list[tuple[str, str]]] | None:
     match runner:
         case "npx" | "bunx" | "npm exec" | "npm x" | "pnpm dlx" | "pnpx" | "yarn dlx" | "bun x":
             options, words = _split(args, _NPM_VALUES)
-            package = options.get("--package") or options.get("-p") or next(iter(words), None)
-            return f"npm:{package}" if package else None
+            if runner in ("npm exec", "npm x"):
+                # It reads its options behind the package too, up to `--`.
+                options += [_parted(word) for word in words[: (*words, "--").index("--")] if word.startswith("--")]
+            return _of_package("npm", options, words, ("--package", "-p"), folder)
         case "uvx" | "uv tool run" | "uv run":
             options, words = _split(args, _UV_VALUES)
-            named = options.get("--from")
-            if named is None and runner == "uv run":
-                named = options.get("--with")
-            package = named or next(iter(words), None)
-            return f"pypi:{package}" if package else None
+            naming = ("--from", "--with") if runner == "uv run" else ("--from",)
+            return _of_package("pypi", options, words, naming, folder)
         case "pipx run":
             options, words = _split(args, _PIPX_VALUES)
-            package = options.get("--spec") or next(iter(words), None)
-            return f"pypi:{package}" if package else None
+            return _of_package("pypi", options, words, ("--spec",), folder)
         case "docker run" | "podman run" | "nerdctl run" | "docker container":
-            image = _image([*args][1:] if runner == "docker container" else args)
-            return f"image:{image}" if image else None
+            options, words = _of_container([*args][1:] if runner == "docker container" else args)
+            given = [value.partition("=") for option, value in options if option in ("-e", "--env")]
+            deciding = [(option, value) for option, value in options if option in _OF_IMAGES]
+            named = _variables({name: value for name, _, value in given}, folder)
+            return (f"image:{words[0]}", [*deciding, *((one, "") for one in named)]) if words else None
     return None
 
 
-def _split(args: Sequence[str], with_value: frozenset[str]) -> tuple[dict[str, str], list[str]]:
+def _of_package(
+    kind: str, options: list[tuple[str, str]], words: list[str], naming: tuple[str, ...], folder: Path | None
+) -> tuple[str, list[tuple[str, str]]] | None:
+    """The package that a runner gets, and the options that decide where from and what of it runs."""
+    named = next((value for one in naming for option, value in reversed(options) if option == one), None)
+    package = named or next(iter(words), None)
+    if not package:
+        return None
+    counted = [
+        (option, value)
+        for option, value in options
+        if (option, value) != (naming[0], package) and value != package and not _is_harmless(option, value)
+    ]
+    if (
+        named is not None
+        and words
+        and (_program(words[0]) in _LAUNCHERS or _INTERPRETERS.fullmatch(_program(words[0])))
+    ):
+        # The package is there, and something else is run.
+        program, more = _started(words, folder)
+        counted += [(program, ""), *more]
+    return f"{kind}:{package}", counted
+
+
+def _is_harmless(option: str, value: str) -> bool:
+    if option in ("--python", "-p"):
+        # A version is one of many; a path may be anything.
+        return re.fullmatch(r"(?:python|cpython@?)?[\d.]+", value) is not None
+    return _HARMLESS.fullmatch(option) is not None
+
+
+def _parted(word: str) -> tuple[str, str]:
+    option, _, value = word.partition("=")
+    return option, value
+
+
+def _split(args: Sequence[str], with_value: frozenset[str]) -> tuple[list[tuple[str, str]], list[str]]:
     """Options with their values, and the first word that is none with what follows it."""
-    options: dict[str, str] = {}
+    options: list[tuple[str, str]] = []
     left = [*args]
     while left and left[0].startswith("-"):
         option, equals, value = left.pop(0).partition("=")
         if option == "--":
             break
-        if equals:
-            options[option] = value
-        elif option in with_value and left:
-            options[option] = left.pop(0)
+        if not equals and option in with_value and left:
+            value = left.pop(0)
+        options.append((option, value))
     return options, left
 
 
-def _image(args: Sequence[str]) -> str | None:
+def _of_container(args: Sequence[str]) -> tuple[list[tuple[str, str]], list[str]]:
+    """Options with their values, and the image with what follows it."""
+    options: list[tuple[str, str]] = []
     left = [*args]
     while left and left[0].startswith("-"):
-        option, equals, _ = left.pop(0).partition("=")
+        option, equals, value = left.pop(0).partition("=")
         joined = len(option) > 2 and not option.startswith("--") and option not in _DOCKER_SWITCHES
-        if not equals and option not in _DOCKER_SWITCHES and not joined and left:
-            left.pop(0)
-    return left[0] if left else None
+        if joined:
+            option, value = option[:2], option[2:] + equals + value
+        elif not equals and option not in _DOCKER_SWITCHES and left:
+            value = left.pop(0)
+        options.append((option, value))
+    return options, left
 
 
-def _of_interpreter(program: str, args: Sequence[str], folder: Path | None) -> str:
+def _of_interpreter(program: str, args: Sequence[str], folder: Path | None) -> tuple[str, list[tuple[str, str]]]:
     language = re.sub(r"[\d.]+$", "", program)
+    options: list[tuple[str, str]] = []
     left = [*args]
     while left:
         word = left.pop(0)
         if word in ("-m", "-jar") and left:
-            return f"{language}:{word} {left[0]}" if word == "-m" else f"{language}:{_path(left[0], folder)}"
+            return f"{language}:{word} {left[0] if word == '-m' else _path(left[0], folder)}".replace(
+                ":-jar ", ":"
+            ), options
         if word in ("-c", "-e", "--eval", "-p"):
-            digest = hashlib.sha256("\0".join(left).encode()).hexdigest()[:_DIGEST_CHARS]
-            return f"{language}:{word} sha256:{digest}"
+            return f"{language}:{word} {_digest(*left)}", options
         if not word.startswith("-") and word != "run":
-            return f"{language}:{_path(word, folder)}"
-    return f"program:{program}"
+            return f"{language}:{_path(word, folder)}", options
+        option, value = _parted(word)
+        if option in _INTERPRETER_VALUES and not value and left:
+            value = left.pop(0)
+        if word != "run" and not _is_harmless(option, value):
+            options.append((option, value))
+    return f"program:{program}", options
 
 
 def _path(word: str, folder: Path | None) -> str:

