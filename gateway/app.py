@@ -41,6 +41,7 @@ from gateway.cluster.role import Role
 from gateway.config.conversion import policy_of, profile_of
 from gateway.config.model import Config
 from gateway.config.plan import Steps, plan
+from gateway.discovery import VainRules
 from gateway.downstream.changes import ChangeAnnouncer
 from gateway.downstream.first_lists import FirstLists
 from gateway.downstream.messages import McpRequest
@@ -188,6 +189,7 @@ class Gateway:
             else None
         )
         self.views = ProfileViews(self.registry, _profiles(config), policy_of(config))
+        self._vain_rules = VainRules(self.registry, self.views.unmatched_rules)
         self.tool_vectors = ToolVectors(self.registry, state_dir if writes else None, enabled=search.embeddings)
         self.search_tools = SearchTools(
             registry=self.registry, users=self.users, synonyms=search.synonyms, tool_vectors=self.tool_vectors
@@ -273,6 +275,7 @@ class Gateway:
         await self.fleet.start(self.config.servers, resting=resting)
         for part in (
             self.announcer,
+            self._vain_rules,
             self.notes,
             self.tool_vectors,
             self.hooks,
@@ -343,6 +346,7 @@ class Gateway:
         self.authenticator.replace(auth, issuers_changed=auth.oauth != before.gateway.auth.oauth)
         self.server.shared = not self.authenticator.required
         self.announcer.notice_change()
+        self._vain_rules.notice_change()
         return steps
 
     def _record_sign_in(self, server: str, principal: str | None, action: str, error: str | None) -> None:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import is_
 from typing import Any, Final
+
+import anyio
 
 from gateway import wire
 from gateway.secrets import SECRETS
 from gateway.upstream.session import RawListing
+from gateway.worker_thread import run_in_thread
 from registry.catalog.hints import Hints, first_hints
 from registry.catalog.listing import ListedItems, ServerListing
 from registry.catalog.names import ServerName
+from registry.catalog.store import Registry
 from registry.catalog.unmatched import CODES as UNMATCHED
 from registry.catalog.unmatched import HIDES_NOTHING
 from registry.intake.issues import ItemIssue
@@ -28,6 +32,8 @@ log = logging.getLogger(__name__)
 INLINE_TOOLS: Final = 8
 # Prompts and resources have no schemas: each takes some microseconds.
 INLINE_ITEMS: Final = 200
+# At a start all servers list at once, and a rule is often about several of them.
+_SETTLED_S: Final = 1.0
 
 
 def listing_of(
@@ -181,3 +187,35 @@ class VainSettings:
             level = logging.ERROR if one.code == HIDES_NOTHING else logging.WARNING
             log.log(level, "%s", one.detail, extra={"server": server, "tool": one.tool})
         self._told[server] = found
+
+
+class VainRules:
+    """Logs once what of the rules can never apply to what servers list, again after every change of a list."""
+
+    def __init__(self, registry: Registry, unmatched: Callable[[], list[str]]) -> None:
+        """Watch a registry.
+
+        Args:
+            registry: What servers list.
+            unmatched: Returns a text for each rule, pattern and condition that nothing answers to.
+        """
+        self._unmatched = unmatched
+        self._changed = anyio.Event()
+        self._told: frozenset[str] = frozenset()
+        registry.subscribe(lambda change: self.notice_change(), always=True)
+
+    def notice_change(self) -> None:
+        """Look again soon."""
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Log until cancelled."""
+        while True:
+            await self._changed.wait()
+            await anyio.sleep(_SETTLED_S)
+            self._changed = anyio.Event()
+            found = await run_in_thread(self._unmatched)
+            for text in found:
+                if text not in self._told:
+                    log.warning("policy: %s", text)
+            self._told = frozenset(found)

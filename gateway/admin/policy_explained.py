@@ -21,6 +21,7 @@ from registry.catalog.store import Registry
 from registry.errors import NotChecked
 from registry.policy.grant import ALLOWED, Decision, Grant
 from registry.policy.rules import SCOPE_CLAIM, Rule
+from registry.policy.unmatched import unmatched_parts
 from registry.views.profile import DEFAULT_PROFILE
 from registry.views.view import View
 
@@ -139,19 +140,9 @@ def rule_rows(views: ProfileViews, registry: Registry) -> list[dict[str, Any]]:
 
 
 def vain_rules(views: ProfileViews, registry: Registry) -> list[str]:
-    """A warning for each rule about tools that covers none."""
-    if not registry.catalog.wrappers:
-        return []
-    by_name = {row["name"]: row["tools"] for row in rule_rows(views, registry)}
-    return [
-        f"policy: the rule '{rule.name}' covers no tool that there is"
-        for rule in views.policy.rules
-        if by_name[rule.name] == 0 and "tools" in rule.what.kinds and not _is_about_uris(rule)
-    ]
-
-
-def _is_about_uris(rule: Rule) -> bool:
-    return rule.what.patterns is not None and all("://" in pattern for pattern in rule.what.patterns)
+    """Return a warning for each rule, pattern and condition that nothing answers to."""
+    found = unmatched_parts(views.policy.rules, registry.catalog, registry.shape)
+    return [f"policy: {text}" for text in found]
 
 
 def principal_in(question: Question, auth: AuthConfig) -> Principal:

@@ -16,6 +16,7 @@ from registry.catalog.shape import Shape
 from registry.catalog.store import Registry
 from registry.policy.grant import EVERYTHING, Grant
 from registry.policy.policy import Policy
+from registry.policy.unmatched import unmatched_parts
 from registry.views.profile import DEFAULT_PROFILE, Profile
 from registry.views.view import View, build_view
 
@@ -30,6 +31,8 @@ MAX_OWN: Final = 512
 """Views that are kept of callers with listings of their own: two profiles of each (`registry.catalog.store`)."""
 _MAX_AT_HAND: Final = 1_024
 """Callers whose view is found at once, twice as many as heads of requests are known. It is only a shorter way."""
+_MAX_PAIRS: Final = 5_000_000
+"""Rules times tools that are compared after a change of a list: it takes seconds of a thread."""
 _Key = tuple[str, Grant, str]
 _Known = tuple[Catalog, Shape, View]
 
@@ -184,6 +187,13 @@ class ProfileViews:
     def grant(self, principal: Principal | None) -> Grant:
         """Return what a caller may do; everything for an operator, who is none."""
         return EVERYTHING if principal is None else self.policy.grant(principal)
+
+    def unmatched_rules(self) -> list[str]:
+        """Return a text for each rule, pattern and condition that nothing answers to that servers list at present."""
+        rules, tools = len(self.policy.rules), len(self._registry.catalog.wrappers)
+        if rules * tools > _MAX_PAIRS:
+            return [f"{rules} rules and {tools} tools are not compared while serving; `typegate check` compares them"]
+        return unmatched_parts(self.policy.rules, self._registry.catalog, self._registry.shape, live_only=True)
 
     def replace(self, profiles: Mapping[str, Profile], policy: Policy | None = None) -> None:
         """Use other profiles and rules; requests for a profile that was removed fail from now on.

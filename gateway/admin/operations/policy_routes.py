@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from starlette.datastructures import QueryParams
@@ -15,6 +16,7 @@ from gateway.admin.policy_explained import Question, explain, rule_rows, vain_ru
 from gateway.admin.routes import Merge, route
 from gateway.calls.profile_views import ProfileViews
 from gateway.config.auth import AuthConfig
+from gateway.worker_thread import run_in_thread
 from registry.catalog.store import Registry
 from registry.views.profile import DEFAULT_PROFILE
 
@@ -48,13 +50,15 @@ class PolicyRoutes:
         """The rules in use.
 
         Returns:
-            `default`; `rules`: name, effect and the number of tools that each covers; `warnings`.
+            `default`; `rules`: name, effect and the number of tools that each covers; `warnings`: rules, patterns and
+            conditions that can never apply to what servers list.
         """
+        warnings = await run_in_thread(partial(vain_rules, self._views, self._registry))
         return JsonDocument(
             {
                 "default": self._views.policy.default,
                 "rules": rule_rows(self._views, self._registry),
-                "warnings": vain_rules(self._views, self._registry),
+                "warnings": warnings,
             }
         )
 
