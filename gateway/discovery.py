@@ -34,6 +34,8 @@ INLINE_TOOLS: Final = 8
 INLINE_ITEMS: Final = 200
 # At a start all servers list at once, and a rule is often about several of them.
 _SETTLED_S: Final = 1.0
+# Of the items that one listing adds to the quarantine; `/admin/quarantine` has all of them.
+_MAX_LOGGED: Final = 20
 
 
 def listing_of(
@@ -86,9 +88,7 @@ def listing_of(
         else:
             items[kind] = ()
         renewed.add(kind)
-    for finding in quarantined:
-        extra = {"server": server, "tool": finding.tool, "epoch": epoch}
-        log.warning("%s quarantined: %s", finding.kind, finding.code, extra=extra)
+    _log_quarantined(quarantined, before, epoch=epoch, server=server)
     if before is not None:
         quarantined += [one for one in before.quarantined if one.kind not in renewed]
         repaired += [one for one in before.repaired if one.kind not in renewed]
@@ -132,6 +132,19 @@ class _Kept:
     def all_of(self, tools: ListedItems) -> ListedItems:
         before = self._before
         return before if len(tools) == len(before) and all(map(is_, tools, before)) else tools
+
+
+def _log_quarantined(
+    quarantined: list[ItemIssue], before: ServerListing | None, *, epoch: int, server: ServerName
+) -> None:
+    """Log what was not in quarantine before; a listing may be asked for every second."""
+    known = frozenset(before.quarantined) if before is not None else frozenset()
+    new = [finding for finding in quarantined if finding not in known]
+    for finding in new[:_MAX_LOGGED]:
+        extra = {"server": server, "tool": finding.tool, "epoch": epoch}
+        log.warning("%s quarantined: %s", finding.kind, finding.code, extra=extra)
+    if len(new) > _MAX_LOGGED:
+        log.warning("%d more items quarantined", len(new) - _MAX_LOGGED, extra={"server": server, "epoch": epoch})
 
 
 def is_short(raw: RawListing) -> bool:

@@ -28,12 +28,15 @@ from gateway.admin.routes import ADMINISTRATOR, JSON, REPEATED, WHOLE, AdminRout
 from gateway.audit.record import Audit
 from gateway.downstream.http.request import RequestHead, RequestRefused
 from gateway.upstream.oauth.addresses import CONNECT_PATH
+from gateway.worker_thread import run_in_thread
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 # Nobody guesses a token of this length: whoever has it need not wait for what others behind its address do.
 _UNGUESSABLE_CHARS: Final = 20
 _NO_TOKEN: Final = "the admin token is needed"
 _READS: Final = frozenset({"GET", "HEAD"})
+# To choose rows of a larger document, and to write it and search it for secrets again, takes milliseconds and more.
+_ASIDE_BYTES: Final = 256 * 1024
 SAFETY: Final = {
     # What upstreams say ends up on the page: nothing but the page's own files runs there, and nobody frames it.
     "content-security-policy": (
@@ -205,7 +208,8 @@ class AdminApi:
             # Whoever is told that a key is revoked may rely on it, even if this replica crashes now.
             await self._share()
         if found.rows is not None and WHOLE not in request.scope and isinstance(response, JsonDocument):
-            response = response.with_document(partial(chosen_rows, found, request.query_params))
+            choose = partial(response.with_document, partial(chosen_rows, found, request.query_params))
+            response = choose() if len(response.body) <= _ASIDE_BYTES else await run_in_thread(choose)
         if request.method not in _READS and found.recorded and not request.scope.get(REPEATED):
             await self._record(request, response.status_code)
         return response

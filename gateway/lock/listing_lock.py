@@ -253,13 +253,13 @@ class ListingLock:
     # what people see and decide
 
     def rows(self) -> list[dict[str, Any]]:
-        """Every change with its difference, as `/admin/changes` shows it."""
+        """Every change with its difference, as `/admin/changes` shows it; may be called in a thread."""
         return [
             change_row(
-                alias, one, since_s=known.since_s[one.change.key],
+                alias, one, since_s=known.since_s.get(one.change.key),
                 advice=_advice(one) if known.flapping.flaps(one.change) else None,
             )
-            for alias, known in self._servers.items()
+            for alias, known in tuple(self._servers.items())
             for one in known.changes
         ]  # fmt: skip
 

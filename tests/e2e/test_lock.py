@@ -12,7 +12,7 @@ from typing import Any
 
 import anyio
 import pytest
-from support.gateways import MODERN, RunningGateway, glance_again, running_gateway, serving, text_of
+from support.gateways import MODERN, TOKEN, RunningGateway, glance_again, running_gateway, serving, text_of
 from support.teams import each_worker, running_team
 from support.upstreams.running import rescript, scripted_http_server, scripted_stdio_server, tool
 from support.visitors import CHANGED, Visitor, in_both_eras
@@ -43,12 +43,15 @@ def locked(tmp_path: Path, servers: Mapping[str, Any], gateway: Mapping[str, Any
 
 
 async def changes(gateway: RunningGateway) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = (await gateway.admin("changes")).json()["changes"]
+    document = await gateway.client.get(
+        f"{gateway.origin}/admin/changes", headers={"authorization": f"Bearer {TOKEN}"}, timeout=30
+    )
+    rows: list[dict[str, Any]] = document.json()["changes"]
     return rows
 
 
 async def until_changed(gateway: RunningGateway, number: int = 1) -> list[dict[str, Any]]:
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         while len(rows := await changes(gateway)) != number:
             await glance_again()
     return rows
@@ -530,3 +533,39 @@ async def test_a_lock_file_that_breaks_or_goes_while_it_is_used_opens_nothing(tm
                 while "is gone" not in gateway.logged():
                     await glance_again()
             assert "held:" in await refusal(gateway, "fs__read")
+
+
+@pytest.mark.heavy
+async def test_large_differences_are_shown_without_holding_up_callers(tmp_path: Path) -> None:
+    def tools(word: str) -> list[dict[str, Any]]:
+        text = f"{word} sends each of them, without telling anything, to a place that is always the same. " * 150
+        return [{**tool(f"t{number}"), "description": text} for number in range(250)]
+
+    calm, _ = scripted_stdio_server(tmp_path, "calm", tools=[ECHO])
+    async with scripted_http_server(tmp_path, "fs", tools=tools("one"), list_changed=True) as up:
+        servers = {"fs": up.config, "calm": calm}
+        locked(tmp_path, servers)
+        async with running_gateway(tmp_path, servers) as gateway:
+            await gateway.until_listed("calm__echo")
+            up.announce(tools=tools("other"), list_changed=True)
+            await until_changed(gateway, 250)
+            # A process of its own reads the document: this one measures.
+            fetch = (
+                "import sys, urllib.request as r; url, token = sys.argv[1:];"
+                "print(len(r.urlopen(r.Request(url, headers={'authorization': 'Bearer ' + token})).read()))"
+            )
+            sizes: list[int] = []
+
+            async def look() -> None:
+                done = await anyio.run_process([sys.executable, "-c", fetch, f"{gateway.origin}/admin/changes", TOKEN])
+                sizes.append(int(done.stdout))
+
+            longest_s = 0.0
+            async with anyio.create_task_group() as group:
+                group.start_soon(look)
+                while not sizes:
+                    began_s = anyio.current_time()
+                    assert "isError" not in await gateway.call("calm__echo", {"n": 1})
+                    longest_s = max(longest_s, anyio.current_time() - began_s)
+            assert sizes[0] > 5_000_000
+            assert longest_s < 1

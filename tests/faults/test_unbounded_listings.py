@@ -11,7 +11,7 @@ import pytest
 from faults.observing import MIB, rss_of
 from support.gateways import running_gateway
 from support.raw_http import Peer, mcp_answer, message_of, serving
-from support.upstreams.running import builtin_tools, scripted_stdio_server
+from support.upstreams.running import builtin_tools, scripted_http_server, scripted_stdio_server
 
 # By method: the member of its result, the member that identifies an item, and what its number follows.
 LISTS = {
@@ -109,3 +109,27 @@ async def test_a_listing_without_end_is_cut_and_leaves_the_gateway_small(
         assert peak_bytes - before_bytes < 300 * MIB, f"{(peak_bytes - before_bytes) // MIB} MiB"
         assert longest_s < 3
         assert endless.sent > 1
+
+
+async def test_what_is_quarantined_is_logged_once_however_often_it_is_listed(tmp_path: Path) -> None:
+    bad = [{"name": f"bad{number}", "inputSchema": {}, "extra": "x" * 1_100_000} for number in range(3)]
+    many = [{"name": number} for number in range(100)]
+    async with (
+        scripted_http_server(tmp_path, "up", tools=[*builtin_tools("echo"), *bad, *many], modern=True, ttl_ms=1) as up,
+        running_gateway(tmp_path, {"up": up.config}) as gateway,
+    ):
+        await gateway.until_listed("up__echo")
+
+        def lines() -> list[str]:
+            return [line for line in gateway.logged().splitlines() if "quarantined" in line]
+
+        # Three of them by name, as many of the others as are logged of one listing, and how many more there are.
+        await up.recording.until(lambda seen: len(seen.requests("tools/list")) >= 4)
+        assert len(lines()) == 21
+        assert "83 more items quarantined" in lines()[-1]
+        rows = (await gateway.admin("quarantine")).json()["quarantine"]
+        assert len([row for row in rows if row["server"] == "up"]) == 103
+        up.announce(tools=[*builtin_tools("echo"), *bad, {"name": "late", "inputSchema": 5, "extra": "x" * 1_100_000}])
+        await up.recording.until(lambda seen: len(seen.requests("tools/list")) >= 7)
+        assert len(lines()) == 22
+        assert "tool='late'" in lines()[-1]

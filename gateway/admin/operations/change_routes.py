@@ -80,7 +80,9 @@ class ChangeRoutes:
             server: Only those of this server.
         """
         lock = self._fleet.lock
-        return JsonDocument({"file": str(lock.path) if lock.lockfile is not None else None, "changes": lock.rows()})
+        file = str(lock.path) if lock.lockfile is not None else None
+        # To compare and search megabytes of definitions takes seconds, in which the event loop has to serve others.
+        return await run_in_thread(lambda: JsonDocument({"file": file, "changes": lock.rows()}))
 
     @route(
         "POST", "/admin/changes", merge=Merge.CHANGE, body=ApproveRequest,
