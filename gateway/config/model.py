@@ -61,6 +61,12 @@ class ListenConfig(Section):
     credentials. Pages of this machine may call in any case, without credentials. Clients that are no browsers send no
     Origin."""
 
+    @field_validator("allowed_origins")
+    @classmethod
+    def _without_slash(cls, origins: list[str]) -> list[str]:
+        # A browser sends none.
+        return [origin.removesuffix("/") for origin in origins]
+
 
 class MetricsConfig(Section):
     """Access to /metrics."""

@@ -31,7 +31,6 @@ from gateway.upstream.request_callbacks import RequestCallbacks
 from gateway.upstream.transport.jsonrpc import Transport
 
 _ENDED: Final = frozenset({"completed", "failed", "cancelled"})
-_RUNS: Final = frozenset({"working", "input_required"})
 _RELATED_TASK: Final = "io.modelcontextprotocol/related-task"
 # As the TypeScript SDK polls where a server names no interval.
 _POLL_S: Final = 1.0
@@ -114,7 +113,7 @@ class TaskRun:
                     raise
 
     async def _outcome(self, task: dict[str, Any]) -> Any:
-        while (status := task.get("status")) not in _ENDED:
+        while (status := _status(task)) not in _ENDED:
             if status == "input_required":
                 # The server asks on the stream of this request, which ends with the task; meanwhile the task goes on.
                 with self._polling_aside():
@@ -127,17 +126,24 @@ class TaskRun:
         return await self._result(task)
 
     async def _result(self, task: dict[str, Any]) -> Any:
+        has_failed = _status(task) == "failed"
         try:
             results = self._callbacks if self._callbacks.results is not None else None
             result = await self._request("tasks/result", {"taskId": self._task_id}, results=results)
         except RpcError as error:
-            if task.get("status") == "failed" and (reason := _reason(task)) and reason[2:] not in error.message:
+            if not has_failed and error.code in _UNKNOWN_TASK and "task" in error.message.lower():
+                raise self._forgotten(error) from None
+            if has_failed and (reason := _reason(task)) and reason[2:] not in error.message:
                 raise RpcError(error.code, f"{error.message}{reason}", error.data) from None
             raise
         except (ConnectionLost, SessionForgotten, HttpStatusError, Congested) as error:
             raise self._lost(error) from None
+        if not isinstance(result, dict):
+            return result
+        if has_failed:
+            result["isError"] = True  # some servers say it in the state alone
         # The caller knows of no task.
-        if isinstance(result, dict) and isinstance(meta := result.get("_meta"), dict) and _RELATED_TASK in meta:
+        if isinstance(meta := result.get("_meta"), dict) and _RELATED_TASK in meta:
             del meta[_RELATED_TASK]
             if not meta:
                 del result["_meta"]
@@ -150,8 +156,9 @@ class TaskRun:
         interval_ms = task.get("pollInterval")
         if isinstance(interval_ms, int | float) and not isinstance(interval_ms, bool) and interval_ms >= 0:
             self._interval_s = min(max(interval_ms / 1000, _LEAST_POLL_S), _LONGEST_POLL_S)
-        # A task that says how it is doing is alive; one in a state that nobody knows may never end.
-        is_running = task.get("status") in _RUNS
+        # A task that works is alive. One in a state that nobody knows may never end, and neither may one that waits for
+        # input which it does not ask for; a question stops the clock itself.
+        is_running = _status(task) == "working"
         if is_running:
             self._callbacks.hold()
         try:
@@ -176,12 +183,7 @@ class TaskRun:
             except RpcError as error:
                 failed += 1
                 if error.code in _UNKNOWN_TASK or failed > _MAX_FAILED_POLLS:
-                    raise UpstreamLost(
-                        self._server,
-                        f"Server '{self._server}' does not know the task of this call any more "
-                        f"({error.message[:_MAX_REASON_CHARS]}): its outcome is unknown, and it was not repeated. "
-                        "Check before you call again.",
-                    ) from None
+                    raise self._forgotten(error) from None
             except (ConnectionLost, SessionForgotten, HttpStatusError, Congested) as error:
                 failed += 1
                 passes = self._transport.independent_requests and not isinstance(error, SessionForgotten)
@@ -194,6 +196,14 @@ class TaskRun:
                 self._report(task)
                 return task
             await anyio.sleep(self._interval_s)
+
+    def _forgotten(self, error: RpcError) -> UpstreamLost:
+        return UpstreamLost(
+            self._server,
+            f"Server '{self._server}' does not know the task of this call any more "
+            f"({error.message[:_MAX_REASON_CHARS]}): its outcome is unknown, and it was not repeated. "
+            "Check before you call again.",
+        )
 
     def _lost(self, error: GatewayError) -> GatewayError:
         """The same error, which must not be read as one before the call was sent: the task exists."""
@@ -218,7 +228,7 @@ class TaskRun:
     async def _keep_polling(self, scope: anyio.CancelScope) -> None:
         task: dict[str, Any] = {"status": "working"}
         with suppress(GatewayError), scope:
-            while task.get("status") not in _ENDED:
+            while _status(task) not in _ENDED:
                 await self._pause(task)
                 task = await self._poll()
 
@@ -249,7 +259,7 @@ class TaskRun:
 
     def _report(self, task: dict[str, Any]) -> None:
         """Report a task that is running as progress: a new message at once, and now and then a sign of life."""
-        if task.get("status") not in _RUNS:
+        if _status(task) != "working":
             return
         message, now_s = task.get("statusMessage"), time.monotonic()
         message = message if isinstance(message, str) and message else None
@@ -259,6 +269,11 @@ class TaskRun:
         self._progress = round(self._progress + 0.001, 3)
         self._said, self._reported_s = message, now_s
         self._callbacks.progressed({"progress": self._progress, **({"message": message} if message else {})})
+
+
+def _status(task: dict[str, Any]) -> str:
+    status = task.get("status")
+    return status if isinstance(status, str) else ""
 
 
 def _reason(task: dict[str, Any]) -> str:

@@ -79,10 +79,13 @@ async def test_a_call_of_any_host_runs_the_task_and_has_its_outcome(tmp_path: Pa
         withdrawn = await gateway.call("up__withdrawn")
         assert withdrawn["isError"]
         assert "cancelled the task of this call: the disk is full" in text_of(withdrawn)
-        forgotten = await gateway.call("up__forgotten")
-        assert forgotten["isError"]
-        assert "does not know the task of this call any more" in text_of(forgotten)
-        assert "not repeated" in text_of(forgotten)
+        for name in ("forgotten", "vanishes"):
+            forgotten = await gateway.call(f"up__{name}")
+            assert forgotten["isError"]
+            assert "does not know the task of this call any more" in text_of(forgotten)
+            assert "not repeated" in text_of(forgotten)
+        broken = await gateway.call("up__fails_in_state")
+        assert (broken["isError"], text_of(broken)) == (True, "it broke")
         large = await gateway.call("up__large")
         assert len(text_of(large)) == 3_000_000
         assert large["_meta"]["kept"] == 1
@@ -125,26 +128,29 @@ async def test_the_state_of_a_task_is_told_as_progress_and_a_caller_that_leaves_
 async def test_a_notification_of_the_host_cancels_the_task(tmp_path: Path) -> None:
     async with served(tmp_path, callTimeout=1) as (gateway, record):
         session = await handshake(gateway)
-        answers: list[dict[str, Any]] = []
+        params = {"name": "up__quiet", "arguments": {}}
+        answers: list[str] = []
 
         async def call() -> None:
-            answers.append(await session.call("up__quiet", request_id=9))
+            body = {"jsonrpc": "2.0", "id": 9, "method": "tools/call", "params": params}
+            answers.append((await session.post(body)).text)
 
         async with anyio.create_task_group() as group:
             group.start_soon(call)
             await until_sent(record, "tasks/get", 30)  # at 60 ms each: past the time for a call
             await session.notify("notifications/cancelled", requestId=9)
-        assert "error" in answers[0]
+        assert '"result"' not in answers[0]  # an error, or the end of the stream that it has become
         await until_sent(record, "tasks/cancel")
         assert len(sent(record, "tasks/cancel")) == 1
 
 
-async def test_a_task_in_a_state_that_nobody_knows_ends_with_the_time_for_a_call(tmp_path: Path) -> None:
-    async with served(tmp_path, callTimeout=1) as (gateway, record):
-        result = await gateway.call("up__odd")
-        assert result["isError"]
-        assert "gave no answer within 1 s" in text_of(result)
-        await until_sent(record, "tasks/cancel")
+async def test_a_task_that_does_not_work_ends_with_the_time_for_a_call(tmp_path: Path) -> None:
+    async with served(tmp_path, callTimeout=2) as (gateway, record):
+        for number, name in enumerate(("odd", "mute"), 1):
+            result = await gateway.call(f"up__{name}")
+            assert result["isError"]
+            assert "gave no answer within 2 s" in text_of(result)
+            await until_sent(record, "tasks/cancel", number)
 
 
 async def test_a_task_that_asks_its_user_goes_on_with_the_answer(tmp_path: Path) -> None:

@@ -16,7 +16,8 @@ from typing import Any
 RELATED = "io.modelcontextprotocol/related-task"
 TOOLS = (
     "plain", "reports", "fails", "refuses", "refuses_late", "withdrawn", "forgotten", "asks", "nested", "at_once",
-    "no_task", "slow", "quiet", "odd", "stumbles", "lost", "closes", "large", "wakes",
+    "no_task", "slow", "quiet", "odd", "stumbles", "lost", "closes", "large", "wakes", "vanishes", "mute",
+    "fails_in_state",
 )  # fmt: skip
 Send = Callable[[dict[str, Any]], None]
 
@@ -116,7 +117,14 @@ class Server:
             sys.stdout.close()
             raise SystemExit(3)
         if name == "odd":
-            return self.task(name, "thinking")
+            states = ["thinking", None, {}, ["working"], 7]
+            return {
+                **self.task(name, ""),
+                "status": states[polls % 5],
+                "pollInterval": [None, -1, "x", {}, True][polls % 5],
+            }
+        if name == "mute":
+            return self.task(name, "input_required")
         if name == "reports":
             meta = {RELATED: {"taskId": "reports-1"}}
             token = (self.calls[name].get("_meta") or {}).get("progressToken")
@@ -128,7 +136,12 @@ class Server:
             return self.task(name, "working" if name in self.said else "input_required")
         if name == "nested":
             return {"task": self.task(name, "completed")}
-        status = {"fails": "failed", "refuses_late": "failed", "withdrawn": "cancelled"}.get(name, "completed")
+        status = {
+            "fails": "failed",
+            "fails_in_state": "failed",
+            "refuses_late": "failed",
+            "withdrawn": "cancelled",
+        }.get(name, "completed")
         more = {"statusMessage": "the disk is full"} if status != "completed" else {}
         return self.task(name, status, **more)
 
@@ -144,6 +157,12 @@ class Server:
             answer = self.said["asks"] = self.said.pop("ask-1")
             time.sleep(0.3)
             return {**text(json.dumps(answer.get("result", answer.get("error")))), "_meta": meta}
+        if name == "mute":
+            time.sleep(20)
+        if name == "vanishes":
+            raise Failure(-32602, "Task not found")
+        if name == "fails_in_state":
+            return text("it broke")
         if name == "large":
             return {**text("x" * 3_000_000), "_meta": {RELATED: {"taskId": "large-1"}, "kept": 1}}
         result = {**text(f"{name} is done"), "_meta": {RELATED: {"taskId": f"{name}-1"}}}

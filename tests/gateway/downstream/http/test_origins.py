@@ -13,7 +13,7 @@ ISSUERS = [{"issuer": "http://127.0.0.1:9", "audiences": ["https://gate.example.
 
 
 async def test_a_page_may_call_where_its_origin_is_named_and_on_every_path(tmp_path: Path) -> None:
-    listen = {"listen": {"allowedOrigins": [ALLOWED, "HTTPS://Upper.Example.test:8443"]}}
+    listen = {"listen": {"allowedOrigins": [ALLOWED, "HTTPS://Upper.Example.test:8443/"]}}
     async with running_gateway(tmp_path, {}, gateway=listen) as gateway:
         for origin, allowed in (
             (ALLOWED, True),
