@@ -35,6 +35,11 @@ class Head:
     size: int = 0
     day: str = ""
 
+    @property
+    def anchor(self) -> str:
+        """The latest line and its digest, which depends on all lines before: `1234:5e88...`."""
+        return f"{self.last}:{self.digest}"
+
     def to_bytes(self) -> bytes:
         """The head as it is written."""
         return wire.dumps([self.first, self.last, self.digest, self.size, self.day]).ljust(HEAD_BYTES - 1) + b"\n"

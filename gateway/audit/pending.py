@@ -34,6 +34,9 @@ _MAX_VALUE: Final = 64 * 1024
 _GATHER_S: Final = 0.1
 # Until a write that has failed is tried again.
 _RETRY_S: Final = 1.0
+# Whoever can write the audit log can write all of it anew. What the log of the process says, which is collected
+# elsewhere, shows that: within the hour, at most so much can be rewritten unseen.
+_ANCHOR_S: Final = 3_600.0
 # How long the end of the process waits for the last lines.
 _CLOSE_S: Final = 2.0
 
@@ -86,6 +89,7 @@ class PendingLines:
         self._in_order = Lock()
         # Those whose threads go on although nobody waits for them any more, and the present one.
         self._batches: deque[Batch] = deque()
+        self._anchored_s = clock()
         self.written = 0
         self.lost = 0
         self.last_error: str | None = None
@@ -122,6 +126,15 @@ class PendingLines:
             self._wake, self._woken = anyio.Event(), False
             await anyio.sleep(_GATHER_S if self.last_error is None else _RETRY_S)
             await self.flush()
+            if not 0 <= self._clock() - self._anchored_s < _ANCHOR_S:
+                self._anchor()
+
+    def _anchor(self) -> None:
+        """Log where the entries end, with the digest of all of them: `audit verify --anchor` compares."""
+        self._anchored_s = self._clock()
+        head = self.file.head if self.file is not None else None
+        if head is not None and head.last:
+            log.info("audit log anchored: %s", head.anchor)
 
     async def flush(self) -> None:
         """Write what waits now; a failure is told in the log, and nothing is forgotten for it."""
@@ -155,6 +168,7 @@ class PendingLines:
         """Write the last lines, for as long as the end of a process may take."""
         with anyio.move_on_after(_CLOSE_S, shield=True):
             await self.flush()
+        self._anchor()
         left = len(self._waiting) + sum(len(batch.lines) for batch in self._batches)
         if left:
             log.warning("%d lines of the record were not written before the end", left)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,8 +38,13 @@ class Verdict:
             self.faults.append(fault)
 
 
-def verify(record: RecordFile) -> Verdict:
+def verify(record: RecordFile, anchors: Mapping[int, str] | None = None) -> Verdict:
     """Read a whole record, also while it is written to.
+
+    Args:
+        record: The record.
+        anchors: Digests of lines by their numbers, as the gateway has logged them. One whose line was deleted with
+            its file, as the oldest ones are, says nothing.
 
     Raises:
         FileNotFoundError: There is none.
@@ -50,7 +55,7 @@ def verify(record: RecordFile) -> Verdict:
         if not files and (head is None or head.last == 0):
             raise FileNotFoundError(record.path)
         verdict = Verdict(files=len(files), head=head is not None)
-        chain = _Chain(verdict, head)
+        chain = _Chain(verdict, head, anchors or {})
         for path, file, size in files:
             for number, line in enumerate(_lines(file, size), 1):
                 verdict.lines += 1
@@ -62,8 +67,9 @@ def verify(record: RecordFile) -> Verdict:
 class _Chain:
     """The lines so far."""
 
-    def __init__(self, verdict: Verdict, head: Head | None) -> None:
+    def __init__(self, verdict: Verdict, head: Head | None, anchors: Mapping[int, str]) -> None:
         self._verdict = verdict
+        self._anchors = anchors
         self._head = head
         self._last: int | None = None
         self._digest = GENESIS
@@ -89,12 +95,18 @@ class _Chain:
         elif row["prev"] != self._digest:
             add(f"{place}: line {self._last}, the one before, has been altered, or this one has")
         self._last, self._digest = number, digest_of(line.removesuffix(b"\n"))
+        if self._anchors.get(number, self._digest) != self._digest:
+            add(f"{place}: line {number}, or one before it, is not what the gateway has logged as its anchor")
         if head is not None and number == head.last:
             self._reaches_head = True
             if self._digest != head.digest:
                 add(f"{place}: line {number} has been altered")
 
     def end(self, path: Path) -> None:
+        last = self._last or 0
+        for number in sorted(self._anchors):
+            if number > last:
+                self._verdict.add(f"{path}: line {number} is missing, which the gateway has logged as an anchor")
         if not self._reaches_head and self._head is not None and (self._last or 0) < self._head.last:
             self._verdict.add(f"{path}: {_lines_missing((self._last or self._head.first - 1) + 1, self._head.last)}")
 

@@ -66,6 +66,8 @@ class RecordFile:
     def __init__(self, path: Path, limits: Limits, *, clock: Callable[[], float] = time.time) -> None:
         self.path = path
         self.limits = limits
+        # Where the entries ended after the latest ones of this process; None before.
+        self.head: Head | None = None
         self._clock = clock
 
     @property
@@ -91,6 +93,7 @@ class RecordFile:
                 text, after = chained(texts, head)
                 self._write(text, head.size)
                 _put(head_file, after)
+                self.head = after
                 return deleted
         except NotWritten:
             raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from argparse import Namespace
 from pathlib import Path
 from typing import Any, Final
@@ -19,6 +20,7 @@ _COLUMNS = ("time", "event", "principal", "what", "outcome", "rule", "ms", "tran
 _NARROW = ("time", "event", "principal", "what", "outcome", "ms")
 # The most that the admin API gives at once.
 _PAGE: Final = 1_000
+_DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _DEFAULT_NAME: Final = "audit.jsonl"
 
 
@@ -32,7 +34,9 @@ def audit(args: Namespace) -> int:
     if args.action == "verify":
         if args.url is not None:
             raise UsageError("verify reads files; expected it on the machine of the gateway, without --url")
-        return _verify(_location(args), copied=args.file is not None)
+        return _verify(_location(args), _anchors(args.anchor), copied=args.file is not None)
+    if args.anchor:
+        raise UsageError("--anchor is for `typegate audit verify`")
     try:
         wanted = since(args.since) if args.since else ""
     except ValueError as error:
@@ -53,11 +57,21 @@ def audit(args: Namespace) -> int:
     return 0
 
 
-def _verify(path: Path, *, copied: bool) -> int:
+def _anchors(texts: list[str]) -> dict[int, str]:
+    anchors = {}
+    for text in texts:
+        number, _, digest = text.partition(":")
+        if not (number.isascii() and number.isdigit() and _DIGEST.fullmatch(digest)):
+            raise UsageError(f"--anchor {text} is not an anchor; expected LINE:DIGEST, as the gateway's log has it")
+        anchors[int(number)] = digest
+    return anchors
+
+
+def _verify(path: Path, anchors: dict[int, str], *, copied: bool) -> int:
     from gateway.audit.writing import Limits, RecordFile
 
     try:
-        verdict = verify(RecordFile(path, Limits(days=1, total_bytes=1)))
+        verdict = verify(RecordFile(path, Limits(days=1, total_bytes=1)), anchors)
     except FileNotFoundError:
         raise UsageError(_nowhere(path)) from None
     except NotWritten as error:

@@ -59,6 +59,7 @@ examples:
   typegate audit --principal ci --tool 'bank__*' --json
   typegate audit --url http://127.0.0.1:8765        of a running gateway on another machine
   typegate audit verify
+  typegate audit verify --anchor 1234:DIGEST        as `audit log anchored` in the gateway's log says
 """
 
 _LOGIN: Final = """\
@@ -102,6 +103,8 @@ def add_operating_commands(commands: Commands) -> None:
     _tool_action(actions, "unset")
     audit = commands.add("audit", _AUDIT, "audit:audit")
     audit.add_argument("action", nargs="?", choices=["verify"], help="whether every line is there, as it was written")
+    about = "verify: a line and its digest, as the gateway logs them each hour and at its end; can be repeated"
+    audit.add_argument("--anchor", metavar="LINE:DIGEST", action="append", default=[], help=about)
     about = "only lines of this caller"
     audit.add_argument("--principal", metavar="P", default="", help=about)
     about = "only lines about wrappers or tools that match this pattern"

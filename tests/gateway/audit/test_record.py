@@ -277,3 +277,49 @@ async def test_what_becomes_secret_is_hidden_from_then_on_and_breaks_no_chain(
     assert "sk-12345678" not in str(found[2:])
     assert audit.file is not None
     assert verify(audit.file).faults == []
+
+
+async def test_an_audit_log_that_was_written_anew_does_not_fit_what_the_gateway_has_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    audit = Audit(AuditConfig(), tmp_path)
+    for name in ("a", "b", "c"):
+        call(audit, name)
+    await audit.close()
+    [said] = [one.getMessage() for one in caplog.records if "anchored" in one.getMessage()]
+    number, _, digest = said.removeprefix("audit log anchored: ").partition(":")
+    assert audit.file is not None
+    anchors = {int(number): digest}
+    assert verify(audit.file, anchors).faults == []
+    forged = Audit(AuditConfig(), tmp_path / "anew")
+    for name in ("a", "c"):
+        call(forged, name)
+    await forged.close()
+    assert forged.file is not None
+    assert verify(forged.file).faults == []
+    [fault] = verify(forged.file, anchors).faults
+    assert "line 3 is missing, which the gateway has logged as an anchor" in fault
+    call(forged, "d")
+    await forged.flush()
+    [fault] = verify(forged.file, anchors).faults
+    assert "line 3, or one before it, is not what the gateway has logged as its anchor" in fault
+
+
+async def test_where_the_entries_end_is_logged_each_hour(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    now = [1_800_000_000.0]
+    audit = Audit(AuditConfig(), tmp_path, clock=lambda: now[0])
+    async with anyio.create_task_group() as group:
+        group.start_soon(audit.run)
+        for name in ("a", "b"):
+            now[0] += 1_801
+            call(audit, name)
+            with anyio.fail_after(5):
+                while audit.written < (1 if name == "a" else 2):
+                    await anyio.sleep(0.01)
+        with anyio.fail_after(5):
+            while "audit log anchored: 2:" not in caplog.text:
+                await anyio.sleep(0.01)
+        group.cancel_scope.cancel()
+    assert "audit log anchored: 1:" not in caplog.text
