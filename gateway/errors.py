@@ -150,6 +150,13 @@ class ConnectionLost(GatewayError):
         self.sent = sent
 
 
+class CredentialsUnavailable(ConnectionLost):
+    """A token could not be refreshed, and nothing was sent: the issuer or the shared store does not answer."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason, sent=False)
+
+
 class UnusableAnswer(ConnectionLost):
     """An answer came and is none that can be used: no JSON, too large, another request's. The connection itself works.
 

@@ -16,6 +16,7 @@ from gateway.errors import (
     INVALID_PARAMS,
     Congested,
     ConnectionLost,
+    CredentialsUnavailable,
     GatewayError,
     HttpStatusError,
     RpcError,
@@ -208,6 +209,9 @@ class CallSender:
         last: bool,
     ) -> ConnectionLost | None:
         """Raise what is told of a call that was lost with its connection; return how, where it may be sent again."""
+        if isinstance(error, CredentialsUnavailable):
+            # The connection itself may be sound, and another attempt would wait for the same token.
+            raise (self._no_credentials(error) if before is None else self._lost(before)) from None
         if isinstance(error, UnusableAnswer):
             self._breaker = self._breaker.succeeded()
         else:
@@ -317,6 +321,12 @@ class CallSender:
             server,
             f"The connection to server '{server}' failed after the call was sent ({error}): its outcome is "
             f"unknown, and it was {'sent twice' if repeated else 'not repeated'}. {advice}",
+        )
+
+    def _no_credentials(self, error: CredentialsUnavailable) -> UpstreamUnavailable:
+        server = self._link.server
+        return self._unavailable(
+            f"server '{server}' cannot be called right now ({error}). Nothing was sent; try again."
         )
 
     def _unavailable(self, reason: str) -> UpstreamUnavailable:

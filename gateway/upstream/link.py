@@ -16,6 +16,7 @@ import anyio
 from gateway.config.server import ServerConfig
 from gateway.errors import (
     ConnectionLost,
+    CredentialsUnavailable,
     GatewayError,
     HttpStatusError,
     LeadsBack,
@@ -53,6 +54,10 @@ WAIT_READY_S: Final = 10.0
 # After this many failures in a row it is not expected to be, and callers get their error soon.
 _FAILING_AFTER: Final = 3
 WAIT_FAILING_S: Final = 2.0
+# Neither does a call bring back a token that could not be refreshed.
+WAIT_CREDENTIALS_S: Final = 0.5
+# What a refresh waits for is not the server: to ask for it again costs the server nothing.
+_LONGEST_CREDENTIALS_PAUSE_S: Final = 5.0
 # Our credentials or the URL are wrong: unauthorized, forbidden, not found, no such method, gone.
 _REFUSALS: Final = frozenset({401, 403, 404, 405, 410})
 # What leads back here goes on doing so until somebody changes a configuration; `refresh` looks at once.
@@ -147,7 +152,7 @@ class UpstreamLink:
         self.warnings: tuple[str, ...] = ()
         self._start: ProcessStart | None = None
         self._failures = 0
-        self._refused = False
+        self._refused = self._awaits_credentials = False
         # Failures since somebody last wanted it tried at once: they decide how long the next pause is.
         self._paused = 0
         self._ready_s = math.inf
@@ -188,6 +193,8 @@ class UpstreamLink:
     @property
     def patience_s(self) -> float:
         """How long a call waits for a connection: less where attempts keep failing."""
+        if self._awaits_credentials:
+            return min(WAIT_CREDENTIALS_S, self.config.call_timeout)
         return min(WAIT_READY_S if self._failures < _FAILING_AFTER else WAIT_FAILING_S, self.config.call_timeout)
 
     # its life
@@ -207,6 +214,7 @@ class UpstreamLink:
                     refused = isinstance(cause, ConnectionLost) and not cause.sent
                     self._refused = isinstance(cause, HttpStatusError) and cause.status in _REFUSALS
                     leads_back = isinstance(cause, LeadsBack)
+                    self._awaits_credentials = isinstance(cause, CredentialsUnavailable)
                     if isinstance(cause, ListLost):
                         self._note_crash(cause.kind)
                     wanted = cause.source if isinstance(cause, NotSignedIn) else None
@@ -244,7 +252,9 @@ class UpstreamLink:
                 if leads_back:  # and will until somebody changes the configuration
                     self._failures = max(self._failures, _FAILING_AFTER)
                 wait_s = _LEADS_BACK_S if leads_back else delay_s(max(0, self._paused - 1), self._chance())
-                await self._pause(wait_s, probe_port=refused)
+                if self._awaits_credentials:
+                    wait_s = min(wait_s, _LONGEST_CREDENTIALS_PAUSE_S)
+                await self._pause(wait_s, probe_port=refused and not self._awaits_credentials)
 
     def _warn(self, text: str) -> None:
         log.log(logging.DEBUG if self.per_user else logging.WARNING, "%s", text, extra={"server": self.server})
@@ -321,7 +331,7 @@ class UpstreamLink:
             return f"Not called: server '{self.server}' is still {said}. Nothing was sent; try again in a while."
         reason = f" ({self.last_error})" if self.last_error else ""
         # What was refused, or failed again and again, is not mended by whoever calls.
-        lasting = self._refused or self._failures >= _FAILING_AFTER
+        lasting = self._refused or (self._failures >= _FAILING_AFTER and not self._awaits_credentials)
         advice = "its operator has to look at it, so trying again at once will not help" if lasting else "try again"
         return f"Not called: server '{self.server}' is not reachable right now{reason}. Nothing was sent; {advice}."
 
@@ -446,7 +456,7 @@ class UpstreamLink:
         self.state = connection
         self._ready_s = time.monotonic()
         self.last_error = None
-        self._refused = False
+        self._refused = self._awaits_credentials = False
         self._sender.reconnected()
         self._ready.set()
         self.tried.set()
@@ -485,7 +495,8 @@ class UpstreamLink:
                 # A server that has never listed tools in this session may answer with what looks like the end of it.
                 forgotten = isinstance(error, SessionForgotten) and relisting.has_listed
                 gone = forgotten or (isinstance(error, NotSignedIn) and not error.step_up)
-                if gone or refuses_us(error) or (isinstance(error, ConnectionLost) and not error.sent):
+                is_cut = isinstance(error, ConnectionLost) and not error.sent
+                if gone or refuses_us(error) or (is_cut and not isinstance(error, CredentialsUnavailable)):
                     self.drop(connection, str(error))
                     return
                 if isinstance(error, ListLost):

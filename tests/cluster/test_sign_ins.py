@@ -76,6 +76,41 @@ async def test_a_refresh_token_is_spent_once_by_all_gateways_and_never_while_the
                 await glance_again()
 
 
+async def test_calls_that_need_another_token_do_not_wait_for_a_store_that_is_away(tmp_path: Path) -> None:
+    async with (
+        running_store(tmp_path) as store,
+        running_issuer(opaque=True) as issuer,
+        protected_server(issuer) as upstream,
+        running_cluster(tmp_path, {"shop": {"url": upstream.url}}, store={"url": store.url}, count=2) as cluster,
+    ):
+        first, second = cluster.gateways
+        await until_state(first, "signInNeeded")
+        begun = await first.admin("servers/shop/sign-in", "POST")
+        assert (await browse(begun.json()["url"], issuer)).status_code == 200
+        for one in cluster.gateways:
+            await until_state(one, "ready")
+        await store.stop()
+        upstream.refused.update(upstream.seen)
+        for one in (first, second):
+            for _ in range(8):
+                began_s = anyio.current_time()
+                failed = await one.call("shop__whoami")
+                assert failed["isError"]
+                assert "the shared store is down" in text_of(failed)
+                assert "try again" in text_of(failed)
+                assert "operator" not in text_of(failed)
+                assert anyio.current_time() - began_s < 1.5
+        await anyio.sleep(12)
+        lines = [line for line in first.logged().splitlines() if "shop" in line and "store" in line]
+        assert len(lines) <= 5, lines
+        lines = [line for line in first.logged().splitlines() if "not connected: again" in line]
+        assert len(lines) <= 3, lines
+        await store.start()
+        with anyio.fail_after(8):
+            while (await first.call("shop__whoami")).get("isError"):
+                await glance_again()
+
+
 async def test_whoever_comes_back_while_the_store_is_away_is_told_so_and_gets_a_link_that_works(tmp_path: Path) -> None:
     async with (
         running_store(tmp_path) as store,

@@ -13,7 +13,7 @@ from typing import Any, Final
 import anyio
 
 from gateway.config.upstream_types.sign_in import SignInConfig
-from gateway.errors import ConnectionLost, GatewayError, HttpStatusError
+from gateway.errors import CredentialsUnavailable, GatewayError, HttpStatusError
 from gateway.owned_tasks import OwnedTasks
 from gateway.secrets import SECRETS
 from gateway.upstream.credentials import NotSignedIn, SignInFailed, SignInLink, SignInSource
@@ -46,6 +46,9 @@ _STEP_UPS_S: Final = 3_600.0
 _RETRY_S: Final = 15.0
 # The issuer has this long to revoke; below the 30 s that another process waits for the lock.
 _REVOKE_S: Final = 25.0
+_LONGEST_RETRY_S: Final = 120.0
+# A store that was just found not to answer is not asked by the next call: each would wait for its timeout.
+_STORE_AGAIN_S: Final = 2.0
 # Nothing was sent that could have been refused.
 _NOBODY_NAMED: Final = (
     "it wants credentials, and does not say who gives them: there are no metadata of the resource (RFC 9728), and none "
@@ -103,6 +106,7 @@ class SignIn(StoredSignIn):
         self._challenge: Challenge | None = None
         self._asked_at_s = -math.inf
         self._forced_version = self._accepted_version = -1
+        self._store_failure, self._store_failed_s = "", -math.inf
 
     # what transports use
 
@@ -152,7 +156,7 @@ class SignIn(StoredSignIn):
 
     async def keep(self) -> None:
         """See `Credentials.keep`."""
-        retry_at_s = 0.0
+        retry_at_s, pause_s = 0.0, _RETRY_S
         while True:
             event = self._changed
             with anyio.move_on_after(_LOOK_S):
@@ -171,8 +175,12 @@ class SignIn(StoredSignIn):
                 except NotSignedIn:
                     return
                 except GatewayError as error:
-                    retry_at_s = time.monotonic() + _RETRY_S
-                    log.warning("the sign-in was not refreshed: %s", error, extra={"server": self.server})
+                    # Of several in a row the first.
+                    level = logging.WARNING if pause_s == _RETRY_S else logging.DEBUG
+                    log.log(level, "the sign-in was not refreshed: %s", error, extra={"server": self.server})
+                    retry_at_s, pause_s = time.monotonic() + pause_s, min(2 * pause_s, _LONGEST_RETRY_S)
+                else:
+                    pause_s = _RETRY_S
 
     # what administrators and callers use
 
@@ -389,7 +397,7 @@ class SignIn(StoredSignIn):
 
         Raises:
             NotSignedIn: Somebody has to sign in.
-            ConnectionLost: The token endpoint does not answer; what there is stays.
+            CredentialsUnavailable: The token endpoint or the store does not answer; what there is stays.
             HttpStatusError: It refuses, and nobody can sign in.
         """
         await self._tasks.run(partial(self._renew_once, self.version), key=(self, "renew", self.version))
@@ -400,6 +408,8 @@ class SignIn(StoredSignIn):
                 await self._renew_held(version)
 
     async def _renew_held(self, version: int) -> None:
+        if time.monotonic() - self._store_failed_s < _STORE_AGAIN_S:
+            raise CredentialsUnavailable(self._store_failure)
         try:
             async with self._store.lock(self._key):
                 learnt = self._kept
@@ -413,7 +423,8 @@ class SignIn(StoredSignIn):
                 with anyio.CancelScope(shield=self.config.interactive):
                     await self._fetch()
         except StoreFailed as error:
-            raise ConnectionLost(str(error), sent=False) from None
+            self._store_failure, self._store_failed_s = str(error), time.monotonic()
+            raise CredentialsUnavailable(str(error)) from None
 
     async def _fetch(self) -> None:
         kept = self._kept
@@ -429,7 +440,7 @@ class SignIn(StoredSignIn):
             outcome = "failed" if error.passing else "refused"
             self._counts.refreshes[self.server, outcome] += 1
             if error.passing:
-                raise ConnectionLost(f"its sign-in cannot be refreshed: {error}", sent=False) from None
+                raise CredentialsUnavailable(f"its sign-in cannot be refreshed: {error}") from None
             if not self.config.interactive:
                 raise HttpStatusError(401, f"no token was given: {SECRETS.scrub(str(error))}") from None
             if error.spent or error.client_refused:
