@@ -15,6 +15,8 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
 FILES = {"constraints.txt": (), "constraints-extras.txt": ("cluster", "graphql", "otel", "redact")}
+# What builds the image.
+BUILD = "constraints-build.txt"
 
 
 def locked(file: str) -> dict[str, tuple[Requirement, int]]:
@@ -46,6 +48,25 @@ def test_every_package_is_locked_to_a_version_that_the_project_asks_for(file: st
     assert "://" not in (ROOT / "deploy" / file).read_text()
 
 
+def test_whatever_builds_the_image_is_locked() -> None:
+    backend = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
+    packages = locked(BUILD)
+    for requirement in map(Requirement, [*backend, "cyclonedx-bom"]):
+        lock, _ = packages[canonicalize_name(requirement.name)]
+        (version,) = [specifier.version for specifier in lock.specifier]
+        assert requirement.specifier.contains(version), f"{lock} is not {requirement}: lock anew"
+    for name, (lock, hashes) in packages.items():
+        assert [specifier.operator for specifier in lock.specifier] == ["=="], name
+        assert hashes, name
+    assert "://" not in (ROOT / "deploy" / BUILD).read_text()
+    # Every command of pip takes what is locked, or nothing from an index.
+    text = (ROOT / "deploy" / "Containerfile").read_text().replace("\\\n", " ")
+    commands = re.findall(r"pip (?:install|wheel)[^&\n]*", text)
+    assert len(commands) == 4
+    assert all("--require-hashes" in one or "--no-index" in one for one in commands), commands
+    assert all("--no-build-isolation" in one for one in commands if "pip wheel" in one)
+
+
 @pytest.mark.heavy
 def test_the_locked_packages_install_by_their_hashes_and_make_a_bill_of_materials(tmp_path: Path) -> None:
     def run(*command: str) -> str:
@@ -53,17 +74,19 @@ def test_the_locked_packages_install_by_their_hashes_and_make_a_bill_of_material
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
         return done.stdout
 
-    venv, bom = tmp_path / "image", tmp_path / "bom"
+    venv, build, dist = tmp_path / "image", tmp_path / "build", tmp_path / "dist"
     pip = str(venv / "bin" / "pip")
     run(sys.executable, "-m", "venv", str(venv))
     run(pip, "install", "-q", "--require-hashes", "-r", "deploy/constraints.txt")
-    run(pip, "install", "-q", "--no-deps", ".")
+    run(sys.executable, "-m", "venv", str(build))
+    builder = str(build / "bin" / "pip")
+    run(builder, "install", "-q", "--require-hashes", "-r", f"deploy/{BUILD}")
+    run(builder, "wheel", "-q", "--no-deps", "--no-build-isolation", "--no-index", "-w", str(dist), ".")
+    run(pip, "install", "-q", "--no-deps", "--no-index", *map(str, dist.iterdir()))
     run(pip, "check")
     assert run(str(venv / "bin" / "typegate"), "--version")
-    run(sys.executable, "-m", "venv", str(bom))
-    run(str(bom / "bin" / "pip"), "install", "-q", "cyclonedx-bom")
     made = run(
-        str(bom / "bin" / "cyclonedx-py"), "environment", str(venv / "bin" / "python"), "--of", "JSON", "-o", "-"
+        str(build / "bin" / "cyclonedx-py"), "environment", str(venv / "bin" / "python"), "--of", "JSON", "-o", "-"
     )
     names = {component["name"].lower() for component in json.loads(made)["components"]}
     assert {"typegate", "mcp", "uvicorn", "cryptography"} <= names

@@ -31,7 +31,7 @@ def rendered(folder: Path) -> Manifests:
     """The manifests of a folder."""
     kubectl = program("kubectl", "kubernetes-client")
     done = subprocess.run([kubectl, "kustomize", str(folder)], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, f"{done.stderr}\nexpected kubectl 1.21 or newer"
     return tuple(YAML(typ="safe", pure=True).load_all(done.stdout))
 
 
