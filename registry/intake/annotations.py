@@ -48,7 +48,7 @@ def repair_annotations(value: Any, notes: RepairNotes) -> Any:
     return edited(value, changes, dropped)
 
 
-def repair_size(value: Any) -> int | float | None:
+def repair_size(value: Any) -> int | None:
     """Return a size in bytes; None for what is not one."""
     if isinstance(value, str) and _WHOLE_NUMBER.fullmatch(value.strip()):
         return int(value)
@@ -57,7 +57,7 @@ def repair_size(value: Any) -> int | float | None:
     if isinstance(value, float):
         if not abs(value) < _MAX_SIZE:
             return None
-        return value if value.is_integer() else math.ceil(value)
+        return math.ceil(value)  # clients that read an integer refuse `12.0` too
     return value
 
 

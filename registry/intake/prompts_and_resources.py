@@ -98,12 +98,14 @@ def _repaired(item: dict[str, Any], key: str, kind: ItemKind, notes: RepairNotes
     elif "mimeType" in item:
         dropped.append("mimeType")
         notes.append(("wrong_type", "mimeType was of the wrong type"))
-    if "size" in item and (size := repair_size(item["size"])) is not item["size"]:
-        notes.append(("wrong_type", "size was not a whole number"))
+    if "size" in item:
+        size = repair_size(item["size"])
         if size is None:
             dropped.append("size")
-        else:
+            notes.append(("wrong_type", "size was not a number"))
+        elif size is not item["size"]:
             changes["size"] = size
+            notes.append(("wrong_type", "size was not a whole number"))
     if "arguments" in item and kind == "prompts":
         arguments = _repaired_arguments(item["arguments"])
         if arguments is None:
