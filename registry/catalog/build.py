@@ -16,11 +16,12 @@ from registry.catalog.notes import Note, notes_about
 from registry.catalog.overrides import apply_override
 from registry.catalog.prompts_and_resources import ItemCatalog, build_item_catalog
 from registry.catalog.shape import ServerShape, Shape
-from registry.catalog.shared_uris import uris_named_by, with_renamed_meta
+from registry.catalog.shared_uris import UI_PREFIX, is_url, uris_named_by, with_renamed_meta
 from registry.catalog.unmatched import CODES, unmatched_names
 from registry.errors import SchemaRejected
 from registry.intake import param_headers
 from registry.intake.issues import UNCHECKED_CODES, ItemIssue
+from registry.schema.display_text import excerpt
 from registry.schema.json_values import without_keys
 from registry.schema.packed_definition import PackedDefinition
 from registry.schema.schemas import canonical_json, digest, digest_of_canonical
@@ -60,7 +61,10 @@ def build_catalog(
         prompts_and_resources=items,
         servers=MappingProxyType(dict(listings)),
         quarantined=(*quarantined, *refused),
-        warnings=tuple((server, warning) for server in sorted(parts) for warning in parts[server].warnings),
+        warnings=(
+            *((server, warning) for server in sorted(parts) for warning in parts[server].warnings),
+            *_not_urls(items),
+        ),
         parts=parts,
         refused=tuple(refused),
         naming_inputs=naming_inputs,
@@ -111,6 +115,15 @@ def _prompts_and_resources(
             return previous.prompts_and_resources
     before = previous.prompts_and_resources if previous is not None else None
     return build_item_catalog(listings, shape, named=named, previous=before)
+
+
+def _not_urls(items: ItemCatalog) -> Iterable[tuple[ServerName, ItemIssue]]:
+    """Yield an issue for each resource that is listed under another URI because its own is not a URL."""
+    for server, keys in items.keys_of.items():
+        for uri, key in keys.items():
+            if not key.startswith(UI_PREFIX) and "{" not in uri and not is_url(uri):
+                detail = f"its URI is not a URL, for which some clients refuse the whole list; it is listed as {key}"
+                yield server, ItemIssue(tool=excerpt(uri, 128), code="not_a_url", detail=detail, kind="resources")
 
 
 def _naming_inputs(shape: Shape) -> tuple[object, ...]:

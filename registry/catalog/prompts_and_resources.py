@@ -177,11 +177,7 @@ class ItemCatalog:
             former = self._former.get(uri)
             # No other server is asked behind its back: it would answer for an app or a file of another one.
             return tuple((server, uri) for server in ((former,) if former in sharers else sharers))
-        matching = [
-            (item.server, uri if literals == _literals(item.original) else _unqualified(uri, item.server))
-            for literals, item in self._templates
-            if _matches(uri, literals)
-        ]
+        matching = (owner for owner, _ in self._matching(uri))
         qualified = taken_apart(uri, self._servers)
         others = ((server, uri) for server in self._servers)
         return tuple(dict.fromkeys([*matching, *((qualified,) if qualified else ()), *others]))
@@ -205,12 +201,20 @@ class ItemCatalog:
             return qualified_uri(server, uri)
         if uri.startswith(_WEB):
             return uri
-        for literals, item in self._templates:
-            if any(literals) and _matches(uri, literals):
-                leads_back = item.server == server and literals == _literals(item.original)
-                return uri if leads_back else qualified_uri(server, uri)
+        for owner, literals in self._matching(uri):
+            if any(literals):
+                return uri if owner == (own, uri) else qualified_uri(server, uri)
         qualified = taken_apart(uri, self._servers)
         return uri if qualified is None or qualified[0] == server else qualified_uri(server, uri)
+
+    def _matching(self, uri: str) -> list[tuple[_Owner, _Literals]]:
+        """Return whose templates a URI matches, most likely first, each with the literal parts of the template."""
+        found = [(literals, item) for literals, item in self._templates if _matches(uri, literals)]
+        found.sort(key=lambda one: self._former.get(one[1].original, one[1].server) != one[1].server)
+        return [
+            ((item.server, uri if literals == _literals(item.original) else _unqualified(uri, item.server)), literals)
+            for literals, item in found
+        ]
 
     def is_settled(self, uri: str) -> bool:
         """Return whether it is known which servers a URI belongs to, since they list it or it names them."""
@@ -290,7 +294,8 @@ def build_item_catalog(
         uri: before
         for one in (resources, templates)
         for uri in one.shared
-        if previous is not None and (before := previous.had_alone(uri)) is not None and before in one.servers[uri]
+        for alike in one.alike.get(uri, (uri,))
+        if previous is not None and (before := previous.had_alone(alike)) is not None and before in one.servers[alike]
     }
     indexed = replace(indexed, keys_of=keys_of, _named=unlisted, _former=former)
     if all(shape.of(server).resources.is_open for server in ordered):
@@ -375,12 +380,14 @@ class _Claims:
     Attributes:
         servers: Of each URI, those that list it or whose tools name it.
         shared: The URIs that are qualified.
+        alike: Of each template, those of the same literal parts, which stand for the same URIs.
         keys: By server and its URI, ours.
         items: What is listed of them.
     """
 
     servers: Mapping[str, list[ServerName]]
     shared: frozenset[str]
+    alike: Mapping[str, list[str]]
     keys: Mapping[_Owner, str]
     items: Mapping[_Owner, Mapping[str, Any]]
 
@@ -410,7 +417,13 @@ def _claims(
     for server, uri in sorted(claimed, key=lambda owner: (ordered.index(owner[0]), owner[1])):
         if shape.of(server).resources.allows_uri(uri) and permits(server, uri):
             servers.setdefault(uri, []).append(server)
-    shared = shared_uris(servers)
+    alike: dict[str, list[str]] = {}
+    if kind == "resourceTemplates":
+        by_literals: dict[_Literals, list[str]] = {}
+        for text in servers:
+            alike[text] = by_literals.setdefault(_literals(text), [])
+            alike[text].append(text)
+    shared = shared_uris({uri: {one for same in alike.get(uri, (uri,)) for one in servers[same]} for uri in servers})
     keys: dict[_Owner, str] = {}
     for uri, owners in servers.items():
         # The first unprefixed server keeps the URI itself, all others are qualified.
@@ -418,7 +431,7 @@ def _claims(
         for server in owners:
             is_kept = server == bare or (uri not in shared and (kind == "resourceTemplates" or is_url(uri)))
             keys[server, uri] = uri if is_kept else qualified_uri(server, uri)
-    return _Claims(servers=servers, shared=shared, keys=keys, items=listed)
+    return _Claims(servers=servers, shared=shared, alike=alike, keys=keys, items=listed)
 
 
 def _by_uri(

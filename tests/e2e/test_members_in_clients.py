@@ -101,6 +101,7 @@ def result_with(item: Any) -> dict[str, Any]:
 def bad_server(tmp_path: Path) -> dict[str, Any]:
     """A server whose every list holds what the SDKs refuse."""
     resources = [{"uri": f"doc://{word}", "name": word, **members} for word, (members, _) in RESOURCES.items()]
+    resources.append({"uri": "not a url", "name": "no_url"})
     templates = [{"uriTemplate": f"doc://{word}/{{id}}", "name": word, **m} for word, (m, _) in RESOURCES.items()]
     prompts = [{"name": word, **members} for word, (members, _) in PROMPTS.items()]
     messages = [{"role": "system", "content": one} for one, _ in ITEMS.values()]
@@ -167,6 +168,8 @@ async def test_no_member_costs_a_client_a_list_or_a_result(client: str, tmp_path
             for name, value in wanted.items():
                 if kind == "resources" or name not in ("size", "name"):
                     assert found.get(name) == value, (word, found)
+    [no_url] = [one["uri"] for one in seen["resources"] if one["name"] == "no_url"]
+    assert no_url.startswith("typegate://bad/not")
     prompts = {one["name"]: one for one in seen["prompts"]}
     assert {word: prompts[f"bad__{word}"].get("arguments") for word in PROMPTS} == {
         word: wanted for word, (_, wanted) in PROMPTS.items()
@@ -191,4 +194,5 @@ async def test_no_member_costs_a_client_a_list_or_a_result(client: str, tmp_path
     left_out = [row for row in rows if row["status"] == "quarantined" and row["server"] == "bad"]
     assert len(left_out) == 2 * len(NOT_ITEMS) + 6
     assert all(row["detail"] for row in rows)
+    assert ("not a url", "not_a_url") in {(row["tool"], row["code"]) for row in rows}
     assert {"doc://own_audience", "doc://size_half"} <= {row["tool"] for row in rows if row["status"] == "repaired"}

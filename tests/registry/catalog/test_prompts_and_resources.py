@@ -253,3 +253,25 @@ def test_a_qualified_uri_is_found_as_a_url_parser_writes_it() -> None:
     found = items.prompts_and_resources
     assert found.owners("typegate://a/x%20y") == (("a", "x y"),)
     assert found.owners("ui://b/x%20y/1") == (("b", "ui://x y/1"),)
+
+
+def test_templates_of_the_same_parts_are_shared_whatever_their_variables_are_called() -> None:
+    def build(*listings: ServerListing, previous: Catalog | None = None) -> Catalog:
+        shape = Shape(servers={ServerName(name): ServerShape() for name in ("a", "b")})
+        return build_catalog({one.server: one for one in listings}, shape, version=1, previous=previous)
+
+    a, b = listing("a", templates=["n://{id}"]), listing("b", templates=["n://{name}"])
+    later = build(a, b, previous=build(b)).prompts_and_resources
+    assert [one.key for one in later.templates] == ["typegate://a/n://{id}", "typegate://b/n://{name}"]
+    assert later.owners("typegate://a/n://5") == (("a", "n://5"),)
+    # A host that has expanded the template from before means the server that had it alone.
+    assert later.owners("n://5")[0] == ("b", "n://5")
+    assert later.exposed_uri("a", "n://5") == "typegate://a/n://5"
+    assert later.exposed_uri("b", "n://5") == "n://5"
+    assert build(a, b).prompts_and_resources.owners("n://5")[0] == ("a", "n://5")
+
+
+def test_a_resource_whose_uri_is_not_a_url_is_reported() -> None:
+    built = catalog(listing("a", resources=["not a url", "u:x"]))
+    assert [one.key for one in built.prompts_and_resources.resources] == ["typegate://a/not a url", "u:x"]
+    assert [(server, one.tool, one.code) for server, one in built.warnings] == [("a", "not a url", "not_a_url")]
