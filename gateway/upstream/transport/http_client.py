@@ -13,6 +13,7 @@ from typing import Final, Protocol
 from urllib.parse import urljoin, urlsplit
 
 import anyio
+import anyio.lowlevel
 from msgspec import Struct
 
 from gateway.errors import ConnectionLost, HttpStatusError, UnusableAnswer
@@ -144,12 +145,25 @@ def is_encoded(value: str) -> bool:
     return not _CODINGS.isdisjoint(word.strip() for word in value.lower().split(","))
 
 
+# A body in more lines or pieces than that is read in slices, so that it cannot keep the loop: a line costs a
+# microsecond, an event some, and a message that is passed on to a caller some tens.
+_FEW_LINES: Final = 256
+_FEW_PIECES: Final = 512
+_SLICE_BYTES: Final = 4 * 1024
+
+
 class Response(Struct, eq=False):
-    """The head of a response, and its body as it comes."""
+    """The head of a response, and its body as it comes.
+
+    Attributes:
+        turns: Held for a turn of the loop before each slice of a body that is a flood of small parts. All of them share
+            it, so that many floods together take no more of a turn than one.
+    """
 
     status: int
     headers: dict[str, str]
     connection: HttpConnection
+    turns: anyio.Lock
     body: bytes | None = None
 
     @property
@@ -175,6 +189,8 @@ class Response(Struct, eq=False):
         parts: list[bytes] = []
         size_bytes = 0
         while True:
+            if connection.pieces > _FEW_PIECES:
+                await self._wait_turn()
             size_bytes += connection.take_into(parts)
             if size_bytes > limit_bytes:
                 raise UnusableAnswer(f"the answer is larger than {limit_bytes} bytes")
@@ -193,8 +209,14 @@ class Response(Struct, eq=False):
         """
         connection = self.connection
         while True:
+            if connection.pieces > _FEW_PIECES:
+                await self._wait_turn()
             chunk = connection.take()
-            if chunk:
+            if chunk.count(b"\n") > _FEW_LINES:
+                for at in range(0, len(chunk), _SLICE_BYTES):
+                    await self._wait_turn()
+                    yield chunk[at : at + _SLICE_BYTES]
+            elif chunk:
                 yield chunk
             elif connection.complete:
                 return
@@ -202,6 +224,10 @@ class Response(Struct, eq=False):
                 raise ConnectionLost(connection.lost, sent=True)
             else:
                 await connection.changed()
+
+    async def _wait_turn(self) -> None:
+        async with self.turns:
+            await anyio.lowlevel.checkpoint()
 
 
 class HttpClient:
@@ -242,6 +268,7 @@ class HttpClient:
         self._unix_path = unix_path
         self._opener = dial
         self.parsing = anyio.CapacityLimiter(1)
+        self._turns = anyio.Lock()
         self._idle: dict[str, deque[HttpConnection]] = {}
         self._tls: ssl.SSLContext | None = None
 
@@ -263,7 +290,7 @@ class HttpClient:
             client = self._via[proxy] = HttpClient(
                 connect_timeout_s=self._connect_timeout_s, follows_redirects=self._follows_redirects, proxy=proxy
             )
-            client.parsing = self.parsing
+            client.parsing, client._turns = self.parsing, self._turns
         return client
 
     @asynccontextmanager
@@ -334,7 +361,7 @@ class HttpClient:
                     cookies.take(url, connection.set_cookies)
                 if connection.plain is not None:
                     # Whole, and as it should be: there is nothing to ask its head.
-                    return Response(status, headers, connection)
+                    return Response(status, headers, connection, self._turns)
                 # A small compressed body may be a huge one.
                 if "content-encoding" in headers and is_encoded(headers["content-encoding"]):
                     raise UnusableAnswer("the answer is compressed, which was not asked for")
@@ -343,7 +370,7 @@ class HttpClient:
                 raise
             # 301, 302 and 303 would turn a POST into a GET; they are an answer that is no result.
             if status not in (307, 308) or not self._follows_redirects:
-                return Response(status, headers, connection)
+                return Response(status, headers, connection, self._turns)
             self.keep(connection)
             try:
                 url = urljoin(url, headers.get("location", ""))

@@ -23,6 +23,8 @@ _LISTS: Final = frozenset({"www-authenticate", "content-encoding"})
 # Of a status line without its reason, and what stands beside name and value in a header line.
 _STATUS_LINE_BYTES: Final = len("HTTP/1.1 200 \r\n")
 _SEPARATORS_BYTES: Final = len(": \r\n")
+# Chunks of some bytes cost more to be read than to be sent: no more is read before these are taken.
+_PAUSE_PIECES: Final = 2_048
 _TOO_LARGE: Final = (
     f"the headers of the answer are too large: more than {MAX_HEAD_LINES} lines or {MAX_HEAD_BYTES // 1024} KiB"
 )
@@ -230,7 +232,8 @@ class HttpConnection(asyncio.Protocol):
     def on_body(self, body: bytes) -> None:
         self._body.append(body)
         self._buffered_bytes += len(body)
-        if self._buffered_bytes >= self._pauses_from_bytes and not self._paused and self._transport is not None:
+        full = self._buffered_bytes >= self._pauses_from_bytes or len(self._body) >= _PAUSE_PIECES
+        if full and not self._paused and self._transport is not None:
             self._paused = True
             self._transport.pause_reading()
 
@@ -242,6 +245,11 @@ class HttpConnection(asyncio.Protocol):
         self.reusable = self._parser.should_keep_alive()
 
     # what an exchange uses
+
+    @property
+    def pieces(self) -> int:
+        """In how many pieces the part of the body came that was not taken yet."""
+        return len(self._body)
 
     def write(self, data: bytes, pauses_from_bytes: int = PAUSE_BYTES) -> None:
         """Send a request.
