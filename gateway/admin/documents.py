@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
@@ -12,10 +13,12 @@ from starlette.responses import JSONResponse, Response
 from gateway import wire
 from gateway.config.wording import refusal
 from gateway.secrets import SECRETS
-from registry.schema.display_text import excerpt
+from registry.schema.display_text import clean, excerpt, visible
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
+# Characters that JSON escapes, and line breaks and tabs not among them.
+_ESCAPED: Final = re.compile(rb"\\[bfru]")
 # Of a name that is echoed: longer than any that exists.
 _NAME_LENGTH: Final = 200
 
@@ -40,9 +43,35 @@ class JsonDocument(JSONResponse):
         return JsonDocument(changed, self.status_code, headers=kept)
 
     def render(self, content: Any) -> bytes:
-        """Serialise as everywhere here; texts in it may be those of upstreams, so secrets are removed."""
+        """Serialise as everywhere here; see `for_people`."""
+        return for_people(content)
+
+
+def for_people(content: Any) -> bytes:
+    """Return a document as JSON, without secrets and hidden characters: texts in it may be those of upstreams."""
+    text = wire.dumps(content)
+    decoded = text.decode("utf-8", "replace")
+    # First: a hidden character inside a secret would keep it from being found.
+    if _ESCAPED.search(text) or clean(decoded) is not decoded:
+        content = _cleaned(wire.loads(text))
         text = wire.dumps(content)
-        return wire.dumps(SECRETS.scrub_value(content)) if SECRETS.holds_secret(text) else text
+    return wire.dumps(SECRETS.scrub_value(content)) if SECRETS.holds_secret(text) else text
+
+
+def _cleaned(value: Any) -> Any:
+    """Return a document without hidden characters; names of members that would be the same show them as escapes."""
+    if isinstance(value, str):
+        return clean(value)
+    if isinstance(value, list):
+        return [_cleaned(item) for item in value]
+    if isinstance(value, dict):
+        found: dict[str, Any] = {}
+        for name, member in value.items():
+            shown = clean(name)
+            is_taken = shown in found or (shown is not name and shown in value)
+            found[visible(name) if is_taken else shown] = _cleaned(member)
+        return found
+    return value
 
 
 class Refusal(Exception):

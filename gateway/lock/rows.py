@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from registry.catalog.names import NAME_SEPARATOR
@@ -10,6 +11,7 @@ from registry.intake.injection import suspicion_of, texts_of
 from registry.lock.changes import Change
 from registry.lock.difference import difference
 from registry.lock.review import Decided
+from registry.schema.display_text import visible_json
 
 _STATES: Final = {"hold": "held", "warn": "warned", "accept": "accepted"}
 
@@ -31,6 +33,8 @@ def change_row(
         advice: What to do about an item that differs at each start.
     """
     change = decided.change
+    # A change may be of characters that nobody sees.
+    shown = replace(change, before=visible_json(change.before), after=visible_json(change.after))
     # What is held is in no list, and so flagged nowhere else.
     texts = texts_of(change.after if isinstance(change.after, Mapping) else {change.kind: change.after})
     suspicion = suspicion_of(texts)
@@ -43,9 +47,9 @@ def change_row(
         "classes": list(change.classes),
         "state": _STATES[decided.decision],
         "heldFor": list(decided.held_for),
-        "difference": list(difference(change)),
-        "before": change.before,
-        "after": change.after,
+        "difference": list(difference(shown)),
+        "before": shown.before,
+        "after": shown.after,
         "digest": change.key,
         "since": round(since_s, 3) if since_s is not None else None,
         "suspicion": suspicion.score,

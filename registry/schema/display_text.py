@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import unicodedata
 from collections.abc import Collection
@@ -67,6 +68,25 @@ def clean_json(value: Any) -> Any:
         cleaned = {clean(name): clean_json(member) for name, member in value.items()}
         same = all(name in cleaned and cleaned[name] is member for name, member in value.items())
         return value if same else cleaned
+    return value
+
+
+def visible(text: str) -> str:
+    """Return the text with escapes, as in JSON, in place of characters that `clean` would remove."""
+    if clean(text) is text:
+        return text
+    unseen = (char for char in set(text) if char in _JOINERS or char == "\r" or is_hidden(char))
+    return text.translate({ord(char): json.dumps(char)[1:-1] for char in unseen})
+
+
+def visible_json(value: Any) -> Any:
+    """Return a JSON value with every text in it, names of members too, as `visible` shows it."""
+    if isinstance(value, str):
+        return visible(value)
+    if isinstance(value, list):
+        return map_items(value, visible_json)
+    if isinstance(value, dict):
+        return {visible(name): visible_json(member) for name, member in value.items()}
     return value
 
 

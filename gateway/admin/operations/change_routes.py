@@ -17,6 +17,7 @@ from gateway.lock.listing_lock import MIN_DIGEST_CHARS, ChangedAgain, NotApprove
 from gateway.worker_thread import run_in_thread
 from registry.catalog.names import NAME_SEPARATOR
 from registry.lock.changes import ChangeClass, ChangedKind
+from registry.schema.display_text import clean
 
 _CHANGES: Final = {
     "file": "/etc/typegate/typegate.lock",
@@ -106,6 +107,7 @@ class ChangeRoutes:
                 approved = await run_in_thread(partial(fleet.lock.approve_all, [*fleet.servers, *fleet.left_out]))
             else:
                 server, item = target_of(wanted.server, wanted.name)
+                item = await run_in_thread(partial(self._listed_name, server, item))
                 approve = partial(
                     fleet.lock.approve,
                     server,
@@ -121,6 +123,11 @@ class ChangeRoutes:
             raise Refusal(409, str(error)) from None
         await fleet.relock()
         return JsonDocument({"file": str(fleet.lock.path), "approved": approved, "left": left})
+
+    def _listed_name(self, server: str, name: str | None) -> str | None:
+        """The name of a changed item as its server writes it: hidden characters in it are not shown."""
+        names = [row["name"] for row in self._fleet.lock.rows() if row["server"] == server]
+        return name if name in names else next((one for one in names if clean(one) == name), name)
 
 
 def target_of(server: str | None, name: str | None) -> tuple[str, str | None]:

@@ -9,14 +9,12 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from gateway import wire
 from gateway.access.administrators import Administrators
 from gateway.admin.activity import all_activity
-from gateway.admin.documents import JsonDocument, Refusal
+from gateway.admin.documents import JsonDocument, Refusal, for_people
 from gateway.admin.event_feed import MAX_WATCHERS, EventFeed, TooManyWatchers
 from gateway.admin.routes import Combined, Merge, route
 from gateway.downstream.http import sse
-from gateway.secrets import SECRETS
 
 # A browser that has lost the stream comes back after this time.
 _RETRY_MS: Final = 2_000
@@ -101,7 +99,7 @@ class EventRoutes:
                     continue
                 if not self._is_still_in(request):
                     return
-                yield sse.event(wire.dumps(SECRETS.scrub_value(events))) if events else sse.PING
+                yield sse.event(for_people(events)) if events else sse.PING
 
     def _is_still_in(self, request: Request) -> bool:
         """Whether the credentials of a request that was let in are good by now."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +15,10 @@ import pytest
 from support.callers import raw_exchange, status_of
 from support.gateways import COMMANDS, TOKEN, RunningGateway, glance_again, running_gateway, serving
 from support.teams import each_worker, running_team
-from support.upstreams.running import builtin_tools, scripted_http_server, scripted_stdio_server, tool
+from support.upstreams.running import builtin_tools, rescript, scripted_http_server, scripted_stdio_server, tool
 
 from gateway.cli import main
+from registry.schema.display_text import is_hidden
 
 
 async def until_logged(gateway: RunningGateway, pattern: str) -> str:
@@ -172,3 +175,83 @@ async def test_several_workers_answer_administrators_at_one_address_whichever_en
             await check_apart(worker, "http://localhost", client)
         assert await gateway.stop() == 0
     assert not path.exists()
+
+
+# Nobody sees these: a zero-width space, an override of the direction, a tag, a control, a private one, an escape.
+_UNSEEN = "\u200b\u202e\U000e0041\x07\ue000\x1b[31m"
+_PATHS = (
+    *("servers", "servers/up", "servers/dead", "wrappers", "quarantine", "changes", "failures", "budget", "profiles"),
+    *(
+        "audit",
+        "activity",
+        "notes",
+        "config",
+        "hooks",
+        "approvals",
+        "overlay",
+        "policy/explain?principal=local&name=up__one",
+    ),
+)
+
+
+async def test_no_answer_of_the_admin_api_holds_hidden_characters_of_an_upstream(tmp_path: Path) -> None:
+    def odd(text: str) -> str:
+        return text[:2] + _UNSEEN + text[2:]
+
+    choices = {"type": "string", "enum": [odd("choice"), "choice"], "default": odd("choice"), "const": odd("choice")}
+    one = tool("one", **{odd("name"): choices, "name": "string"}) | {
+        "title": odd("One"),
+        "_meta": {odd("of"): odd("it")},
+    }
+    failure = {"message": odd("an error"), "data": {odd("key"): odd("value")}}
+    script = {
+        "tools": [one, tool("error"), tool(odd("named")), {"name": odd("bad"), "inputSchema": 5}],
+        "behaviours": {"error": {"kind": "error", "with": failure}},
+        "server_info": {member: odd(f"the {member}") for member in ("name", "title", "version", "description")},
+        "instructions": odd("Call one."),
+        "capabilities": {"experimental": {odd("able"): {}}},
+    }
+    up, recording = scripted_stdio_server(tmp_path, "up", **script)
+    said = f"print({odd('Error: no key')!r}, file=sys.stderr); print({odd('Usage')!r}); sys.exit(1)"
+    dead = {"command": "python3", "args": ["-c", f"import sys; {said}"]}
+    async with running_gateway(tmp_path, {"up": up, "dead": dead}) as gateway:
+        listed = await gateway.until_listed("up__one")
+        # Hosts get names and values as the server takes them.
+        assert odd("name") in listed["up__one"]["inputSchema"]["properties"]
+        for _ in range(3):
+            await gateway.call("up__error")
+        tried = (await gateway.admin("try", "POST", {"wrapper": "up__error"})).json()
+        rescript(up, recording, announce=True, **{**script, "tools": [{**one, "description": odd("Another.")}]})
+        with anyio.fail_after(10):
+            while not (await gateway.admin("changes")).json()["changes"]:
+                await glance_again()
+        wrapper = (await gateway.admin("wrappers/up__one")).json()
+        shown = {"wrappers/up__one": wrapper, "try": tried}
+        for path in _PATHS:
+            answer = await gateway.admin(path)
+            assert answer.status_code == 200, (path, answer.text)
+            shown[path] = answer.json()
+    for path, document in shown.items():
+        for text in texts_in(document):
+            assert not any(is_hidden(char) for char in text), (path, text)
+    properties = wrapper["definition"]["inputSchema"]["properties"]
+    # Two names that look the same are told apart.
+    assert [name for name in properties if name.startswith("na")] == ["na" + json.dumps(_UNSEEN)[1:-1] + "me", "name"]
+    assert next(iter(properties.values()))["enum"] == ["choice", "choice"]
+    assert shown["servers/up"]["serverInfo"]["name"] == "the name"
+    assert "ror: no key" in shown["servers/dead"]["lastError"]
+    assert "an error" in json.dumps(tried["response"])
+    # What differs is seen, though it may be nothing but hidden characters.
+    assert "\\u200b" in json.dumps([one["after"] for one in shown["changes"]["changes"]])
+
+
+def texts_in(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list):
+        for item in value:
+            yield from texts_in(item)
+    elif isinstance(value, dict):
+        for name, member in value.items():
+            yield name
+            yield from texts_in(member)
