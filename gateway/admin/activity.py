@@ -70,7 +70,7 @@ class Activity:
 @lru_cache(maxsize=_MAX_ENDINGS)
 def ending_of(ending: Outcome) -> Ending:
     """How a call has ended, in one word, of what its line tells."""
-    transport, jsonrpc, tool, _, reason, hook, _ = ending
+    transport, jsonrpc, tool, _, reason, hook, _, _ = ending
     if reason in _DENIED or hook is not None:
         return "denied"
     if tool not in (None, "error"):

@@ -83,6 +83,7 @@ class Outcome(NamedTuple):
         reason: Why nothing was sent.
         hook: The hook that has blocked it.
         unchecked: The arguments that were sent although they could not be checked.
+        changed_by: The hooks that have changed the arguments.
     """
 
     transport: str | None = None
@@ -92,6 +93,7 @@ class Outcome(NamedTuple):
     reason: str | None = None
     hook: str | None = None
     unchecked: str | None = None
+    changed_by: str | None = None
 
     @classmethod
     def of_tool(cls, result: dict[str, Any]) -> Outcome:
@@ -119,9 +121,11 @@ class Outcome(NamedTuple):
         """The same, where nothing was sent for this reason."""
         return self._replace(reason=reason)
 
-    def blocked(self, hook: str | None) -> Outcome:
-        """The same, where this hook has blocked it; None for none."""
-        return self if hook is None else self._replace(hook=hook)
+    def hooked(self, blocked_by: str | None, changed_by: Sequence[str]) -> Outcome:
+        """The same, where this hook has blocked it, if any, and these have changed its arguments."""
+        if blocked_by is None and not changed_by:
+            return self
+        return self._replace(hook=blocked_by, changed_by=", ".join(dict.fromkeys(changed_by)) or None)
 
     def not_checked(self, paths: Sequence[str]) -> Outcome:
         """The same, where these arguments were sent unchecked."""

@@ -126,8 +126,8 @@ def _target_part(known: int, target: tuple[str, str, str] | tuple[str | None], v
 
 @lru_cache(maxsize=_MAX_ENDINGS)
 def _ending_part(known: int, ending: Outcome) -> bytes:
-    transport, jsonrpc, tool, rule, reason, hook, unchecked = ending
-    more = {"rule": rule, "reason": reason, "hook": hook, "unchecked": unchecked}
+    transport, jsonrpc, tool, rule, reason, hook, unchecked, changed_by = ending
+    more = {"rule": rule, "reason": reason, "hook": hook, "unchecked": unchecked, "changedBy": changed_by}
     return _part({
         "outcome": {"transport": transport, "jsonrpc": jsonrpc, "tool": tool},
         **{name: value for name, value in more.items() if value is not None},

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from gateway.calls.complaints import MAX_READ_CHARS, Complaint, find_complaint
-from gateway.errors import INVALID_PARAMS, UPSTREAM_ERROR_KEY
+from gateway.errors import INVALID_PARAMS, UPSTREAM_ERROR_KEY, RpcError
 from registry.arguments import problems
 from registry.arguments.diagnosis import ArgumentProblem, NameSuggester, describe_type
 from registry.arguments.problems import CallRoute
@@ -118,9 +118,26 @@ def with_changes_by_hooks(result: dict[str, Any], hooks: Sequence[str]) -> dict[
     content = result.get("content")
     if result.get("isError") is not True or not isinstance(content, list):
         return result
-    names = ", ".join(dict.fromkeys(hooks))
-    text = f"Added by the gateway: the arguments that were sent are not yours alone; hook '{names}' has changed them."
+    text = f"Added by the gateway: {' '.join(changes_by_hooks(hooks))}"
     return {**result, "content": [*content, {"type": "text", "text": text}]}
+
+
+def naming_hooks(error: RpcError, hooks: Sequence[str]) -> RpcError:
+    """Return an upstream's protocol error with the hooks that have changed what it answers; itself if none has."""
+    if not hooks:
+        return error
+    return RpcError(error.code, " ".join((error.message, *changes_by_hooks(hooks))), error.data)
+
+
+def changes_by_hooks(hooks: Sequence[str]) -> list[str]:
+    """Return the sentences that say which hooks have changed the arguments; none if none has."""
+    if not hooks:
+        return []
+    names = ", ".join(dict.fromkeys(hooks))
+    return [
+        f"Hook '{names}' of this gateway has changed the arguments that you sent, so the error may not be yours:"
+        " if what you sent was right, whoever runs the gateway has to look at the hook."
+    ]
 
 
 def _protocol_error(result: dict[str, Any]) -> tuple[int | None, str, str]:

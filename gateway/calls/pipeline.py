@@ -166,7 +166,7 @@ class CallPipeline:
             if result is None:
                 call.outcome = call.outcome.ended(sys.exception())
             if call.invocation is not PASS_THROUGH:
-                call.outcome = call.outcome.blocked(call.invocation.blocked_by)
+                call.outcome = call.outcome.hooked(call.invocation.blocked_by, call.invocation.changed_by)
             audit.call(caller, call.wrapper, via, call.outcome, took_s, arguments, result)
             # Asked first: building the fields costs more than the test, and most gateways log no single calls.
             if log.isEnabledFor(logging.INFO):
@@ -245,7 +245,8 @@ class CallPipeline:
         except (StateRefused, HookRefusal):
             raise  # neither is a failure of the upstream, so neither is counted as one
         except CallRefused as refusal:
-            shown: dict[str, Any] = await invocation.after(error_result(str(refusal)))
+            text = " ".join((str(refusal), *error_hints.changes_by_hooks(invocation.changed_by)))
+            shown: dict[str, Any] = await invocation.after(error_result(text))
             return shown
         except UpstreamError as error:
             failure = Failure.of(error)
@@ -259,11 +260,18 @@ class CallPipeline:
             shape = self.registry.shape.of(call.wrapper.server)
             result = await invocation.after_error(error)
             if result is None:
-                result = relay(error, server=call.wrapper.server, verbatim=not shape.prefixed)
+                try:
+                    result = relay(error, server=call.wrapper.server, verbatim=not shape.prefixed)
+                except RpcError as left:
+                    # It leaves as a protocol error, and nothing can be added to it later.
+                    invocation.note_error()
+                    raise error_hints.naming_hooks(left, invocation.changed_by) from None
         else:
             if invocation.answer is None:  # a hook's answer says nothing about the upstream
                 self._stats.record_result(call.wrapper, result, caller)
-        if error_hints.may_complain(result):
+        # A refusal for what hooks have changed names these already.
+        is_named = invocation.answer is not None and invocation.changed_by
+        if error_hints.may_complain(result) and not is_named:
             result = self._with_hint(result, call, invocation)
         if call.repairs or call.prepared.repairs:
             result = self._with_repairs(result, call)
@@ -360,7 +368,12 @@ class CallPipeline:
 
     def _with_hint(self, result: dict[str, Any], call: ToolCall, invocation: Invocation) -> dict[str, Any]:
         """Add a hint to a result that complains of arguments."""
-        hinted = error_hints.with_hint(
+        if invocation.changed_by:
+            # What the upstream complains of is not what the caller sent, and no advice to the caller helps.
+            if result.get("isError") is True:
+                invocation.note_error()
+            return error_hints.with_changes_by_hooks(result, invocation.changed_by)
+        return error_hints.with_hint(
             result,
             call.wrapper,
             call.checked,
@@ -368,10 +381,6 @@ class CallPipeline:
             lowered=call.caller.view.lowered(call.wrapper),
             on_undeclared=self._list_again,
         )
-        if hinted is not result and invocation.changed_by:
-            # What the upstream complains of is not what the caller sent.
-            return error_hints.with_changes_by_hooks(result, invocation.changed_by)
-        return hinted
 
     def _with_repairs(self, result: dict[str, Any], call: ToolCall) -> dict[str, Any]:
         """Add to a result how its call was repaired."""

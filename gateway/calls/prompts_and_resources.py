@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from gateway.calls.builtin_tools import GATEWAY_TOOLS, complete_server, tool_manual
 from gateway.calls.context import Caller
+from gateway.calls.error_hints import naming_hooks
 from gateway.calls.forwarding import Forwarder
 from gateway.calls.resource_uris import ResourceUris
 from gateway.calls.results import adapt_other
@@ -230,6 +231,9 @@ class PromptsAndResources:
             failure = protocol_error(error, server=server, verbatim=not shape.prefixed)
         # Hooks see the error as the caller would; one that changes it raises its own.
         await invocation.after_error(failure)
+        if invocation.answer is None:
+            invocation.note_error()
+            failure = naming_hooks(failure, invocation.changed_by)
         try:
             raise failure
         finally:

@@ -102,6 +102,9 @@ class Invocation:
         """As `after`, for the result of a task: of the call that started it nothing else is known any more."""
         return result
 
+    def note_error(self) -> None:
+        """Count an error of the upstream for the hooks that have changed the arguments."""
+
     async def after_error(self, error: RpcError) -> dict[str, Any] | None:
         """Show the hooks an upstream's protocol error; returns a result if one of them has changed it.
 

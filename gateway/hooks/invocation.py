@@ -149,6 +149,12 @@ class HookInvocation(Invocation, Struct, eq=False):
         self._before_ran, self._started_s = True, time.perf_counter()
         return await self.after(result)
 
+    def note_error(self) -> None:
+        """See `Invocation.note_error`."""
+        for runner in self._chain.sequential:
+            if runner.name in self.changed_by:
+                runner.counts["refused"] += 1
+
     async def after_error(self, error: RpcError) -> dict[str, Any] | None:
         """Run the hooks after; see `Invocation.after_error`."""
         # In the form of a result, so that a hook which looks at results sees every text that reaches a caller.

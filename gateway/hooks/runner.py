@@ -41,7 +41,7 @@ CLOSE_S: Final = 2.0
 MAX_BREAKERS: Final = 1_024
 # A model reads the reason of a block: this is about a page.
 MAX_REASON_CHARS: Final = 2_000
-COUNTED: Final = ("changed", "answered", "blocked", "failed", "late", "ignored", "skipped", "dropped")
+COUNTED: Final = ("changed", "answered", "blocked", "failed", "late", "ignored", "skipped", "dropped", "refused")
 """What is counted of every hook, beside its runs."""
 PHASES_OF_TOOLS: Final = frozenset({"before_call", "after_call"})
 _LIST_MEMBER: Final = {"tool": "content", "prompt": "messages", "resource": "contents"}

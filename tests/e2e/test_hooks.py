@@ -79,8 +79,40 @@ async def test_what_an_upstream_says_of_rewritten_arguments_is_not_put_on_the_ca
     async with hooked(tmp_path, sample("Setter", config={"set": {"to": "b"}}), **script) as up:
         for era, route in up.every_way():
             answer = await up.ask(era, route, "send", {"to": "a"})
-            assert "hook 'setter' has changed them" in said(answer)
+            assert "'to' was not provided" in said(answer)
+            assert "Hook 'setter' of this gateway has changed the arguments that you sent" in said(answer)
             assert "Call it like" not in said(answer)
+        row = await up.hook("setter")
+        assert (row["counts"]["refused"], row["counts"]["changed"]) == (4, 4)
+        metrics = (await up.gateway.client.get(f"{up.gateway.origin}/metrics")).text
+        assert 'typegate_hook_events_total{event="refused",hook="setter"} 4.0' in metrics
+        lines = (await up.gateway.admin("audit?event=call")).json()["audit"]
+        assert [(line["changedBy"], line.get("hook")) for line in lines] == [("setter", None)] * 4
+
+
+@pytest.mark.parametrize("failure", ["Invalid date.", "-32602"])
+async def test_any_error_after_a_hook_has_changed_the_arguments_names_the_hook(tmp_path: Path, failure: str) -> None:
+    text = {"content": [{"type": "text", "text": failure}], "isError": True}
+    result = {"kind": "result", "with": {"result": text}}
+    error = {"kind": "error", "with": {"code": -32602, "message": "no such day"}}
+    script = {"behaviours": {"send": error if failure.startswith("-") else result}}
+    setter = sample("Setter", config={"set": {"to": "b"}})
+    async with hooked(tmp_path, setter, **script) as up:
+        for era, route in up.every_way():
+            answer = await up.ask(era, route, "send", {"to": "a"})
+            assert "Hook 'setter' of this gateway has changed the arguments that you sent" in said(answer)
+
+
+async def test_a_rule_that_refuses_what_a_hook_has_made_of_the_arguments_names_the_hook(tmp_path: Path) -> None:
+    rules = [{"name": "not to b", "deny": ["up__send"], "when": {"arguments": {"to": {"equals": "b"}}}}]
+    setter = sample("Setter", config={"set": {"to": "b"}})
+    async with hooked(tmp_path, setter, gateway={"policy": {"rules": rules}}) as up:
+        for era, route in up.every_way():
+            answer = await up.ask(era, route, "send", {"to": "a"})
+            assert "Hook 'setter' of this gateway has changed the arguments that you sent" in said(answer)
+            assert up.recording.calls() == []
+        line = (await up.gateway.admin("audit?event=call")).json()["audit"][0]
+        assert (line["reason"], line["changedBy"]) == ("policy", "setter")
 
 
 async def test_a_block_is_an_error_result_that_says_why_and_the_upstream_is_not_called(tmp_path: Path) -> None:
