@@ -103,7 +103,7 @@ class PromptsAndResources:
         """
         uri = _required_text(params, "uri")
         refused: RpcError | None = None
-        owners = self._uris.owners(caller.view.catalog, uri, caller.principal.name)
+        owners = self._uris.owners(caller.view.catalog, uri, caller.session_id, caller.principal.name)
         if len(owners) > 1:
             # A server that is away may not even know the URI, so it is not waited for.
             owners = tuple(owner for owner in owners if self._forwarder.connected(owner[0], caller))[:_MAX_OWNERS]
@@ -152,7 +152,7 @@ class PromptsAndResources:
             ref = {**ref, "name": original}
         elif isinstance(ref, dict) and kind == "ref/resource" and isinstance(ref.get("uri"), str):
             template = prompts_and_resources.template(ref["uri"])
-            known = self._uris.owners(caller.view.catalog, ref["uri"], caller.principal.name)
+            known = self._uris.owners(caller.view.catalog, ref["uri"], caller.session_id, caller.principal.name)
             owners = ((template.server, template.original),) if template else known
             if not owners or not self._completes_uri(owners[0], caller):
                 raise RpcError(INVALID_PARAMS, "Unknown resource", {"uri": ref["uri"]})

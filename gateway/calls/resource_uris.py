@@ -29,34 +29,42 @@ class ResourceUris:
     def __init__(self) -> None:
         self._named: LRUCache[tuple[str, str], ServerName] = LRUCache(_MAX_NAMED)
 
-    def owners(self, catalog: Catalog, uri: str, principal: str) -> tuple[tuple[ServerName, str], ...]:
-        """Return the servers that may know a URI, as `ItemCatalog.owners`: first the one that has named it last."""
+    def owners(self, catalog: Catalog, uri: str, *who: str | None) -> tuple[tuple[ServerName, str], ...]:
+        """Return the servers that may know a URI, as `ItemCatalog.owners`: first the one that has named it last.
+
+        Args:
+            catalog: The caller's.
+            uri: As the caller sent it.
+            who: The caller: its session, where it has one, before its principal.
+        """
         items = catalog.prompts_and_resources
         owners = items.owners(uri)
-        named = self._named.get((principal, uri))
-        if named is None or items.is_settled(uri):
+        if items.is_settled(uri):
             return owners
-        return tuple(sorted(owners, key=lambda owner: owner != (named, uri)))
+        named = next((found for one in who if one and (found := self._named.get((one, uri))) is not None), None)
+        return owners if named is None else tuple(sorted(owners, key=lambda owner: owner != (named, uri)))
 
     def renaming(self, server: str, caller: Caller) -> Rename:
         """Return what renames the URIs in one content item, or in the `_meta`, of a server's result."""
-        items, principal, own = caller.view.catalog.prompts_and_resources, caller.principal.name, ServerName(server)
+        items, own = caller.view.catalog.prompts_and_resources, ServerName(server)
         keys = items.keys_of.get(own, {})
-        exposed = partial(self._exposed, items, own, principal)
+        exposed = partial(self._exposed, items, own, caller)
 
         def rename_in_meta(text: str) -> str:
             return exposed(text) if text.startswith(UI_PREFIX) else keys.get(text, text)
 
         return partial(_renamed, rename=exposed, rename_in_meta=rename_in_meta)
 
-    def _exposed(self, items: ItemCatalog, server: ServerName, principal: str, uri: str) -> str:
+    def _exposed(self, items: ItemCatalog, server: ServerName, caller: Caller, uri: str) -> str:
         exposed = items.exposed_uri(server, uri)
         if exposed == uri and len(uri) <= MAX_KEY_LENGTH and not items.is_settled(uri):
-            before = self._named.get((principal, uri), server)
-            if before != server and uri.startswith(UI_PREFIX):
+            principal = caller.principal.name
+            if uri.startswith(UI_PREFIX) and self._named.get((principal, uri), server) != server:
                 # Apps of two servers that no list has, so that nobody could foresee it.
                 return qualified_uri(server, uri)
             self._named[principal, uri] = server
+            if caller.session_id is not None:
+                self._named[caller.session_id, uri] = server
         return exposed
 
 

@@ -143,7 +143,7 @@ class ItemCatalog:
     def held_template(self, server: str, uri: str) -> str | None:
         """Return why a URI cannot be read, where only a template stands for it that is held; None where it can be."""
         held = [item for item in self.templates if item.held and item.server == server]
-        if not held or self._resources.get(uri) is not None:
+        if not held or any(item.server == server and item.original == uri for item in self.resources):
             return None
         return next((item.held for item in held if denies_uri(uri, (pattern_of_template(item.original),))), None)
 

@@ -257,3 +257,18 @@ async def test_an_unlisted_uri_is_read_from_the_server_that_named_it_last(era: s
                 for uri in {*uris_of(called)}:
                     assert await read(host, uri) == f"{own} of {alias}", uri
         assert called["content"][0]["uri"] == "ui://made/up.html"
+
+
+async def test_each_session_reads_an_unlisted_uri_from_the_server_that_named_it_there(tmp_path: Path) -> None:
+    uri, servers = "made://up/1", {}
+    for name in ("one", "two"):
+        servers[name] = server(name, listed=[f"own://{name}"], templates=[], named=[])
+    async with (
+        two_servers(tmp_path, "2025-11-25", servers) as (gateway, first),
+        http_host(gateway.url, "2025-11-25", gateway.client) as second,
+    ):
+        for host, alias in ((first, "one"), (second, "two")):
+            called = await host.result("tools/call", {"name": f"{alias}__large", "arguments": {"uri": uri}})
+            assert called["content"][0]["uri"] == uri
+        for host, alias in ((first, "one"), (second, "two")):
+            assert await read(host, uri) == f"{uri} of {alias}"
