@@ -10,32 +10,8 @@ import tempfile
 from pathlib import Path
 
 import anyio
-from differential.comparison import Reports, compare
+from differential.comparison import compare, report_text
 from differential.packages import SERVERS
-from differential.surveys import CLIENTS, Tally
-
-
-def report_text(reports: Reports) -> str:
-    """Return the report as Markdown: a row for each server, the sum, then each difference."""
-    lines = [
-        "| server | package | calls made on | tools | calls | too slow | adapted | differences |",
-        "|---|---|---|---:|---:|---:|---:|---:|",
-    ]
-    whole = Tally()
-    for alias, report in reports.items():
-        tally = Tally()
-        for one in report.tallies.values():
-            tally.add(one)
-        whole.add(tally)
-        made_on = "the server" if report.real_calls else "its definitions"
-        lines.append(f"| {alias} | `{report.package}` | {made_on} | {_figures(tally)} |")
-    lines.append(f"| {len(reports)} servers | | | {_figures(whole)} |")
-    return "\n".join([*lines, "", *(f"- {one}" for one in [*whole.differences, *whole.adapted])])
-
-
-def _figures(tally: Tally) -> str:
-    tools = tally.tools // len(CLIENTS)  # each client lists the same tools
-    return f"{tools} | {tally.calls} | {tally.late} | {len(tally.adapted)} | {len(tally.differences)}"
 
 
 async def _main(aliases: list[str]) -> None:
