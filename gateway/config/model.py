@@ -61,6 +61,11 @@ class ListenConfig(Section):
     credentials. Pages of this machine may call in any case, without credentials. Clients that are no browsers send no
     Origin."""
 
+    connections_per_address: Count | None = Field(default=None, ge=1)
+    """Most connections of one client address; by default nine tenths of all, so that one address does not keep out the
+    others. All callers behind a proxy have its address. Where there is no room, connections without a request end
+    first."""
+
     @field_validator("allowed_origins")
     @classmethod
     def _without_slash(cls, origins: list[str]) -> list[str]:

@@ -204,9 +204,12 @@ async def serve_on(
         )
         member = _member(team, gateway, reloader, endpoint, admin, feed) if team is not None else None
         app: AsgiApp = member.administration if member is not None else admin.app()
-        connections = Connections(most=most, nobody=gateway.quotas.nobody)
+        per_address = config.gateway.listen.connections_per_address
+        connections = Connections(
+            most=most, nobody=gateway.quotas.nobody, per_address=per_address or _most_per_address(most)
+        )
         # Nothing of a request without the token is held there.
-        admin_connections = Connections(most=ADMIN_CONNECTIONS)
+        admin_connections = Connections(most=ADMIN_CONNECTIONS, per_address=_most_per_address(ADMIN_CONNECTIONS))
         # An address of its own, and the port of the callers does not know of the admin API, whichever process has it.
         check_beside = admin.check if config.gateway.admin.listen is None else admin.check_probe
         named_origins = frozenset(map(str.lower, config.gateway.listen.allowed_origins))
@@ -380,6 +383,11 @@ def _bind_peers(config: Config) -> socket.socket | None:
         return None
     host, port = host_and_port(cluster.peers.listen)
     return bind(host, port, source_of(config), key="gateway.cluster.peers.listen")
+
+
+def _most_per_address(most: int) -> int:
+    """Return how many of so many connections one address may have: a proxy may have nearly all, nobody has all."""
+    return max(1, most * 9 // 10)
 
 
 def _most_connections(servers: int, *, each: int = 1) -> int:

@@ -29,6 +29,9 @@ from gateway.errors import QuotaExceeded
 
 log = logging.getLogger(__name__)
 
+SILENT_S: Final = 10.0
+"""How long a new connection may say nothing. Clients connect when they have a request; browsers connect ahead, and
+again when they need to."""
 HEAD_S: Final = 15.0
 """How long a head may take to arrive. It fits into a few packets; only an attack is slower."""
 BODY_S: Final = 30.0
@@ -55,6 +58,8 @@ class HttpProtocol(asyncio.Protocol):
         closing: Nothing more is read: the connection closes after what is still to be answered.
         is_cut: We have dropped it; its end is heard a moment later.
         taken_s: When the caller was last seen to take something, or to have nothing to take.
+        address: The address of the caller, without the port; empty where it has none.
+        deadline_s: When the connection is dropped unless something arrives.
     """
 
     def __init__(self, connections: Connections, router: Router, *, ending: set[Any] | None = None) -> None:
@@ -70,14 +75,14 @@ class HttpProtocol(asyncio.Protocol):
         self._ending = ending if ending is not None else set()
         self._loop = asyncio.get_running_loop()
         self._reader = RequestReader(self)
-        self._peer = ""
+        self._peer = self.address = ""
         self._served = True
         self.closing = False
         self._writable = asyncio.Event()
         self._writable.set()
         self._unread_before_bytes = 0
         self._large = LargeWrites()
-        self._deadline_s = math.inf
+        self.deadline_s = math.inf
         # Who answers the request that is arriving, once it is its turn.
         self._handler: Handler | None = None
         self._admitted: Admission | None = None
@@ -101,9 +106,10 @@ class HttpProtocol(asyncio.Protocol):
         self._ending.add(self)
         peer = transport.get_extra_info("peername")
         # A Unix socket has no name of its peer.
-        self._peer = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) and len(peer) > 1 else ""
+        if isinstance(peer, tuple) and len(peer) > 1:
+            self._peer, self.address = f"{peer[0]}:{peer[1]}", str(peer[0])
         is_read, self._served = self._connections.add(self)
-        self._deadline_s = self._loop.time() + HEAD_S
+        self.deadline_s = self._loop.time() + SILENT_S
         if not is_read:
             self.closing = True
             self.transport.write(_FULL)
@@ -130,6 +136,13 @@ class HttpProtocol(asyncio.Protocol):
         self._writable.set()
         if not self.held_bytes:
             self._connections.resumed(self)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether no request is there: nothing was said, or a part of a header block, or the connection is idle."""
+        # What was answered has been read, too.
+        busy = self._responder is not None or self._waiting or self._heads.ahead or self._reader.head is not None
+        return not busy and not self.unread_bytes
 
     @property
     def is_drained(self) -> bool:
@@ -167,14 +180,14 @@ class HttpProtocol(asyncio.Protocol):
             self._connections.resumed(self)
         if self._responder is not None:
             self._responder.look(now_s)
-        if now_s >= self._deadline_s:
+        if now_s >= self.deadline_s:
             reader = self._reader
             begun = reader.in_head or reader.head is not None or bool(self._heads.ahead)
             if unread_bytes and self._responder is None and not begun:
                 # Not idle: it still reads its last answer, for which it has the time that `Connections` gives it.
-                self._deadline_s = now_s + KEEP_ALIVE_S
+                self.deadline_s = now_s + KEEP_ALIVE_S
                 return
-            self._deadline_s = math.inf
+            self.deadline_s = math.inf
             self._late()
 
     def cut(self) -> None:
@@ -218,7 +231,7 @@ class HttpProtocol(asyncio.Protocol):
             if heads.ahead:
                 data, heads.ahead = heads.ahead + data, b""
             elif heads.keep(data):
-                self._deadline_s = self._loop.time() + BODY_S
+                self.deadline_s = self._loop.time() + BODY_S
                 return
             found = heads.find(data)
             if found is not None:
@@ -259,11 +272,11 @@ class HttpProtocol(asyncio.Protocol):
     # what the reader finds
 
     def head_begins(self) -> None:
-        self._deadline_s = self._loop.time() + HEAD_S
+        self.deadline_s = self._loop.time() + HEAD_S
 
     def head_arrived(self, head: RequestHead) -> None:
         self._heads.head_arrived(head)
-        self._deadline_s = self._loop.time() + BODY_S
+        self.deadline_s = self._loop.time() + BODY_S
         if self._responder is None and not self._waiting:
             self._admit(head)
 
@@ -275,7 +288,7 @@ class HttpProtocol(asyncio.Protocol):
             self.cut()
 
     def arrived(self, head: RequestHead, body: bytes | None) -> None:
-        self._deadline_s = math.inf
+        self.deadline_s = math.inf
         if not head.keep_alive:
             self.closing = True
         if body is None:
@@ -389,7 +402,7 @@ class HttpProtocol(asyncio.Protocol):
 
     def _take_known(self, head: RequestHead, body: bytes) -> None:
         """Judge and answer a request that is there as a whole, and whose head is that of an earlier one."""
-        self._deadline_s = math.inf
+        self.deadline_s = math.inf
         responder = self._responder = Responder(self, self._loop, keep_alive=not self._connections.leaving)
         try:
             handler, admitted = self._judge(head, len(body), responder)
@@ -404,12 +417,12 @@ class HttpProtocol(asyncio.Protocol):
         if self.closing:
             self.transport.close()
         elif reader.head is None and not reader.in_head:
-            self._deadline_s = self._loop.time() + KEEP_ALIVE_S
+            self.deadline_s = self._loop.time() + KEEP_ALIVE_S
 
     def refuse(self, refused: RequestRefused) -> None:
         """Refuse what is arriving and read no further; what is being answered is answered first."""
         self.closing = True
-        self._deadline_s = math.inf
+        self.deadline_s = math.inf
         self._reader.stop()
         if self._reader.head is not None and self._responder is not None and self._handler is not None:
             # It was admitted, and nothing is answered yet.

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import anyio
 import pytest
 
 from gateway.downstream.http import connections as connections_module
+from gateway.downstream.http import protocol as protocol_module
 from gateway.downstream.http.connections import Connections
 from gateway.downstream.http.handler import Handler
 from gateway.downstream.http.protocol import HttpProtocol
@@ -92,3 +93,107 @@ async def test_callers_that_leave_the_end_of_their_answers_unread_are_cut_at_the
         assert not any(each.is_cut for each in made)
         async with reading(address, 1):
             assert [each.is_cut for each in made].count(True) == 1
+
+
+class Slow:
+    """Answers `/slow` never, and anything else at once."""
+
+    max_body_bytes = 0
+
+    def route(self, head: RequestHead) -> Handler:
+        return self
+
+    def admit(self, head: RequestHead, peer: str) -> None:
+        pass
+
+    def answer(self, head: RequestHead, admitted: object, body: bytes, responder: Responder, peer: str) -> None:
+        if head.path == b"/slow":
+            responder.run(anyio.sleep_forever())
+        else:
+            responder.respond(200, (b"ok",))
+
+
+@asynccontextmanager
+async def serving(most: int, per_address: int | None = None) -> AsyncIterator[tuple[Connections, int]]:
+    connections = Connections(most=most, per_address=per_address)
+    server = await asyncio.get_running_loop().create_server(lambda: HttpProtocol(connections, Slow()), "127.0.0.1", 0)
+    try:
+        async with anyio.create_task_group() as group:
+            group.start_soon(connections.watch)
+            yield connections, server.sockets[0].getsockname()[1]
+            group.cancel_scope.cancel()
+    finally:
+        server.close()
+
+
+async def connect(port: int, said: bytes = b"", address: str = "127.0.0.1") -> socket.socket:
+    """Connect from an address and say something."""
+    loop, caller = asyncio.get_running_loop(), socket.socket()
+    caller.bind((address, 0))
+    caller.setblocking(False)
+    await loop.sock_connect(caller, ("127.0.0.1", port))
+    await loop.sock_sendall(caller, said)
+    return caller
+
+
+async def status(port: int, address: str = "127.0.0.1") -> bytes:
+    """The status that a request gets; nothing where the connection just ends."""
+    with await connect(port, GET, address) as caller:
+        return (await asyncio.get_running_loop().sock_recv(caller, 4096))[9:12]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [b"", b"GET / HTTP/1.1\r\n", b"G", b"\r\n", GET],
+    ids=["nothing", "a part of a head", "one byte", "an empty line", "a request that was answered"],
+)
+async def test_connections_without_a_request_make_room_for_one_with_a_request(said: bytes) -> None:
+    async with serving(20) as (connections, port):
+        held = [await connect(port, said) for _ in range(60)]
+        await anyio.sleep(0.05)
+        for _ in range(5):
+            assert await status(port) == b"200"
+        assert connections.open <= 21
+        for caller in held:
+            caller.close()
+
+
+async def test_a_request_that_is_being_answered_makes_room_for_nobody() -> None:
+    async with serving(10) as (connections, port):
+        held = [await connect(port, b"GET /slow HTTP/1.1\r\nhost: x\r\n\r\n") for _ in range(10)]
+        await anyio.sleep(0.05)
+        assert await status(port) == b"503"
+        assert connections.open >= 10
+        for caller in held:
+            caller.close()
+
+
+async def test_one_address_does_not_keep_out_another() -> None:
+    async with serving(10, per_address=8) as (_, port):
+        held = [await connect(port, b"GET /slow HTTP/1.1\r\nhost: x\r\n\r\n") for _ in range(8)]
+        await anyio.sleep(0.05)
+        assert await status(port) == b"503"
+        assert await status(port, "127.0.0.2") == b"200"
+        held.pop().close()
+        await anyio.sleep(0.05)
+        assert await status(port) == b"200"
+        # Of those with a limit of their own, the ones without a request go first, too.
+        held += [await connect(port)]
+        await anyio.sleep(0.05)
+        assert await status(port) == b"200"
+        for caller in held:
+            caller.close()
+
+
+async def test_a_connection_that_says_nothing_is_closed_before_one_that_is_slow(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(protocol_module, "SILENT_S", 0.2)
+    monkeypatch.setattr(connections_module, "_SWEEP_S", 0.05)
+    async with serving(10) as (connections, port):
+        with await connect(port) as silent, await connect(port, b"GET / HT") as slow:
+            with anyio.fail_after(5), suppress(ConnectionResetError):
+                assert not await asyncio.get_running_loop().sock_recv(silent, 1)
+            assert connections.open == 1
+            await asyncio.get_running_loop().sock_sendall(slow, b"TP/1.1\r\nhost: x\r\n\r\n")
+            assert (await asyncio.get_running_loop().sock_recv(slow, 4096))[9:12] == b"200"

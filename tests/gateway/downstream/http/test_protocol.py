@@ -21,6 +21,7 @@ from gateway.downstream.http.protocol import (
     BODY_S,
     HEAD_S,
     KEEP_ALIVE_S,
+    SILENT_S,
     HttpProtocol,
 )
 from gateway.downstream.http.request import RequestHead, RequestRefused
@@ -482,7 +483,7 @@ async def test_nothing_of_a_connection_that_has_ended_waits_for_the_collector(se
 @pytest.mark.parametrize(
     ("sent", "within_s", "answer"),
     [
-        (b"", HEAD_S, b""),
+        (b"", SILENT_S, b""),
         (b"GET /a HTTP/1.1\r\nhos", HEAD_S, b""),
         (post("/a", b"body")[0] + b"bo", BODY_S, b"HTTP/1.1 408 "),
         (GET, KEEP_ALIVE_S, b"HTTP/1.1 200 "),
