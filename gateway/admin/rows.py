@@ -36,7 +36,7 @@ _PROGRESS_S: Final = 3.0
 _FLAGS_TOLD: Final = 3
 # Whether a process is kept apart from others of this user (`gateway.upstream.transport.separation`).
 _SANDBOX: Final = {True: "separate", False: "unconfined", None: None}
-_COUNTS: Final = ("tools", "prompts", "resources", "resourceTemplates", "quarantined", "repaired")
+_COUNTS: Final = ("tools", "prompts", "resources", "resourceTemplates", "quarantined", "held", "repaired")
 
 
 def tokens_of(definition: Mapping[str, Any]) -> int:
@@ -100,6 +100,7 @@ def server_row(fleet: Fleet, catalog: Catalog, alias: str) -> dict[str, Any]:
         "resources": len(listing.resources) if listing is not None else 0,
         "resourceTemplates": len(listing.templates) if listing is not None else 0,
         "quarantined": sum(server == alias for server, _ in catalog.quarantined),
+        "held": fleet.lock.held_count(alias),
         "repaired": len(listing.repaired) if listing is not None else 0,
         "origin": listing.origin if listing is not None else None,
         "stale": listing.stale if listing is not None else None,

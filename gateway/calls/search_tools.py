@@ -19,8 +19,10 @@ from gateway.protocol import MAX_IDENTIFIER_CHARS
 from gateway.upstream.user_links import UserLinks
 from gateway.worker_thread import run_in_thread
 from registry.arguments.diagnosis import describe_type
+from registry.catalog.listing import WHOLE_SERVER, ServerListing
 from registry.catalog.names import ServerName, normalized_name
 from registry.catalog.store import Registry
+from registry.policy.grant import EVERYTHING
 from registry.schema.display_text import excerpt
 from registry.schema.packed_definition import members_of
 from registry.search.index import SearchHit, SearchIndex
@@ -156,6 +158,7 @@ class SearchTools:
             **self._server_line(server, caller),
             "about": listing.instructions if listing is not None else None,
             "problem": self._problem(server, caller),
+            "held": _held(listing, server, view),
             "supplement": shape.supplement,
             "siblings": list(view.siblings(server)),
             "toolNames": lines,
@@ -164,6 +167,21 @@ class SearchTools:
             "definitionsLeftOut": [entry.name for entry in entries[len(defined) :]] if with_schemas else [],
         }
         return _result({key: value for key, value in details.items() if value not in (None, [], "")})
+
+
+def _held(listing: ServerListing | None, server: str, view: View) -> str | None:
+    """Say how much of a server is held; None where nothing is."""
+    if listing is None or not listing.held:
+        return None
+    whole = listing.held.get(WHOLE_SERVER, {}).get("")
+    count = sum(len(names) for kind, names in listing.held.items() if kind != WHOLE_SERVER)
+    if view.grant is not EVERYTHING:
+        # What such a caller may not use is not there for it.
+        items = view.catalog.prompts_and_resources
+        count = sum(tool.held is not None for tool in view.catalog.wrappers_of(server))
+        count += sum(one.server == server and one.held is not None for one in (*items.prompts, *items.templates))
+    told = f"{count} of its tools, prompts and templates wait for the approval of an administrator" if count else ""
+    return "; ".join(text for text in (f"all of it is {whole}" if whole else "", told) if text)
 
 
 def _lines(entries: Iterable[ViewEntry]) -> dict[str, str]:

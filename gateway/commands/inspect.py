@@ -34,6 +34,7 @@ _SERVER_COLUMNS = (
     "lastError",
 )
 _WRAPPER_COLUMNS = ("name", "server", "tool", "status", "tokens", "reason")
+_WHERE_GIVEN = ("held", "signedIn")
 # What fits 80 columns, with names of 48 characters.
 _SERVERS_NARROW = ("name", "type", "state", "tools", "lastError")
 _WRAPPERS_NARROW = ("name", "status", "tokens", "reason")
@@ -94,7 +95,7 @@ def check(args: Namespace) -> int:
             }
         )
     else:
-        output.table("servers", _SERVER_COLUMNS, inspection.servers, narrow=_SERVERS_NARROW)
+        _show_servers(inspection.servers)
         output.table("wrappers", _WRAPPER_COLUMNS, inspection.wrappers, narrow=_WRAPPERS_NARROW)
         if inspection.quarantine:
             output.table(
@@ -139,10 +140,15 @@ def servers(args: Namespace) -> int:
         output.as_json(rows)
     else:
         rows = [{**row, **_progress(row), "signedIn": _signed_in(row)} for row in rows]
-        # A column of its own where it says anything: scripts count on the others.
-        columns = (*_SERVER_COLUMNS, "signedIn") if any(row["signedIn"] for row in rows) else _SERVER_COLUMNS
-        output.table("servers", columns, rows, narrow=_SERVERS_NARROW, header=args.header)
+        _show_servers(rows, header=args.header)
     return 0
+
+
+def _show_servers(rows: list[dict[str, Any]], *, header: bool = True) -> None:
+    # Columns of their own where they say anything: scripts count on the others.
+    more = tuple(key for key in _WHERE_GIVEN if any(row.get(key) for row in rows))
+    narrow = (*_SERVERS_NARROW[:-1], *(key for key in more if key == "held"), _SERVERS_NARROW[-1])
+    output.table("servers", (*_SERVER_COLUMNS, *more), rows, narrow=narrow, header=header)
 
 
 def _progress(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -279,7 +285,7 @@ def _inspect_config(args: Namespace, *, progress: bool = False) -> Inspection:
                     *rows.flagged_rows(gateway.registry.catalog),
                 ],
                 definitions=[dict(entry.definition) for entry in view.entries],
-                warnings=[*config.warnings, *vain],
+                warnings=[*config.warnings, *gateway.lock.notes, *vain],
                 hooked=gateway.hooks.wrapper_rows(),
                 hooks=gateway.hooks.rows(),
                 changes=changes_of(

@@ -134,6 +134,7 @@ def changes_of(gateway: Gateway, missing: list[str]) -> dict[str, Any]:
         "notReached": missing,
         "strays": strays,
         "warnings": [
+            *kept.notes,
             *(f"{alias}: not reached, so that nothing is known of its changes" for alias in missing),
             *(
                 f"{alias}: the lock file has it, the configuration has not: `typegate lock` drops it"
@@ -171,6 +172,7 @@ def _lock_all(gateway: Gateway, missing: list[str]) -> tuple[list[str], list[str
         approved = gateway.lock.approve_all([*gateway.fleet.servers, *gateway.fleet.left_out])
     except NotApproved as error:
         raise Refused(str(error)) from None
+    _say_notes(gateway)
     return approved, missing, str(gateway.lock.path)
 
 
@@ -188,7 +190,13 @@ def _approve_one(
         approved, left = gateway.lock.approve(server, item=item, classes=classes, digests=digests)
     except NotApproved as error:
         raise Refused(f"{error}{f' ({link.last_error})' if link.last_error else ''}") from None
+    _say_notes(gateway)
     return {"file": str(gateway.lock.path), "approved": approved, "left": left}
+
+
+def _say_notes(gateway: Gateway) -> None:
+    for note in gateway.lock.notes:
+        output.say(f"warning: {note}")
 
 
 def _connected(args: Namespace, use: Callable[[Gateway, list[str]], Answer]) -> Answer:

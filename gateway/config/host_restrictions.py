@@ -75,8 +75,14 @@ def put_restrictions_into_our_words(said: dict[str, Any], name: str = "") -> Non
             continue
         if found is not None:
             kind = _kind(found["kind"] or found["kind_first"])
-            names = _names(said.pop(key), key)
-            if found["shows"] or found["shows_after"]:
+            shows = bool(found["shows"] or found["shows_after"])
+            if isinstance(value := said.pop(key), bool):
+                # `enableTools: false` and `disablePrompts: true` are about all of a kind.
+                if value is not shows:
+                    deny(said, kind, ["*"])
+                continue
+            names = _names(value, key)
+            if shows:
                 _allow(said, kind, names, key)
             else:
                 deny(said, kind, _with_bare_names(names, name))

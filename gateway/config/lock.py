@@ -61,6 +61,7 @@ class LockConfig(Section):
 
     file: str | None = Field(default=None, min_length=1)
     """The lock file; a relative path begins at the folder of the configuration. `typegate lock --config FILE` writes
-    it, and where it is named and missing the gateway does not start. By default typegate.lock, if there is one."""
+    it, and where it is named and missing the gateway does not start. By default typegate.lock, if there is one;
+    where that one belongs to another configuration of the folder, typegate.NAME.lock, as typegate.other.json.lock."""
     policy: LockPolicyConfig = absent(LockPolicyConfig)
     """What is done about each class of changes. A server may say otherwise by its `lock`."""

@@ -15,7 +15,16 @@ from gateway.config.model import Config
 from gateway.config.server import ServerConfig
 from gateway.errors import ConfigError, GatewayError
 from gateway.lock.flapping import Flapping
-from gateway.lock.lock_file import lock_path, read_lockfile, write_lockfile
+from gateway.lock.lock_file import (
+    OF_OTHERS,
+    is_of_others,
+    lock_notes,
+    lock_path,
+    name_in,
+    other_configuration,
+    read_lockfile,
+    write_lockfile,
+)
 from gateway.lock.rows import change_row, item_name
 from registry.catalog.hints import Hints, hints_of
 from registry.catalog.listing import ServerListing
@@ -88,6 +97,7 @@ class ListingLock:
             announces: Whether this process logs changes; of several one does.
         """
         self._announces = announces
+        self._config = config
         self._settings = config.gateway.lock
         self._folder = config.path.parent if config.path is not None else None
         self._servers: dict[str, _Server] = {}
@@ -98,6 +108,7 @@ class ListingLock:
         self.path = lock_path(config)
         self.lockfile = lockfile
         self._tell_missing()
+        self._tell_notes()
 
     @property
     def text(self) -> str | None:
@@ -112,6 +123,15 @@ class ListingLock:
         """Have the text of a lock file at hand that is about to be used, where it is ever asked for; in a thread."""
         if self._text is not None:
             self._text = lockfile, lockfile.to_text()
+
+    @property
+    def notes(self) -> list[str]:
+        """What people have to know where several configurations may have one lock file."""
+        return lock_notes(self._config, self.lockfile)
+
+    def _tell_notes(self) -> None:
+        for note in self.notes if self._announces else ():
+            log.warning("%s", note)
 
     def _tell_missing(self) -> None:
         if self.lockfile is not None or not self._announces:
@@ -131,8 +151,10 @@ class ListingLock:
         path = lock_path(config)
         if lockfile is None and self.lockfile is not None and path == self.path:
             log.error("the lock file %s is gone: what it said holds until the next start", path)
-        before = self.path, self._settings
+        before, noted = (self.path, self._settings), self.notes
         self.adopt(config, lockfile)
+        if self.notes != noted:
+            self._tell_notes()
         if self.lockfile is None and before != (self.path, self._settings):
             self._tell_missing()
 
@@ -144,10 +166,12 @@ class ListingLock:
 
     def adopt(self, config: Config, lockfile: Lockfile | None) -> None:
         path = lock_path(config)
-        if lockfile is None and path == self.path:
-            # To take the file away must not be the way to have everything trusted.
-            lockfile = self.lockfile
+        is_usual = config.gateway.lock.file is None and self._settings.file is None
+        if lockfile is None and (path == self.path or (is_usual and config.path == self._config.path)):
+            # To take the file away, or to write another name into it, must not be the way to have everything trusted.
+            path, lockfile = self.path, self.lockfile
         self.path, self._settings, self.lockfile = path, config.gateway.lock, lockfile
+        self._config = config
         self._folder = config.path.parent if config.path is not None else None
 
     def identity_of(self, config: ServerConfig) -> str:
@@ -265,9 +289,12 @@ class ListingLock:
 
     def held_counts(self) -> dict[str, int]:
         """How many changes of each server are held."""
-        return {
-            alias: sum(one.decision == "hold" for one in known.changes) for alias, known in self._servers.items()
-        }  # fmt: skip
+        return {alias: self.held_count(alias) for alias in self._servers}
+
+    def held_count(self, alias: str) -> int:
+        """How many changes of a server are held."""
+        known = self._servers.get(alias)
+        return sum(one.decision == "hold" for one in known.changes) if known is not None else 0
 
     def approve(
         self,
@@ -298,7 +325,7 @@ class ListingLock:
         if known is None:
             raise NotApproved(f"nothing is known of a server '{alias}': it has not listed anything yet")
         if self.lockfile is None:
-            raise NotApproved("there is no lock file; `typegate lock` writes one")
+            raise NotApproved("; ".join(self.notes) or "there is no lock file; `typegate lock` writes one")
         listed = surface_of(known.listing, self.identity_of(known.config))
         approved = self.lockfile.servers.get(alias)
         surface, taken, left = approved_with(approved, listed, item=item, kind=kind, classes=classes)
@@ -329,12 +356,17 @@ class ListingLock:
         for alias in listed:
             known = self._servers[alias]
             entries[alias] = surface_of(known.listing, self.identity_of(known.config))
-        self._write(Lockfile(entries))
+        self._write(Lockfile(entries, self.lockfile.configuration if self.lockfile is not None else ""))
         return listed
 
     def _write(self, lockfile: Lockfile) -> None:
         if self.path is None:
             raise NotApproved("there is no place for a lock file; expected gateway.lock.file in the configuration")
+        if self.lockfile is not None and is_of_others(self._config, self.lockfile):
+            name = self._config.path.name if self._config.path is not None else "the configuration"
+            raise NotApproved(f"{self.path} {OF_OTHERS.format(name=name)}")
+        if self._config.path is not None and not other_configuration(self.path, self._config.path):
+            lockfile = replace(lockfile, configuration=name_in(self.path, self._config.path))
         try:
             # What stands there may be newer than what is known here.
             current = read_lockfile(self.path)

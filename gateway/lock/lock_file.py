@@ -12,23 +12,106 @@ from gateway.config.model import Config
 from gateway.errors import ConfigError
 from gateway.files import expand_home, write_whole
 from registry.errors import LockfileRejected
-from registry.lock.lockfile import MAX_BYTES, Lockfile, parse_lockfile
+from registry.lock.lockfile import MAX_BYTES, Lockfile, configuration_in, parse_lockfile
 
 FILE_NAME: Final = "typegate.lock"
 """Its name where the configuration gives it none."""
+OF_OTHERS: Final = (
+    "names no configuration and has none of the servers of {name}, so that all of them are held. If it belongs to "
+    "another configuration, run `typegate lock --config FILE` with that one, which writes its name; {name} gets a lock "
+    "file of its own then. Otherwise remove it"
+)
+"""Of a lock file that is likely another configuration's; `name` is the file name of this one."""
 _DECODED_BYTES: Final = 1024 * 1024
+# The name of the configuration is the first member.
+_BEGINNING_BYTES: Final = 4_096
 
 
 def lock_path(config: Config) -> Path | None:
-    """Where the lock file of a configuration is, whether it is there or not; None where there is no place for one."""
+    """Where the lock file of a configuration is, whether it is there or not; None where there is no place for one.
+
+    Two configurations of a folder have two lock files: each names the one that it belongs to.
+    """
     folder = config.path.parent if config.path is not None else None
     named = config.gateway.lock.file
     if named is None:
-        return None if folder is None else folder / FILE_NAME
+        return None if folder is None or config.path is None else _usual_path(config.path)
     path = expand_home(named)
     if folder is None and not path.is_absolute():
         return None
     return path if folder is None else folder / path
+
+
+def _usual_path(config: Path) -> Path:
+    """Return where the lock file of a configuration is by default.
+
+    It is typegate.lock, unless this one is of another configuration in the same folder. The file of a configuration
+    that is gone is used: it was renamed, and its servers are to stay locked.
+    """
+    usual, own = config.parent / FILE_NAME, config.parent / f"typegate.{config.name}.lock"
+    return own if own.is_file() or other_configuration(usual, config) else usual
+
+
+def other_configuration(path: Path, config: Path | None) -> str:
+    """Return the other configuration that a lock file belongs to; empty where it is none, or is gone."""
+    try:
+        with path.open("rb") as stream:
+            if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+                return ""
+            beginning = stream.read(_BEGINNING_BYTES).decode("utf-8", "replace")
+    except OSError:
+        return ""  # reported where it is read as a whole
+    name = configuration_in(beginning)
+    other = path.parent / name
+    is_other = bool(name) and config is not None and other.is_file() and not _is_same(other, config)
+    return name if is_other else ""
+
+
+def name_in(path: Path, config: Path) -> str:
+    """Return how a lock file names a configuration."""
+    return Path(os.path.relpath(config.absolute(), path.absolute().parent)).as_posix()
+
+
+def lock_notes(config: Config, lockfile: Lockfile | None) -> list[str]:
+    """Return what people have to know where several configurations may have one lock file.
+
+    Args:
+        config: The configuration.
+        lockfile: What its lock file says; None where there is none.
+    """
+    path = lock_path(config)
+    if path is None or config.path is None:
+        return []
+    name = config.path.name
+    usual = config.path.parent / FILE_NAME
+    if lockfile is None:
+        if path != usual and (other := other_configuration(usual, config.path)):
+            return [
+                f"{usual} is the lock file of {other}, and {name} has none: what its servers list is trusted until "
+                f"`typegate lock --config {config.path}` has written {path.name}"
+            ]
+        return []
+    if other := other_configuration(path, config.path):
+        return [
+            f"{path} is the lock file of {other}, and {name} uses it too, by gateway.lock.file: servers that only "
+            f"{name} has are held, and `typegate lock` drops those that only {other} has"
+        ]
+    if is_of_others(config, lockfile):
+        return [f"{path} {OF_OTHERS.format(name=name)}"]
+    return []
+
+
+def is_of_others(config: Config, lockfile: Lockfile) -> bool:
+    """Whether a lock file names no configuration and has none of the servers of this one, but others."""
+    known = {*config.servers, *config.left_out}
+    return not lockfile.configuration and bool(lockfile.servers) and bool(known) and known.isdisjoint(lockfile.servers)
+
+
+def _is_same(one: Path, other: Path) -> bool:
+    try:
+        return one.samefile(other)
+    except OSError:
+        return False
 
 
 def read_lockfile(path: Path | None) -> Lockfile | None:

@@ -25,14 +25,20 @@ MAX_BYTES: Final = 64 * 1024 * 1024
 # Deeper than the definitions that intake admits, and well inside the interpreter's own limit.
 _MAX_DEPTH: Final = 200
 _SHOWN_CHARS: Final = 80
+_CONFIGURATION: Final = re.compile(r'\ufeff?\s*\{\s*"configuration"\s*:\s*("(?:[^"\\]|\\.)*")')
 _INDENT: Final = "  "
 
 
 @dataclass(frozen=True, slots=True)
 class Lockfile:
-    """What is approved, by the aliases of servers."""
+    """What is approved, by the aliases of servers.
+
+    Attributes:
+        configuration: The configuration file that it belongs to, relative to the lock file; empty where it names none.
+    """
 
     servers: Mapping[str, Surface] = field(default_factory=dict)
+    configuration: str = ""
     _digest: bytes = field(default=b"", init=False, repr=False, compare=False)
 
     def to_text(self) -> str:
@@ -42,7 +48,8 @@ class Lockfile:
     def pieces(self) -> Iterator[str]:
         """The same in pieces: no step of a file of megabytes keeps other threads waiting."""
         servers = ((alias, _entry(self.servers[alias])) for alias in sorted(self.servers))
-        members = [("lockVersion", iter([str(VERSION)])), ("servers", _object_of(servers, 1))]
+        named = [("configuration", _leaf(self.configuration, 1))] if self.configuration else []
+        members = [*named, ("lockVersion", iter([str(VERSION)])), ("servers", _object_of(servers, 1))]
         # What a reviewer would not see is written out: texts of servers are somebody else's.
         yield from map(_with_escapes, _object_of(members, 0))
         yield "\n"
@@ -59,7 +66,7 @@ class Lockfile:
     def with_server(self, alias: str, surface: Surface | None) -> Lockfile:
         """Return the file with another entry of one server, or without one."""
         others = {name: one for name, one in self.servers.items() if name != alias}
-        return Lockfile(others if surface is None else {**others, alias: surface})
+        return Lockfile(others if surface is None else {**others, alias: surface}, self.configuration)
 
 
 def parse_lockfile(text: str) -> Lockfile:
@@ -84,9 +91,21 @@ def parse_lockfile(text: str) -> Lockfile:
     if version != VERSION or isinstance(version, bool):
         what = "has no lockVersion" if version is None else "is of another version"
         raise LockfileRejected(f"{what}; expected {VERSION}", key="lockVersion")
-    _only(root, ("lockVersion", "servers"), "")
+    _only(root, ("configuration", "lockVersion", "servers"), "")
+    configuration = root.get("configuration", "")
+    if not isinstance(configuration, str):
+        raise LockfileRejected("is no text; expected the name of a configuration file", key="configuration")
     servers = _object(root.get("servers"), "servers")
-    return Lockfile({alias: _surface(entry, f"servers.{alias}") for alias, entry in servers.items()})
+    return Lockfile({alias: _surface(entry, f"servers.{alias}") for alias, entry in servers.items()}, configuration)
+
+
+def configuration_in(beginning: str) -> str:
+    """Return the configuration that a lock file names, from the beginning of its text; empty where it names none."""
+    found = _CONFIGURATION.match(beginning)
+    try:
+        return str(json.loads(found[1])) if found is not None else ""
+    except ValueError:
+        return ""
 
 
 def _entry(surface: Surface) -> Iterator[str]:

@@ -569,3 +569,99 @@ async def test_large_differences_are_shown_without_holding_up_callers(tmp_path: 
                     longest_s = max(longest_s, anyio.current_time() - began_s)
             assert sizes[0] > 5_000_000
             assert longest_s < 1
+
+
+async def test_two_configurations_of_a_folder_have_two_lock_files(tmp_path: Path) -> None:
+    ours, _ = scripted_stdio_server(tmp_path, "ours", tools=[READ])
+    theirs, _ = scripted_stdio_server(tmp_path, "theirs", tools=[ECHO])
+    other = tmp_path / "other.json"
+    locked(tmp_path, {"ours": ours})
+    first = (tmp_path / "typegate.lock").read_bytes()
+    assert json.loads(first)["configuration"] == "typegate.json"
+    other.write_text(json.dumps({"mcpServers": {"theirs": theirs}}))
+    note = "typegate.lock is the lock file of typegate.json, and other.json has none"
+    assert note in typegate("check", "--config", str(other)).stderr
+    assert note in typegate("diff", "--config", str(other)).stderr
+    async with serving(other, tmp_path) as gateway:
+        await gateway.until_listed("theirs__echo")
+        assert note in gateway.logged()
+    done = typegate("lock", "--config", str(other))
+    assert done.returncode == 0, done.stderr
+    own = json.loads((tmp_path / "typegate.other.json.lock").read_text())
+    assert (own["configuration"], list(own["servers"])) == ("other.json", ["theirs"])
+    assert (tmp_path / "typegate.lock").read_bytes() == first
+    for path in ("typegate.json", "other.json"):
+        done = typegate("check", "--frozen", "--config", str(tmp_path / path))
+        assert (done.returncode, "lock file" in done.stderr) == (0, False), done.stderr
+    # What is locked stays so under another name, whose lock file names one that is gone.
+    (tmp_path / "typegate.json").rename(tmp_path / "renamed.json")
+    assert typegate("check", "--frozen", "--config", str(tmp_path / "renamed.json")).returncode == 0
+    assert typegate("approve", "ours", "--config", str(tmp_path / "renamed.json")).returncode == 0
+    assert json.loads((tmp_path / "typegate.lock").read_text())["configuration"] == "renamed.json"
+
+
+async def test_what_a_lock_file_without_a_name_holds_is_counted_and_said_and_not_overwritten(tmp_path: Path) -> None:
+    ours, _ = scripted_stdio_server(tmp_path, "ours", tools=[READ])
+    theirs, _ = scripted_stdio_server(tmp_path, "theirs", tools=[ECHO, READ])
+    locked(tmp_path, {"ours": ours})
+    lock, other = tmp_path / "typegate.lock", tmp_path / "other.json"
+    document = json.loads(lock.read_text())
+    del document["configuration"]
+    lock.write_text(json.dumps(document))
+    # As before: it is everybody's in the folder.
+    assert typegate("check", "--frozen", "--config", str(tmp_path / "typegate.json")).returncode == 0
+    other.write_text(json.dumps({"mcpServers": {"theirs": theirs}}))
+    note = "names no configuration and has none of the servers of other.json, so that all of them are held"
+    found = typegate("check", "--json", "--config", str(other))
+    assert [row["held"] for row in json.loads(found.stdout)["servers"]] == [2]
+    assert any(note in text for text in json.loads(found.stdout)["warnings"])
+    table = typegate("servers", "--config", str(other), "--header").stdout.splitlines()
+    assert dict(zip(table[0].split("\t"), table[1].split("\t"), strict=True))["held"] == "2"
+    for line in (["lock"], ["approve", "theirs"]):
+        done = typegate(*line, "--config", str(other))
+        assert (done.returncode, note in done.stderr) == (1, True), done.stderr
+    assert json.loads(lock.read_text()) == document
+    async with serving(other, tmp_path) as gateway:
+        while "theirs" not in gateway.logged():
+            await glance_again()
+        assert note in gateway.logged()
+        with anyio.fail_after(10):
+            while (await gateway.server("theirs"))["held"] != 2:
+                await glance_again()
+        details = await gateway.call("get_server_details", {"server": "theirs"})
+        assert "2 of its tools, prompts and templates wait for the approval" in text_of(details)
+    # The other one writes its name into it: then each has its own.
+    assert typegate("lock", "--config", str(tmp_path / "typegate.json")).returncode == 0
+    assert typegate("lock", "--config", str(other)).returncode == 0
+    assert json.loads((tmp_path / "typegate.other.json.lock").read_text())["configuration"] == "other.json"
+
+
+async def test_another_name_in_the_lock_file_opens_nothing_while_it_is_used(tmp_path: Path) -> None:
+    server, record = scripted_stdio_server(tmp_path, "files", tools=[READ])
+    locked(tmp_path, {"files": server})
+    (tmp_path / "other.json").write_text('{"mcpServers": {}}')
+    async with serving(tmp_path / "typegate.json", tmp_path) as gateway:
+        await gateway.until_listed("files__read")
+        lock = tmp_path / "typegate.lock"
+        lock.write_text(lock.read_text().replace('"typegate.json"', '"other.json"'))
+        rescript(server, record, announce=True, tools=[EVIL])
+        await until_changed(gateway)
+        config = json.loads(gateway.config.read_text())
+        gateway.config.write_text(json.dumps({**config, "gateway": {"names": {"maxLength": 40}}}))
+        with anyio.fail_after(10):
+            while (await gateway.admin("config")).json().get("reloads", 1) < 1 or "reload" not in gateway.logged():
+                await glance_again()
+        assert "held" in await refusal(gateway, "files__read")
+
+
+def test_a_lock_file_that_two_configurations_share_by_choice_says_so(tmp_path: Path) -> None:
+    server, _ = scripted_stdio_server(tmp_path, "files", tools=[READ])
+    locked(tmp_path, {"files": server})
+    other = tmp_path / "other.json"
+    other.write_text(json.dumps({"mcpServers": {"files": server}, "gateway": {"lock": {"file": "typegate.lock"}}}))
+    note = "typegate.lock is the lock file of typegate.json, and other.json uses it too, by gateway.lock.file"
+    done = typegate("check", "--frozen", "--config", str(other))
+    assert (done.returncode, note in done.stderr) == (0, True), done.stderr
+    done = typegate("lock", "--config", str(other))
+    assert (done.returncode, note in done.stderr) == (0, True), done.stderr
+    assert json.loads((tmp_path / "typegate.lock").read_text())["configuration"] == "typegate.json"

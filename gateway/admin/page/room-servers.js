@@ -109,6 +109,7 @@ function one({ row, etag, tools, changes, hidden }, draw) {
     section("What it has",
       facts([
         ["Tools", h("a", { href: `#/tools?server=${encodeURIComponent(name)}` }, plural(row.tools, "tool"))],
+        ["Held", row.held ? h("a", { href: "#/changes" }, `${plural(row.held, "definition", "definitions")} until somebody approves them`) : null],
         ["Prompts", String(row.prompts)],
         ["Resources", String(row.resources)],
         ["Kind", row.type],
