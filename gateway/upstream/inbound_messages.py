@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, Final, Literal
 
 import anyio
@@ -19,6 +20,8 @@ from gateway.upstream.session import SessionPorts
 from gateway.upstream.transport.jsonrpc import Reply, default_response
 from gateway.upstream.watch_list import WatchedKind
 from registry.catalog.catalog import ListKind
+
+log = logging.getLogger(__name__)
 
 # A person has this long to answer a question: it may ask for something that has to be looked up, or a login.
 ASK_S: Final = 600.0
@@ -83,10 +86,19 @@ class InboundMessages:
         finally:
             self._watched.pop((kind, key), None)
 
-    def run_aside(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Run what no request waits for; it ends with the connection."""
-        with suppress(RuntimeError):  # the connection has ended already
-            self._group.start_soon(work)
+    def run_aside(self, work: Callable[[], Coroutine[Any, Any, None]]) -> bool:
+        """Run what may outlive its request, and ends with the connection; false where that has ended already."""
+        try:
+            self._group.start_soon(self._contained, work)
+        except RuntimeError:
+            return False
+        return True
+
+    async def _contained(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        try:
+            await work()
+        except Exception:  # boundary: what one request has left must not end the connection of the others
+            log.exception("work aside failed unexpectedly")
 
     def expect_acknowledgement(self, kinds: Collection[str], acknowledged: anyio.Event) -> None:
         """Set the event once a subscription to these kinds of notifications is acknowledged."""

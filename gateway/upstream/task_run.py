@@ -6,6 +6,7 @@ Source: MCP 2025-11-25, "Tasks". Hosts do not notice: tools that run as tasks on
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -99,11 +100,10 @@ class TaskRun:
         # A token of its own: it stays valid until the task has ended, which is longer than one request.
         with self._inbound.watching("progress", None, self._take_progress) as token:
             meta = {**(params.get("_meta") or {}), "progressToken": token}
-            created = await self._request("tools/call", {**params, "task": {}, "_meta": meta})
-            task = created.get("task") if isinstance(created, dict) else None
-            if not isinstance(task, dict) or not isinstance(task.get("taskId"), str):
+            created = await self._created({**params, "task": {}, "_meta": meta})
+            task = self._task_in(created)
+            if task is None:
                 return created  # the server ran the call at once
-            self._task_id = task["taskId"]
             with self._inbound.watching("task", self._task_id, self._take_status):
                 try:
                     return await self._outcome(task)
@@ -111,6 +111,45 @@ class TaskRun:
                     # The caller has left, or its time is over: nobody waits here for the answer to this.
                     self._inbound.run_aside(self._cancel)
                     raise
+
+    async def _created(self, params: dict[str, Any]) -> Any:
+        """Start the task.
+
+        A server may need some time for it. If the caller leaves meanwhile, its answer is still waited for: only with
+        the id in it can the task be cancelled.
+        """
+        answered, scope, found = anyio.Event(), anyio.CancelScope(), list[Any]()
+
+        async def create() -> None:
+            try:
+                with scope:
+                    found.append(await self._request("tools/call", params))
+            except Exception as error:  # noqa: BLE001 - boundary: the error is that of the call
+                found.append(error)
+            finally:
+                answered.set()
+            if scope.deadline < math.inf and found and self._task_in(found[0]) is not None:
+                await self._cancel()
+
+        if not self._inbound.run_aside(create):
+            raise ConnectionLost("the connection has ended", sent=False)
+        try:
+            await answered.wait()
+        except asyncio.CancelledError:
+            scope.deadline = anyio.current_time() + _CANCEL_S
+            raise
+        if not found:
+            raise ConnectionLost("the connection has ended", sent=True)
+        if isinstance(found[0], Exception):
+            raise found[0]
+        return found[0]
+
+    def _task_in(self, created: Any) -> dict[str, Any] | None:
+        task = created.get("task") if isinstance(created, dict) else None
+        if not isinstance(task, dict) or not isinstance(task.get("taskId"), str):
+            return None
+        self._task_id = task["taskId"]
+        return task
 
     async def _outcome(self, task: dict[str, Any]) -> Any:
         while (status := _status(task)) not in _ENDED:

@@ -144,6 +144,18 @@ async def test_a_notification_of_the_host_cancels_the_task(tmp_path: Path) -> No
         assert len(sent(record, "tasks/cancel")) == 1
 
 
+async def test_a_task_that_was_created_after_its_caller_has_left_is_cancelled(tmp_path: Path) -> None:
+    async with served(tmp_path) as (gateway, record):
+        with anyio.move_on_after(0.5) as left:
+            await gateway.call("up__tardy")
+        assert left.cancelled_caught
+        assert sent(record, "tasks/cancel") == []
+        [cancelled] = await until_sent(record, "tasks/cancel")
+        assert cancelled["params"] == {"taskId": "tardy-1"}
+        assert sent(record, "tasks/get") == []
+        assert text_of(await gateway.call("up__plain")) == "plain is done"
+
+
 async def test_a_task_that_does_not_work_ends_with_the_time_for_a_call(tmp_path: Path) -> None:
     async with served(tmp_path, callTimeout=2) as (gateway, record):
         for number, name in enumerate(("odd", "mute"), 1):

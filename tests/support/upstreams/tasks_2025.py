@@ -17,7 +17,7 @@ RELATED = "io.modelcontextprotocol/related-task"
 TOOLS = (
     "plain", "reports", "fails", "refuses", "refuses_late", "withdrawn", "forgotten", "asks", "nested", "at_once",
     "no_task", "slow", "quiet", "odd", "stumbles", "lost", "closes", "large", "wakes", "vanishes", "mute",
-    "fails_in_state",
+    "fails_in_state", "tardy",
 )  # fmt: skip
 Send = Callable[[dict[str, Any]], None]
 
@@ -90,6 +90,8 @@ class Server:
             raise Failure(-32602, "these arguments are wrong")
         if name == "no_task":
             return text("at once, and no task")
+        if name == "tardy":
+            time.sleep(1.5)
         if name == "closes":
             return {"task": self.task(name, "working", pollInterval=5)}
         if name == "wakes":
@@ -107,7 +109,7 @@ class Server:
         polls = self.polls[name]
         if name == "forgotten" and polls == 2:
             raise Failure(-32602, "Failed to retrieve task: Task not found")
-        if name in ("slow", "quiet"):
+        if name in ("slow", "quiet", "tardy"):
             return self.task(name, "working", **({"statusMessage": f"step {polls // 5}"} if name == "slow" else {}))
         if name == "stumbles" and polls in (1, 2):
             raise Status(503)
