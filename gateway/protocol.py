@@ -149,6 +149,17 @@ def with_meta(result: dict[str, Any], key: str, value: Any) -> dict[str, Any]:
     return {**result, "_meta": {**(meta if isinstance(meta, dict) else {}), key: value}}
 
 
+def question_of(server: str, method: str, params: dict[str, Any]) -> dict[str, Any]:
+    """Return a server's question to a user as a host shows it: its text names the server.
+
+    Hosts show questions as those of the gateway, which has some of its own, as whether a call may be made.
+    """
+    if method != "elicitation/create":
+        return params
+    message = params.get("message")
+    return {**params, "message": f"Server '{server}' asks: {message if isinstance(message, str) else ''}"}
+
+
 GATEWAYS: Final = "typegate/gateways"
 """The experimental capability that names a gateway and every gateway behind it, each by an id of its present run."""
 

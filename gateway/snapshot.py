@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ import msgspec
 
 from gateway import wire
 from gateway.config.server import ServerConfig
-from gateway.files import make_private_folder, write_whole
+from gateway.files import NotOurs, make_private_folder, write_whole
 from registry.catalog.hints import Hints, first_hints, hints_of
 from registry.catalog.listing import ServerListing
 from registry.catalog.names import ServerName
@@ -75,9 +76,14 @@ def load(state_dir: Path) -> Snapshot:
     """What is stored; empty where there is nothing that can be trusted."""
     path = state_dir / FILE_NAME
     try:
-        if path.stat().st_size > MAX_BYTES:
-            raise ValueError("it is too large")
-        raw = path.read_bytes()
+        with path.open("rb") as file:
+            found = os.fstat(file.fileno())
+            if hasattr(os, "geteuid") and found.st_uid not in (os.geteuid(), 0):
+                # What it says is listed, and what was seen first in it gives rights.
+                raise NotOurs(f"{path} belongs to another user (id {found.st_uid})")
+            if found.st_size > MAX_BYTES:
+                raise ValueError("it is too large")
+            raw = file.read()
         # A crash in the middle of a write, or a disk error, must not become wrappers.
         checksum, _, body = raw.partition(b"\n")
         if hashlib.sha256(body).hexdigest().encode() != checksum:

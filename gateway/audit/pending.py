@@ -18,7 +18,7 @@ from gateway import wire
 from gateway.audit.batch import Batch
 from gateway.audit.lines import EventLine, Line
 from gateway.audit.reading import Filter, Page, read
-from gateway.audit.writing import Limits, RecordFile
+from gateway.audit.writing import Limits, NotWritten, RecordFile
 from gateway.config.audit import AuditConfig
 from gateway.files import expand_home
 
@@ -117,6 +117,24 @@ class PendingLines:
             return False
         return self.last_error is not None or len(self._waiting) >= self._most_waiting
 
+    async def can_record(self) -> bool:
+        """Return whether a call may be made: where the record is required, a line could be written now."""
+        if not self.required or self.file is None:
+            return True
+        if self.refuses:
+            return False
+        await self._check_room(self.file)
+        return not self.refuses
+
+    async def _check_room(self, file: RecordFile) -> None:
+        try:
+            await anyio.to_thread.run_sync(file.check_room)
+        except NotWritten as error:
+            self._failed(str(error))
+        else:
+            if self.last_error is not None and not self._waiting:
+                self._recovered()
+
     async def run(self) -> None:
         """Write what was taken, until cancelled."""
         while True:
@@ -140,7 +158,12 @@ class PendingLines:
         """Write what waits now; a failure is told in the log, and nothing is forgotten for it."""
         async with self._writing:
             self._settle()
-            if not self._waiting or self.file is None:
+            if self.file is None:
+                return
+            if not self._waiting:
+                if self.last_error is not None:
+                    # No line waits that would tell when the file can be written again.
+                    await self._check_room(self.file)
                 return
             lines, self._waiting = self._waiting, deque()
             self._value_bytes = 0
@@ -206,8 +229,7 @@ class PendingLines:
                 self._take_back(batch)
                 self._failed(written.error)
             elif self.last_error is not None:
-                log.warning("the record of calls is written again")
-                self.last_error = None
+                self._recovered()
 
     def _take_back(self, batch: Batch) -> None:
         """Have the lines that were not written wait again, before all others."""
@@ -222,6 +244,10 @@ class PendingLines:
             log.error("the record of calls cannot be written: %s", reason)
         self.last_error = reason
         self._wake.set()
+
+    def _recovered(self) -> None:
+        log.warning("the record of calls is written again")
+        self.last_error = None
 
     def _put(self, line: Line) -> None:
         if len(self._waiting) >= self._most_waiting:

@@ -54,6 +54,10 @@ class Limits:
         return max(1, min(_MAX_FILE_BYTES, self.total_bytes // _MIN_FILES))
 
 
+# The line of a call without its arguments has some hundred bytes; of many calls at the same time each has one.
+_ROOM_BYTES: Final = 64 * 1024
+
+
 class RecordFile:
     """The files of one record. Its methods block, and belong into a thread.
 
@@ -95,6 +99,30 @@ class RecordFile:
                 _put(head_file, after)
                 self.head = after
                 return deleted
+        except NotWritten:
+            raise
+        except OSError as error:
+            raise NotWritten(f"{self.path}: {error.strerror or error}") from None
+
+    def check_room(self) -> None:
+        """Write as much as a line may need beside the file, and take it away again.
+
+        Raises:
+            NotWritten: A line could not be written now.
+        """
+        room = self.path.with_name(self.path.name + ".room")
+        try:
+            make_private_folder(self.path.parent)
+            with locked(self.head_path, write=True):
+                os.close(os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | _NO_LINK, 0o600))
+                _owned_size(self.path)
+                descriptor = os.open(room, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _NO_LINK, 0o600)
+                try:
+                    if os.write(descriptor, bytes(_ROOM_BYTES)) != _ROOM_BYTES:
+                        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                finally:
+                    os.close(descriptor)
+                    room.unlink(missing_ok=True)
         except NotWritten:
             raise
         except OSError as error:

@@ -126,7 +126,7 @@ class CallPipeline:
         if not isinstance(name, str):
             raise RpcError(INVALID_PARAMS, "params.name must be a string")
         audit, hooks = self._audit, self._hooks
-        if audit.required and audit.refuses:
+        if audit.required and not await audit.can_record():
             return error_result(UNRECORDED)
         if not view.opens_tools:
             self._targets.note_unknown(caller, None, name)

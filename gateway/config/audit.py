@@ -31,7 +31,7 @@ class AuditConfig(Section):
     results: bool = False
     """Whether lines have the results of calls too, without known secrets."""
     required: bool = False
-    """Whether calls are refused while the record cannot be written."""
+    """Whether calls are refused while the record cannot be written: before each one it is tried whether it can."""
 
     @model_validator(mode="before")
     @classmethod

@@ -18,5 +18,5 @@ def credentials_of(server: str, config: ServerConfig, sign_ins: SignIns, *, user
         user: Whose connection it is, as `user_of` names callers; empty where callers share it.
     """
     if isinstance(config, UrlConfig) and config.headers_command is not None:
-        return HeadersCommand(server, config.headers_command)
+        return HeadersCommand(server, config.headers_command, config.headers_env)
     return sign_ins.of(server, config, user=user)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import subprocess
 import time
@@ -13,6 +14,7 @@ import anyio
 from gateway import wire
 from gateway.errors import ConnectionLost
 from gateway.secrets import SECRETS
+from gateway.upstream.transport.child_environment import child_environment
 
 # A look into a vault over the network; the handshake still has time within `connectTimeout`.
 _RUN_S: Final = 5.0
@@ -25,7 +27,8 @@ _AGAIN_S: Final = 2.0
 class HeadersCommand:
     """See `Credentials`."""
 
-    def __init__(self, server: str, command: str | Sequence[str]) -> None:
+    def __init__(self, server: str, command: str | Sequence[str], env: Mapping[str, str | None]) -> None:
+        self._env = env
         self._server = server
         self._command = shlex.split(command) if isinstance(command, str) else list(command)
         self._running = anyio.Lock()
@@ -82,10 +85,15 @@ class HeadersCommand:
             with anyio.move_on_after(_RUN_S):
                 # What it says on standard error may hold what it was asked for.
                 done = await anyio.run_process(
-                    self._command, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False
+                    self._command,
+                    stdin=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    check=False,
+                    env=child_environment(self._env, os.environ),
                 )
                 if done.returncode != 0:
-                    raise ConnectionLost(f"headersCommand ended with exit code {done.returncode}", sent=False)
+                    what = f"headersCommand ended with exit code {done.returncode}"
+                    raise ConnectionLost(f"{what}; of the environment it gets what headersEnv names", sent=False)
                 printed = done.stdout
         except OSError as error:
             raise ConnectionLost(f"headersCommand cannot be run ({error.strerror})", sent=False) from None

@@ -13,7 +13,7 @@ from anyio.abc import TaskGroup
 
 from gateway.errors import INTERNAL_ERROR, METHOD_NOT_FOUND, GatewayError, RpcError
 from gateway.jsonrpc import find_by_id
-from gateway.protocol import QUESTIONS, SUBSCRIPTION_KEY, can_be_asked
+from gateway.protocol import QUESTIONS, SUBSCRIPTION_KEY, can_be_asked, question_of
 from gateway.secrets import SECRETS
 from gateway.upstream.request_callbacks import HostSession, OnParams, RequestCallbacks
 from gateway.upstream.session import SessionPorts
@@ -42,14 +42,16 @@ class InboundMessages:
         ports: Where changes are reported.
     """
 
-    def __init__(self, group: TaskGroup, ports: SessionPorts, host: HostSession | None) -> None:
+    def __init__(self, group: TaskGroup, ports: SessionPorts, host: HostSession | None, *, server: str = "") -> None:
         """Take messages for one connection.
 
         Args:
             group: Runs what asks the host; it ends with the connection.
             ports: Where changes are reported.
             host: See `host`.
+            server: The alias of the server, for what its user is asked.
         """
+        self._server = server
         self.host = host
         self._group = group
         self.ports = ports
@@ -206,6 +208,7 @@ class InboundMessages:
                 if callbacks.ask is None or callbacks.ended:
                     raise RpcError(METHOD_NOT_FOUND, "this host cannot be asked")
                 asked = SECRETS.scrub_value(params) if isinstance(params, dict) else {}
+                asked = question_of(self._server, message["method"], asked)
                 answer["result"] = await callbacks.ask(message["method"], asked)
             except GatewayError as error:
                 answer["error"] = (

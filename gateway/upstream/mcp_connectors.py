@@ -72,7 +72,7 @@ class _McpConnector(ABC, Generic[Config]):
         # One scope around it all: a connection's own scopes have to end before the deadline's does.
         with anyio.CancelScope(deadline=anyio.current_time() + limit_s) as scope:
             async with anyio.create_task_group() as group, AsyncExitStack() as stack:
-                session = await self._connect(stack, InboundMessages(group, ports, self._host))
+                session = await self._connect(stack, InboundMessages(group, ports, self._host, server=self._server))
                 scope.deadline = math.inf
                 if self._credentials is not None:
                     group.start_soon(self._keep_credentials, self._credentials, session)

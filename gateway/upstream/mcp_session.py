@@ -15,6 +15,7 @@ from gateway import __version__, wire
 from gateway.errors import (
     INTERNAL_ERROR,
     METHOD_NOT_FOUND,
+    URL_ELICITATION_REQUIRED,
     ConnectionLost,
     GatewayError,
     HttpStatusError,
@@ -31,6 +32,7 @@ from gateway.protocol import (
     envelope,
     gateways_of,
     header_value,
+    question_of,
 )
 from gateway.secrets import SECRETS
 from gateway.upstream.inbound_messages import InboundMessages
@@ -42,6 +44,7 @@ from gateway.upstream.watching import Watcher
 from gateway.worker_thread import run_in_thread
 from registry.catalog.catalog import ListKind
 from registry.catalog.listing import CacheScope
+from registry.intake.annotations import is_own_meta
 from registry.intake.prompts_and_resources import ItemKind
 from registry.schema.display_text import excerpt
 
@@ -264,8 +267,9 @@ class McpSession:
         self._inbound.begin(callbacks)
         try:
             if as_task and self._runs_tasks:
-                return await TaskRun(self.server, self._transport, self._inbound, callbacks, headers).call(params)
-            return await self._transport.request(
+                run = TaskRun(self.server, self._transport, self._inbound, callbacks, headers)
+                return self._received(await run.call(params))
+            result = await self._transport.request(
                 call.method,
                 params,
                 on_progress=callbacks.progressed,
@@ -274,8 +278,37 @@ class McpSession:
                 on_pause=callbacks.on_pause,
                 results=callbacks if callbacks.results is not None else None,
             )
+            return self._received(result)
+        except RpcError as error:
+            self._name_questions(error)
+            raise
         finally:
             self._inbound.end(callbacks)
+
+    def _received(self, result: Any) -> Any:
+        """Return a result without what only the gateway says, its questions with the name of the server."""
+        if not isinstance(result, dict):
+            return result
+        meta, requests = result.get("_meta"), result.get("inputRequests")
+        if isinstance(meta, dict) and any(map(is_own_meta, meta)):
+            result = {**result, "_meta": {name: value for name, value in meta.items() if not is_own_meta(name)}}
+        if isinstance(requests, dict):
+            result = {**result, "inputRequests": {key: self._named(one) for key, one in requests.items()}}
+        return result
+
+    def _named(self, request: Any) -> Any:
+        if not isinstance(request, dict) or not isinstance(params := request.get("params"), dict):
+            return request
+        return {**request, "params": question_of(self.server, str(request.get("method")), params)}
+
+    def _name_questions(self, error: RpcError) -> None:
+        data = error.data
+        asked = data.get("elicitations") if isinstance(data, dict) else None
+        if error.code == URL_ELICITATION_REQUIRED and isinstance(asked, list):
+            named = [
+                question_of(self.server, "elicitation/create", one) if isinstance(one, dict) else one for one in asked
+            ]
+            error.data = {**data, "elicitations": named}
 
     async def notify(self, method: str) -> None:
         """See `UpstreamSession.notify`."""

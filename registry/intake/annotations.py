@@ -9,7 +9,8 @@ from email.utils import parsedate_to_datetime
 from typing import Any, Final
 
 from registry.intake.issues import RepairNotes
-from registry.schema.json_values import edited, map_items
+from registry.schema.display_text import clean
+from registry.schema.json_values import edited, map_items, without_keys
 
 _ROLES: Final = ("user", "assistant")
 # `z.iso.datetime({offset: true})`, by which the TypeScript SDK checks the whole list.
@@ -23,6 +24,26 @@ _LEAST_MILLISECONDS: Final = 100_000_000_000
 # Pydantic reads a float beyond 64 bits as no integer.
 _MAX_SIZE: Final = 2**63
 _WHOLE_NUMBER: Final = re.compile(r"\d{1,18}")
+
+
+OWN_META: Final = "typegate/"
+"""How members of `_meta` begin that only the gateway writes: what it says of a result is its own word."""
+
+
+def is_own_meta(name: str) -> bool:
+    """Return whether a member of `_meta` is the gateway's, however it is written."""
+    return clean(name).strip().casefold().startswith(OWN_META)
+
+
+def repair_meta(value: Any, notes: RepairNotes) -> Any:
+    """Return a `_meta` without members of the gateway's own; None for what is no object."""
+    if not isinstance(value, dict):
+        return None
+    ours = [name for name in value if is_own_meta(name)]
+    if not ours:
+        return value
+    notes.append(("own_meta", "members of _meta that only this gateway writes were removed"))
+    return without_keys(value, ours)
 
 
 def repair_annotations(value: Any, notes: RepairNotes) -> Any:

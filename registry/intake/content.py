@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from registry.intake.annotations import repair_annotations, repair_icons, repair_size
+from registry.intake.annotations import repair_annotations, repair_icons, repair_meta, repair_size
 from registry.intake.issues import RepairNotes
 from registry.schema.json_values import edited, map_items
 
@@ -160,10 +160,6 @@ def _only_text(value: Any, notes: RepairNotes) -> Any:
     return value if isinstance(value, str) else None
 
 
-def _object(value: Any, notes: RepairNotes) -> Any:
-    return value if isinstance(value, dict) else None
-
-
 def _any_text(value: Any, notes: RepairNotes) -> Any:
     return "" if value is None else value if isinstance(value, str) else _written(value)
 
@@ -190,7 +186,7 @@ def _resource(value: Any, notes: RepairNotes) -> Any:
     """Return the contents of a resource; None for what has neither text nor data."""
     if not isinstance(value, dict):
         return None
-    item = _repair_members(value, {"mimeType": _only_text, "_meta": _object, "blob": _base64}, notes)
+    item = _repair_members(value, {"mimeType": _only_text, "_meta": repair_meta, "blob": _base64}, notes)
     if not isinstance(item.get("text"), str) and not isinstance(item.get("blob"), str):
         if item.get("text") is None:
             return None
@@ -227,7 +223,7 @@ def _values(values: Any, notes: RepairNotes) -> Any:
     return texts if len(texts) <= _MAX_COMPLETIONS else texts[:_MAX_COMPLETIONS]
 
 
-_COMMON: Final[Mapping[str, _Repair]] = {"annotations": repair_annotations, "_meta": _object}
+_COMMON: Final[Mapping[str, _Repair]] = {"annotations": repair_annotations, "_meta": repair_meta}
 _OF_DATA: Final[Mapping[str, _Repair]] = {**_COMMON, "mimeType": _only_text, "data": _base64}
 _CHECKS: Final[Mapping[str, Mapping[str, _Repair]]] = {
     "text": {**_COMMON, "text": _any_text},

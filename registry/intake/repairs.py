@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from registry.intake.annotations import repair_annotations, repair_icons
+from registry.intake.annotations import repair_annotations, repair_icons, repair_meta
 from registry.intake.issues import RepairNotes
 from registry.schema.display_text import clean
 from registry.schema.json_values import edited, map_items, without_keys
@@ -91,10 +91,6 @@ def _text(value: Any, notes: RepairNotes) -> Any:
     return cleaned
 
 
-def _object(value: Any, notes: RepairNotes) -> Any:
-    return value if isinstance(value, dict) else None
-
-
 def _annotations(value: Any, notes: RepairNotes) -> Any:
     if not isinstance(value, dict):
         return None
@@ -125,7 +121,7 @@ _MEMBER_REPAIRS: Final = {
     "title": _text,
     "description": _text,
     "annotations": _annotations,
-    "_meta": _object,
+    "_meta": repair_meta,
     "icons": repair_icons,
     "execution": _execution,
 }

@@ -34,6 +34,14 @@ class Lane:
         """How everybody knows a resource that only this server has."""
         return f"full://{self.server.name}/{path}"
 
+    def asked(self, request: dict[str, Any]) -> dict[str, Any]:
+        """What the host is asked where the server asks this: the text of a gateway names the server."""
+        params = request["params"]
+        if not self.through or request["method"] != "elicitation/create":
+            return request
+        named = f"Server '{self.server.name}' asks: {params['message']}"
+        return {**request, "params": {**params, "message": named}}
+
     async def call(self, own: str, /, **arguments: Any) -> dict[str, Any]:
         """Call a tool."""
         return await self.host.call(self.name(own), arguments)

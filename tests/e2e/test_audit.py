@@ -301,6 +301,31 @@ async def test_where_the_record_is_required_no_call_is_made_without_it(tmp_path:
 
 
 @pytest.mark.heavy
+async def test_where_the_record_is_required_the_first_call_after_a_failure_is_not_made_either(tmp_path: Path) -> None:
+    server, recording = scripted_stdio_server(tmp_path, "up", tools=builtin_tools("echo"))
+    async with running_gateway(tmp_path, {"up": server}, gateway={"audit": {"required": True}}) as gateway:
+        await gateway.until_listed("up__echo")
+        assert not (await gateway.call("up__echo", {"n": 1})).get("isError")
+        file = gateway.state_dir / "audit.jsonl"
+        for count in (1, 2):
+            await recorded(gateway)
+            kept = file.read_bytes()
+            file.unlink()
+            file.mkdir()
+            for _ in range(2):
+                assert "the record of calls cannot be written" in text_of(await gateway.call("up__echo", {"n": 2}))
+            assert len(recording.calls()) == count
+            file.rmdir()
+            file.write_bytes(kept)
+            file.chmod(0o600)
+            with anyio.fail_after(10):
+                while (await gateway.call("up__echo", {"n": 3})).get("isError"):
+                    await glance_again()
+        assert len([row for row in await recorded(gateway) if row["event"] == "call"]) == len(recording.calls()) == 3
+        assert not list(gateway.state_dir.glob("*.room"))
+
+
+@pytest.mark.heavy
 def test_wrong_settings_are_one_message_at_the_start(tmp_path: Path) -> None:
     file = tmp_path / "typegate.json"
     for wrong, words in (

@@ -344,7 +344,7 @@ async def test_a_caller_that_leaves_takes_no_headers_of_a_command_from_others(tm
         "time.sleep(60 if first else 0)\n"
         "print('X-Key: secret-of-the-command')\n"
     )
-    command = HeadersCommand("s", [sys.executable, str(program)])
+    command = HeadersCommand("s", [sys.executable, str(program)], {})
 
     async def until_it_runs() -> None:
         while not (tmp_path / "runs").exists():

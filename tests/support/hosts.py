@@ -6,6 +6,7 @@ mid-call) is done here, so that a test asks the same of each. `hosts_connected.p
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -44,7 +45,8 @@ def agreeable(method: str, params: Message) -> Message:
         case "elicitation/create" if params.get("mode") == "url":
             return {"action": "accept"}
         case "elicitation/create":
-            return {"action": "accept", "content": {"said": params["message"]}}
+            # A gateway names the server in front of its question.
+            return {"action": "accept", "content": {"said": re.sub(r"^Server '[^']+' asks: ", "", params["message"])}}
         case "sampling/createMessage":
             words = f"sampled {params['maxTokens']}"
             return {"role": "assistant", "model": "none", "content": {"type": "text", "text": words}}

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from gateway.config.section import WrittenText, fault
+from gateway.config.section import OptionalText, WrittenText, fault
 from gateway.config.upstream_types.headers_config import HeadersConfig, check_url
 from gateway.config.upstream_types.sign_in import SignInConfig
 from gateway.config.upstream_types.stdio_config import command_and_url
@@ -24,7 +24,7 @@ class UrlConfig(HeadersConfig):
 
     # Not the type: http and sse are two ways to the same server, which the connector finds by itself.
     identity = ("url",)
-    connection = (*HeadersConfig.connection, "auth", "headers_command")
+    connection = (*HeadersConfig.connection, "auth", "headers_command", "headers_env")
 
     url: WrittenText = Field(default="", repr=False, json_schema_extra={"default": None})
     """http, sse: URL of the MCP endpoint."""
@@ -33,7 +33,10 @@ class UrlConfig(HeadersConfig):
     browser where the server asks for it."""
     headers_command: str | list[str] | None = Field(default=None, repr=False)
     """http, sse: program that prints more headers, as a JSON object or as lines of `Name: value`; it is run before the
-    first request, and again when the server answers 401."""
+    first request, and again when the server answers 401. Of the environment it gets what the program of a stdio server
+    gets, and `headersEnv`."""
+    headers_env: dict[str, OptionalText] = Field(default_factory=dict, repr=False)
+    """http, sse: environment variables of the program in `headersCommand`, as `{VAULT_ADDR: "${VAULT_ADDR}"}`."""
 
     @property
     def authenticated(self) -> bool:
