@@ -165,7 +165,8 @@ async def asked_once(tmp_path: Path) -> AsyncIterator[tuple[Lane, Lane, FullServ
         wanted = {"who": QUESTIONS["who"]}
         params = {"name": mine.name("ask"), "arguments": {"requests": wanted}}
         asked = (await mine.host.ask("tools/call", params))["result"]
-        assert (asked["resultType"], asked["inputRequests"]) == ("input_required", wanted)
+        named = {"who": mine.asked(QUESTIONS["who"])}
+        assert (asked["resultType"], asked["inputRequests"]) == ("input_required", named)
         assert "état" not in asked["requestState"]
         replies = {"who": REPLIES["who"]}
         yield mine, other, server, {**params, "inputResponses": replies, "requestState": asked["requestState"]}
