@@ -7,6 +7,8 @@ import time
 from collections.abc import Collection, Iterable, Mapping
 from copy import copy
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from functools import partial
 from operator import is_
 from pathlib import Path
 from typing import Any, Final
@@ -26,8 +28,10 @@ from gateway.lock.lock_file import (
     write_lockfile,
 )
 from gateway.lock.rows import change_row, item_name
+from registry.catalog.filters import selects_name
 from registry.catalog.hints import Hints, hints_of
 from registry.catalog.listing import ServerListing
+from registry.catalog.names import NAME_SEPARATOR
 from registry.lock.changes import CHANGE_CLASSES, Change, ChangeClass, ChangedKind
 from registry.lock.digests import digest_of
 from registry.lock.lockfile import Lockfile
@@ -105,6 +109,7 @@ class ListingLock:
         self._reviews: dict[str, tuple[tuple[object, ...], Review]] = {}
         # Of many tools it takes a second to make: kept with what it is of, once somebody has asked for it.
         self._text: tuple[Lockfile, str] | None = None
+        self._patterns = _name_patterns(config)
         self.path = lock_path(config)
         self.lockfile = lockfile
         self._tell_missing()
@@ -173,6 +178,7 @@ class ListingLock:
         self.path, self._settings, self.lockfile = path, config.gateway.lock, lockfile
         self._config = config
         self._folder = config.path.parent if config.path is not None else None
+        self._patterns = _name_patterns(config)
 
     def identity_of(self, config: ServerConfig) -> str:
         """What an entry starts or connects to."""
@@ -209,14 +215,18 @@ class ListingLock:
             return Review(listing=listing)  # trusted on first use
         of = listing, (known.listing if known is not None else None) if self.lockfile is None else approved
         reviewed = self._reviews.get(alias)
-        if reviewed is not None and reviewed[0][2:] == (identity, policy) and all(map(is_, reviewed[0], of)):
+        # By these a rename is judged; without a lock file nothing is held.
+        patterns = (self._patterns, _own_patterns(config)) if self.lockfile is not None else ((), ())
+        told = identity, policy, patterns
+        if reviewed is not None and reviewed[0][2:] == told and all(map(is_, reviewed[0], of)):
             return reviewed[1]
         if self.lockfile is None and known is not None:
             approved = surface_of(known.listing, identity)
-        found = review(listing, approved, identity=identity, policy=policy)
+        apart = partial(_tells_apart, alias, *patterns)
+        found = review(listing, approved, identity=identity, policy=policy, tells_apart=apart)
         if self.lockfile is not None:
             found = _with_approved_hints(found)
-        self._reviews[alias] = (*of, identity, policy), found
+        self._reviews[alias] = (*of, *told), found
         return found
 
     def review_all(self, servers: Mapping[str, ServerConfig]) -> list[ServerListing]:
@@ -435,6 +445,33 @@ def _check_shown(alias: str, changes: Iterable[Change], digests: Collection[str]
         raise ChangedAgain(
             f"server '{alias}' no longer lists what was shown; nothing was approved: look at its changes again"
         )
+
+
+def _name_patterns(config: Config) -> tuple[str, ...]:
+    """The patterns by which rules, profiles and groups speak of tools and prompts of any server."""
+    gateway = config.gateway
+    selections = (*gateway.groups.values(), *gateway.profiles.values())
+    lists = [one for rule in gateway.policy.rules for one in (rule.patterns, rule.wrappers)]
+    lists += [one for selection in selections for one in (selection.tools, selection.prompts)]
+    return tuple(dict.fromkeys(pattern for one in lists for pattern in one or ()))
+
+
+def _own_patterns(config: ServerConfig) -> tuple[str, ...]:
+    """The names and patterns by which the entry of a server speaks of its tools and prompts."""
+    lists = (config.allow.tools, config.allow.prompts, config.deny.tools, config.deny.prompts)
+    return tuple(dict.fromkeys([*config.tools, *(pattern for one in lists for pattern in one or ())]))
+
+
+def _tells_apart(alias: str, patterns: tuple[str, ...], own: tuple[str, ...], was: str, name: str) -> bool:
+    """Whether a pattern matches one name of something and not the other."""
+
+    def selects(pattern: str, one: str) -> bool:
+        shown = f"{alias}{NAME_SEPARATOR}{one}"
+        return selects_name(pattern, server=alias, original=one, shown=shown, prefixed=True)
+
+    return any(selects(pattern, was) != selects(pattern, name) for pattern in patterns) or any(
+        fnmatchcase(was, pattern) != fnmatchcase(name, pattern) for pattern in own
+    )
 
 
 def _with_approved_hints(found: Review) -> Review:

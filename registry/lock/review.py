@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
@@ -71,7 +71,14 @@ def surface_of(listing: ServerListing, identity: str) -> Surface:
     )
 
 
-def review(listing: ServerListing, approved: Surface | None, *, identity: str, policy: Policy) -> Review:
+def review(
+    listing: ServerListing,
+    approved: Surface | None,
+    *,
+    identity: str,
+    policy: Policy,
+    tells_apart: Callable[[str, str], bool] = lambda was, name: False,
+) -> Review:
     """Compare a listing with what is approved, and hold what the policy says.
 
     Args:
@@ -79,8 +86,10 @@ def review(listing: ServerListing, approved: Surface | None, *, identity: str, p
         approved: What was approved of it; None for a server that nobody has looked at.
         identity: What is started or connected to.
         policy: What is done about each class of changes.
+        tells_apart: Whether rules or settings treat two names of one tool differently. Whatever the policy says, a
+            server must not get rid of them by another name.
     """
-    decided = tuple(_decide(one, policy) for one in changes_of(approved, surface_of(listing, identity)))
+    decided = tuple(_decide(one, policy, tells_apart) for one in changes_of(approved, surface_of(listing, identity)))
     held = [one for one in decided if one.decision == "hold"]
     if not held:
         return Review(listing=listing, changes=decided)
@@ -149,7 +158,9 @@ def approved_with(
     return Surface(identity=identity, instructions=instructions, items=items), tuple(taken), left
 
 
-def _decide(change: Change, policy: Policy) -> Decided:
+def _decide(change: Change, policy: Policy, tells_apart: Callable[[str, str], bool]) -> Decided:
+    if change.was is not None and policy["renamed"] != "hold" and tells_apart(change.was, change.name):
+        policy = {**policy, "renamed": "hold"}
     decision = max((policy[one] for one in change.classes), key=_SEVERITY.index)
     held_for = tuple(one for one in change.classes if policy[one] == "hold")
     return Decided(change=change, decision=decision, held_for=held_for)

@@ -311,6 +311,34 @@ async def test_what_has_a_server_run_other_code_holds_all_of_it(more: dict[str, 
         assert (row["kind"], row["classes"]) == ("server", ["identity"])
 
 
+@pytest.mark.parametrize(
+    ("rules", "entry", "is_held"),
+    [
+        ([], {}, False), ([{"name": "all", "deny": ["other__*"]}], {}, False),
+        ([{"name": "no reading", "deny": ["fs__read"]}], {}, True),
+        ([{"name": "ask", "ask": True, "wrappers": ["*__rea?"]}], {}, True),
+        ([{"name": "loads", "allow": ["fs__echo", "load"]}], {}, True), ([], {"deny": {"tools": ["read"]}}, True),
+        ([], {"tools": {"read": {"hidden": True}}}, True),
+    ],
+)  # fmt: skip
+@pytest.mark.heavy
+async def test_another_name_gets_around_no_rule_where_renames_are_let_through(
+    rules: list[dict[str, Any]], entry: dict[str, Any], is_held: bool, tmp_path: Path
+) -> None:
+    config, record = scripted_stdio_server(tmp_path, "fs", tools=[READ, ECHO])
+    servers = {"fs": {**config, **entry, "lock": {"renamed": "warn"}}}
+    settings = {"policy": {"rules": rules}}
+    locked(tmp_path, servers, settings)
+    rescript(config, record, tools=[{**READ, "name": "load"}, ECHO])
+    async with running_gateway(tmp_path, servers, gateway=settings) as gateway:
+        await gateway.until_listed("fs__echo")
+        [row] = await changes(gateway)
+        assert (row["classes"], row["state"]) == (["renamed"], "held" if is_held else "warned")
+        answer = await gateway.rpc("tools/call", {"name": "fs__load", "arguments": {}})
+        assert ("error" in answer or answer["result"].get("isError", False)) is is_held
+        assert len(record.calls()) == (0 if is_held else 1)
+
+
 @pytest.mark.heavy
 async def test_the_command_writes_shows_approves_and_fails_a_frozen_check(tmp_path: Path) -> None:
     config, record = scripted_stdio_server(tmp_path, "fs", tools=[READ, ECHO])

@@ -111,6 +111,17 @@ def test_what_is_approved_is_taken_by_name_and_by_class() -> None:
     assert whole.of("tools") == now.of("tools")
 
 
+def test_a_rename_that_rules_tell_apart_is_held_whatever_the_policy_says() -> None:
+    now, policy = listing({**A, "name": "z"}, B), {**LOCKED, "renamed": "accept"}
+    same = review(now, APPROVED, identity="npm:fs@1", policy=policy, tells_apart=lambda was, name: was == "b")
+    other = review(
+        now, APPROVED, identity="npm:fs@1", policy=policy, tells_apart=lambda was, name: (was, name) == ("a", "z")
+    )
+    assert same.listing.tools == now.tools
+    assert other.listing.tools == (A, B)
+    assert "it was renamed" in other.listing.held["tools"]["z"]
+
+
 @pytest.mark.parametrize("name", ["a", "z"])
 def test_a_rename_is_approved_by_either_name(name: str) -> None:
     now = surface_of(listing({**A, "name": "z"}, B), "npm:fs@1")
