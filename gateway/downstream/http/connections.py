@@ -149,7 +149,7 @@ class Connections:
                 del self._by_address[connection.address]
 
     def _make_room(self, limit: int, address: str | None = None) -> None:
-        """Drop a part of so many connections: those without a request, of one address or of the one with most of them."""
+        """Drop a part of so many connections: those without a request, of one address or of that with most of them."""
         waiting = [one for one in self._open if one.is_waiting and address in (None, one.address)]
         if not waiting:
             return

@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
+from gateway import wire
 from gateway.errors import INTERNAL_ERROR, METHOD_NOT_FOUND, RpcError
+
+MAX_ERROR_CHARS: Final = 16 * 1024
+"""Of the text of an error, which says why there is no result: models, logs and the audit log read it. A result, also
+one with `isError`, may be what a model has asked for, such as the output of a compiler, and has the bound of a message.
+"""
+MAX_ERROR_DATA_BYTES: Final = 64 * 1024
+"""Of the data of an error, for programs."""
 
 OnProgress = Callable[[dict[str, Any]], None]
 Reply = Callable[[dict[str, Any]], None]
@@ -103,17 +111,35 @@ def result_in(message: dict[str, Any]) -> Any:
     if "error" in message and message["error"] is not None:
         error = message["error"]
         if not isinstance(error, dict):
-            raise RpcError(INTERNAL_ERROR, "the upstream sent a malformed error", {"error": error})
+            raise RpcError(INTERNAL_ERROR, "the upstream sent a malformed error", _bounded_data({"error": error}))
         code = error.get("code")
         text = error.get("message")
         raise RpcError(
             code if type(code) is int else INTERNAL_ERROR,
-            text if isinstance(text, str) and text else "the upstream gave no reason",
-            error.get("data"),
+            _bounded_text(text) if isinstance(text, str) and text else "the upstream gave no reason",
+            _bounded_data(error.get("data")),
         )
     if "result" not in message:
         raise RpcError(INTERNAL_ERROR, "the upstream's answer has neither result nor error")
     return message["result"]
+
+
+def _bounded_text(text: str) -> str:
+    if len(text) <= MAX_ERROR_CHARS:
+        return text
+    return f"{text[:MAX_ERROR_CHARS]}… (cut: these are the first {MAX_ERROR_CHARS} of {len(text)} characters)"
+
+
+def _bounded_data(data: Any) -> Any:
+    if data is None:
+        return None
+    try:
+        size_bytes = len(wire.dumps(data))
+    except wire.MalformedJson:
+        return data  # whoever writes it says so
+    if size_bytes <= MAX_ERROR_DATA_BYTES:
+        return data
+    return {"cut": f"the data of this error had {size_bytes} bytes; at most {MAX_ERROR_DATA_BYTES} are passed on"}
 
 
 def default_response(request: dict[str, Any]) -> dict[str, Any]:
