@@ -61,6 +61,19 @@ class Ledger(Protocol):
         """
 
 
+class RunningLedger(Protocol):
+    """Counts the requests in flight of accounts together with other processes."""
+
+    def unasked(self, most: int) -> int:
+        """Return how many requests of one account may run here without asking."""
+
+    async def ask(self, account: Account, most: int) -> bool | None:
+        """Ask whether a request may run that is in `in_flight` already; None if there is no answer."""
+
+    def ended(self, account: Account) -> None:
+        """Note that a request has ended for which other processes were asked."""
+
+
 class Account:
     """What one principal uses.
 
@@ -76,8 +89,8 @@ class Account:
     """
 
     __slots__ = (
-        "_full_s", "_most_in_flight", "_per_minute", "_quotas", "groups", "held_bytes", "in_flight", "knows_groups",
-        "limits", "name", "private_connections", "sessions", "streams",
+        "_full_s", "_most_in_flight", "_per_minute", "_quotas", "_unasked", "groups", "held_bytes", "in_flight",
+        "knows_groups", "limits", "name", "private_connections", "sessions", "streams",
     )  # fmt: skip
 
     def __init__(
@@ -116,6 +129,9 @@ class Account:
         self.limits = limits
         # Every request asks for these, and to read a field of a configuration model takes as long as ten attributes.
         self._most_in_flight, self._per_minute = limits.in_flight, limits.calls_per_minute
+        running = self._quotas.running
+        # Of requests in flight, those that other processes are not asked about; None where there are none to ask.
+        self._unasked = None if running is None or limits.in_flight is None else running.unasked(limits.in_flight)
 
     def begin(self, method: str) -> bool:
         """Count a request that is about to run; `end` has to follow.
@@ -130,40 +146,54 @@ class Account:
             self.open_stream()
             return True
         if self._most_in_flight is not None and self.in_flight >= self._most_in_flight:
-            raise QuotaExceeded(
-                f"Not run: {self.name} has {self.in_flight} requests in flight, which is its quota. "
-                "Try again when some have ended."
-            )
+            raise self._too_many_in_flight(self.in_flight)
+        if self._unasked is not None and self.in_flight >= self._unasked:
+            return False
         if self._per_minute is not None and method in _COUNTED and not self._count_call(self._per_minute):
             return False
         self.in_flight += 1
         return True
 
-    async def begin_asked(self) -> None:
+    async def begin_asked(self, method: str) -> None:
         """Count a request for which `begin` has returned False; `end` has to follow.
 
         Raises:
-            QuotaExceeded: The principal has made too many calls.
+            QuotaExceeded: The principal has made too many calls, or has too many requests in flight.
         """
         ledger, per_minute = self._quotas.ledger, self._per_minute
         self.in_flight += 1
         try:
-            if ledger is not None and per_minute is not None:
+            await self._ask_to_run()
+            is_counted = per_minute is None or method not in _COUNTED or self._count_call(per_minute)
+            if not is_counted and ledger is not None and per_minute is not None:
                 wait_s = await ledger.ask(self, per_minute)
                 if wait_s is None:
                     self._count_alone(per_minute)
                 elif wait_s > 0:
                     raise self._too_many(per_minute, wait_s)
         except BaseException:
-            self.in_flight -= 1
+            self._leave()
             raise
+
+    async def _ask_to_run(self) -> None:
+        running, most = self._quotas.running, self._most_in_flight
+        if running is None or most is None or self._unasked is None or self.in_flight <= self._unasked:
+            return
+        may_run = await running.ask(self, most)
+        if may_run is False or (may_run is None and self.in_flight > most):
+            raise self._too_many_in_flight(most)
+
+    def _leave(self) -> None:
+        self.in_flight -= 1
+        if self._unasked is not None and self.in_flight >= self._unasked and self._quotas.running is not None:
+            self._quotas.running.ended(self)
 
     def end(self, method: str) -> None:
         """Count a request as ended."""
         if method == _LISTEN:
             self.streams -= 1
         else:
-            self.in_flight -= 1
+            self._leave()
 
     def open_stream(self) -> None:
         """Count a stream of notifications; whoever closes it subtracts it from `streams`.
@@ -237,6 +267,11 @@ class Account:
             raise self._too_many(per_minute, full_s - now_s - MINUTE_S)
         return full_s
 
+    def _too_many_in_flight(self, count: int) -> QuotaExceeded:
+        return QuotaExceeded(
+            f"Not run: {self.name} has {count} requests in flight, which is its quota. Try again when some have ended."
+        )
+
     def _too_many(self, per_minute: int, wait_s: float) -> QuotaExceeded:
         whole_s = max(1, math.ceil(wait_s))
         return QuotaExceeded(
@@ -263,6 +298,7 @@ class Quotas:
         held_bytes: Memory that all requests take.
         nobody: The account of callers who have not said yet who they are.
         ledger: Counts calls together with other processes; None where there are none.
+        running: Counts requests in flight together with other processes; None where there are none.
         dropped: How often accounts that were not in use were dropped, so that whoever knows one has to ask again.
     """
 
@@ -279,7 +315,13 @@ class Quotas:
         self.clock = clock
         self.held_bytes = 0
         self.ledger: Ledger | None = None
+        self.running: RunningLedger | None = None
         self.nobody = Account("a caller without credentials", _LIMITS_OF_NOBODY, self)
+
+    def share_running(self, running: RunningLedger) -> None:
+        """Count requests in flight together with other processes from now on."""
+        self.running = running
+        self.replace(self._config)
 
     def replace(self, config: QuotasConfig) -> None:
         """Apply other limits at once; who is over them keeps what runs."""

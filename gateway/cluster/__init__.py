@@ -13,7 +13,8 @@ cannot know alone goes over Unix sockets that only this user can open:
 - A request to the admin API is answered for all workers together (`administration`, `metrics_ledger`).
 - Failures of calls at any worker are relayed to the first one (`call_stats_relay`), and so are calls that wait for a
   person (`approvals_relay`). Administrators who watch one worker see what happens in each (`events_relay`).
-- Calls per minute are counted by the parent (`parent_store`), as those of replicas are by their store.
+- Calls per minute are counted by the parent (`parent_store`), as those of replicas are by their store, and so are
+  requests in flight (`shared_running`).
 
 An `assignment` is what the parent hands to a worker, a `role` what its gateway has to know of it. `team` exists before
 the gateway, `member` is built with it. `single_process_only` refuses what several processes cannot serve.

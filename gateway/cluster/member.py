@@ -19,6 +19,7 @@ from gateway.cluster import approvals_relay, call_stats_relay, events_relay, sha
 from gateway.cluster.administration import FLUSH, OWN, PASSED_ON, PEER, PROCESS, Administration, send_reply
 from gateway.cluster.peers import Reply
 from gateway.cluster.shared_limits import SharedLimits
+from gateway.cluster.shared_running import SharedRunning
 from gateway.cluster.shared_state import SharedState
 from gateway.cluster.team import Team
 from gateway.downstream.http.asgi import AsgiHandler, Receive, Scope, Send, send_json
@@ -53,7 +54,7 @@ class Member:
         notes: OperatorNotes,
         approvals: ApprovalBook,
         feed: EventFeed,
-        limits: SharedLimits,
+        limits: tuple[SharedLimits, SharedRunning],
     ) -> None:
         """Take part.
 
@@ -67,7 +68,7 @@ class Member:
             notes: The notes of administrators.
             approvals: The calls of all workers that wait for a person.
             feed: What happens here.
-            limits: Counts calls together with the other workers.
+            limits: Count calls and requests together with the other workers.
         """
         self._team = team
         self._reloader = reloader
@@ -96,7 +97,8 @@ class Member:
             await self._state.pull()
             async with anyio.create_task_group() as group:
                 group.start_soon(team.connections.watch)
-                group.start_soon(self._limits.run)
+                for limits in self._limits:
+                    group.start_soon(limits.run)
                 group.start_soon(self._lead if team.relay is None else team.relay.run)
                 yield
                 group.cancel_scope.cancel()

@@ -19,7 +19,7 @@ import anyio
 
 from gateway import wire
 from gateway.cluster.assignment import Assignment
-from gateway.cluster.store import ALIVE_S, BURST_US, HALF_USED_US, MOST_OWED_US, Counted, Spent, StoreTrouble
+from gateway.cluster.store import ALIVE_S, BURST_US, HALF_USED_US, MOST_OWED_US, Counted, Running, Spent, StoreTrouble
 
 log = logging.getLogger(__name__)
 
@@ -62,10 +62,36 @@ class CallCounts:
         )
 
 
+class RunningCounts:
+    """The requests that run at each worker beyond those for which no worker asks, by account and connection."""
+
+    def __init__(self) -> None:
+        self._running: dict[str, dict[object, int]] = {}
+
+    def hold(self, connection: object, rows: Mapping[str, Running]) -> dict[str, int]:
+        """Note what runs at a worker; return how many of the wanted requests may run, by account."""
+        given: dict[str, int] = {}
+        for account, one in rows.items():
+            held = self._running.setdefault(account, {})
+            others = sum(count for each, count in held.items() if each is not connection)
+            given[account] = min(one.wanted, max(0, one.most - others - one.running))
+            held[connection] = max(0, one.running + given[account] - one.unasked)
+            if not any(held.values()):
+                del self._running[account]
+        return given
+
+    def forget(self, connection: object) -> None:
+        """Forget a worker that has ended."""
+        for account, held in list(self._running.items()):
+            held.pop(connection, None)
+            if not any(held.values()):
+                del self._running[account]
+
+
 @asynccontextmanager
 async def counting_for_workers(assignment: Assignment, counts: CallCounts | None = None) -> AsyncIterator[None]:
     """Count the calls of all workers, at the parent, until left."""
-    counts = counts or CallCounts()
+    counts, running = counts or CallCounts(), RunningCounts()
     path = assignment.parent_socket
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -74,14 +100,12 @@ async def counting_for_workers(assignment: Assignment, counts: CallCounts | None
                 request = wire.loads(line)
                 if not hmac.compare_digest(str(request["secret"]), assignment.secret):
                     return
-                spent = {account: Spent(*numbers) for account, numbers in request["spent"].items()}
-                counted = counts.count(request["name"], spent)
-                row = {"alive": counted.alive, "given": counted.given, "full": counted.full_us}
-                writer.write(wire.dumps(row) + b"\n")
+                writer.write(wire.dumps(_answer(request, counts, running, writer)) + b"\n")
                 await writer.drain()
         except (OSError, ValueError, TypeError, KeyError) as error:
             log.debug("a worker's connection failed: %s", error)
         finally:
+            running.forget(writer)
             writer.close()
 
     server = await asyncio.start_unix_server(answer, str(path), limit=_MAX_LINE_BYTES)
@@ -91,6 +115,15 @@ async def counting_for_workers(assignment: Assignment, counts: CallCounts | None
     finally:
         server.close()
         path.unlink(missing_ok=True)
+
+
+def _answer(request: Any, counts: CallCounts, running: RunningCounts, connection: object) -> dict[str, Any]:
+    if "running" in request:
+        rows = {account: Running(*numbers) for account, numbers in request["running"].items()}
+        return {"given": running.hold(connection, rows)}
+    spent = {account: Spent(*numbers) for account, numbers in request["spent"].items()}
+    counted = counts.count(request["name"], spent)
+    return {"alive": counted.alive, "given": counted.given, "full": counted.full_us}
 
 
 class ParentStore:
@@ -103,11 +136,24 @@ class ParentStore:
     async def count(self, name: str, spent: Mapping[str, Spent]) -> Counted:
         """See `CallStore.count`."""
         rows = {account: [one.calls, one.wanted, one.interval_us] for account, one in spent.items()}
-        request = {"secret": self._assignment.secret, "name": name, "spent": rows}
+        answer = await self._asked({"name": name, "spent": rows})
+        return Counted(answer["alive"], given=answer["given"], full_us=answer["full"])
+
+    async def hold(self, rows: Mapping[str, Running]) -> dict[str, int]:
+        """Report what runs here; return how many of the wanted requests may run, by account.
+
+        Raises:
+            StoreTrouble: The parent does not answer.
+        """
+        numbers = {account: [one.running, one.wanted, one.most, one.unasked] for account, one in rows.items()}
+        answer = await self._asked({"running": numbers})
+        return {account: int(given) for account, given in answer["given"].items()}
+
+    async def _asked(self, request: dict[str, Any]) -> Any:
+        line = wire.dumps({"secret": self._assignment.secret, **request}) + b"\n"
         try:
             with anyio.fail_after(_TIMEOUT_S):
-                answer = await self._ask(wire.dumps(request) + b"\n")
-            return Counted(answer["alive"], given=answer["given"], full_us=answer["full"])
+                return await self._ask(line)
         except TimeoutError:
             self.close()
             raise StoreTrouble("slow", "the parent of the workers does not answer") from None

@@ -59,6 +59,23 @@ class Spent:
 
 
 @dataclass(frozen=True, slots=True)
+class Running:
+    """Requests of one account at one worker.
+
+    Attributes:
+        running: How many run.
+        wanted: How many more wait for permission.
+        most: How many may run at all workers.
+        unasked: How many run at each worker without permission.
+    """
+
+    running: int
+    wanted: int
+    most: int
+    unasked: int
+
+
+@dataclass(frozen=True, slots=True)
 class Counted:
     """What the store knows of all accounts.
 

@@ -16,6 +16,7 @@ from gateway.cluster.parent_store import ParentStore
 from gateway.cluster.peers import Peers
 from gateway.cluster.role import Role
 from gateway.cluster.shared_limits import SharedLimits
+from gateway.cluster.shared_running import SharedRunning
 from gateway.cluster.status import StoreStatus
 from gateway.downstream.http.connections import Connections
 from gateway.downstream.sessions import random_session_id
@@ -56,12 +57,15 @@ class Team:
             on_cleared=self._note_cleared if self.relay is None else self.relay.cleared,
         )
 
-    def share_limits(self, quotas: Quotas) -> SharedLimits:
-        """Count the calls of callers together with the other workers."""
+    def share_limits(self, quotas: Quotas) -> tuple[SharedLimits, SharedRunning]:
+        """Count the calls and the requests of callers together with the other workers."""
         store = ParentStore(self.assignment)
         limits = SharedLimits(str(self.assignment.index), quotas, store, StoreStatus())
         quotas.ledger = limits
-        return limits
+        # A connection of its own: nobody's request waits for a report of calls.
+        running = SharedRunning(self.assignment.count, ParentStore(self.assignment))
+        quotas.share_running(running)
+        return limits, running
 
     def _note_cleared(self, server: str, tool: str) -> None:
         self.notes_changed.set()

@@ -160,7 +160,7 @@ class McpServer:
         error_type = ""
         try:
             if not account.begin(method):
-                await account.begin_asked()
+                await account.begin_asked(method)
         except QuotaExceeded as error:
             return error_response(request.id, error)
         entered = CURRENT.set(unrecorded) if unrecorded is not None else None

@@ -6,12 +6,13 @@ import math
 import os
 import signal
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
 import anyio
 import anyio.from_thread
+import httpx2
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
@@ -69,7 +70,7 @@ class Replica:
         """Make one call."""
         account = self.account
         if not account.begin("tools/call"):
-            await account.begin_asked()
+            await account.begin_asked("tools/call")
         account.end("tools/call")
 
     async def passes(self) -> bool:
@@ -257,7 +258,7 @@ async def test_a_call_that_is_cancelled_while_the_store_is_asked_leaves_nothing_
         account = one.account
         assert account.begin("tools/call") is False
         with anyio.move_on_after(0.05):
-            await account.begin_asked()
+            await account.begin_asked("tools/call")
         assert account.in_flight == 0
         # The store was asked already: the call counts, as any other that its caller gave up.
         assert [await one.passes() for _ in range(4)] in ([True, True, False, False], [True, True, True, False])
@@ -306,6 +307,59 @@ async def test_workers_count_the_calls_of_a_caller_together(tmp_path: Path, work
             await again[1].until_listed("up__echo")
             after = [await is_answered(again[1]) for _ in range(30)]
         assert sum(after) < 25, "a worker that has started again knows what was called before"
+
+
+@pytest.mark.parametrize("workers", [2, 4])
+async def test_workers_count_the_requests_in_flight_of_a_caller_together(tmp_path: Path, workers: int) -> None:
+    limits = {"quotas": {"default": {"inFlight": 16}}}
+    hang = {"name": "up__sleep", "arguments": {"seconds": 2.5}}
+    async with (
+        scripted_http_server(tmp_path, "up", tools=[tool("echo"), tool("sleep", seconds="number")]) as up,
+        running_team(tmp_path, {"up": up.config}, workers, gateway=limits) as gateway,
+        AsyncExitStack() as stack,
+    ):
+        # A connection carries one request at a time.
+        each = [await stack.enter_async_context(each_worker(gateway, workers)) for _ in range(40 // workers)]
+        answers: list[bool] = []
+
+        async def call(one: RunningGateway) -> None:
+            answer = await one.rpc("tools/call", hang)
+            assert "result" in answer or "in flight, which is its quota" in answer["error"]["message"], answer
+            answers.append("result" in answer)
+
+        async def burst(count: int) -> int:
+            answers.clear()
+            async with anyio.create_task_group() as group:
+                for number in range(count):
+                    group.start_soon(call, each[number // workers][number % workers])
+            return sum(answers)
+
+        for one in each[0]:
+            await one.until_listed("up__sleep")
+        assert await burst(16) == 16  # as many as the quota, in whatever way they are spread
+        assert 16 <= await burst(40) <= 18
+        # All have ended, and each worker may have all of them.
+        answers.clear()
+        async with anyio.create_task_group() as group:
+            for one in each[:16]:
+                group.start_soon(call, one[1])
+        assert sum(answers) == len(answers) == min(16, len(each))
+        # What ran at a worker that has died does not count any more.
+        async with anyio.create_task_group() as group:
+
+            async def lost(one: RunningGateway) -> None:
+                with suppress(httpx2.HTTPError):
+                    await one.rpc("tools/call", hang)
+
+            for one in each[:10]:
+                group.start_soon(lost, one[1])
+            await anyio.sleep(0.5)
+            os.kill(workers_of(gateway)[1], signal.SIGKILL)
+        answers.clear()
+        async with anyio.create_task_group() as group:
+            for one in each[:16]:
+                group.start_soon(call, one[0])
+        assert sum(answers) == len(answers) == min(16, len(each))
 
 
 async def test_a_stranger_at_the_socket_of_the_parent_is_not_counted(tmp_path: Path) -> None:
