@@ -29,9 +29,13 @@ _LIMITS_OF_LOCAL: Final = {
 _USUAL: Final = QuotaLimits()
 # Callers who have not said who they are hold unfinished heads only, which come in one or two packets.
 _LIMITS_OF_NOBODY: Final = QuotaLimits(held_mebibytes=32)
-# Whoever lists, pings or negotiates is answered from memory; these cost an upstream something.
-_COUNTED: Final = frozenset({"tools/call", "prompts/get", "resources/read", "completion/complete"})
 _LISTEN: Final = "subscriptions/listen"
+# Whoever lists, pings or negotiates is answered from memory; these cost an upstream something. What ends a task or a
+# subscription is always taken.
+_COUNTED: Final = frozenset(
+    {"tools/call", "prompts/get", "resources/read", "completion/complete", "resources/subscribe", _LISTEN}
+    | {"tasks/get", "tasks/update"}
+)
 MINUTE_S: Final = 60.0
 # The calls of a burst are added up as floating-point numbers: the last one must not fail for their rounding.
 _ROUNDING_S: Final = 1e-4
@@ -144,6 +148,13 @@ class Account:
         """
         if method == _LISTEN:
             self.open_stream()
+            try:
+                if self._per_minute is not None:
+                    # Alone, also beside other processes: there are few, and each lasts.
+                    self._count_alone(self._per_minute)
+            except QuotaExceeded:
+                self.streams -= 1
+                raise
             return True
         if self._most_in_flight is not None and self.in_flight >= self._most_in_flight:
             raise self._too_many_in_flight(self.in_flight)

@@ -13,7 +13,8 @@ class QuotaLimits(Section):
     takes_null = True
     # No bound by itself: agents come in bursts, and what a call costs is known to the operator alone.
     calls_per_minute: Count | None = Field(default=None, ge=1)
-    """Calls of tools, prompts, resources and completions in any minute; null means no limit."""
+    """Calls of tools, prompts, resources and completions in any minute, with looks at tasks and new subscriptions; null
+    means no limit."""
     # Four upstreams full of calls.
     in_flight: Count | None = Field(default=256, ge=1)
     """Requests that may run at the same time; null means no limit."""

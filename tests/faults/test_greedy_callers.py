@@ -292,3 +292,36 @@ def _head(body: dict[str, Any]) -> dict[str, str]:
     if "name" in body["params"]:
         head["mcp-name"] = body["params"]["name"]
     return head
+
+
+@pytest.mark.parametrize(
+    ("method", "params"),
+    [
+        ("tasks/get", {"taskId": "up.x.y.z"}),
+        ("tasks/update", {"taskId": "up.x.y.z"}),
+        ("resources/subscribe", {"uri": "file:///a"}),
+        ("subscriptions/listen", {"notifications": {"taskIds": ["up.x.y.z"]}}),
+    ],
+)
+async def test_looking_at_tasks_and_subscribing_count_as_calls(
+    tmp_path: Path, method: str, params: dict[str, Any]
+) -> None:
+    async with shared_gateway(tmp_path, callsPerMinute=5) as (gateway, _):
+        headers, era = ANN, "modern"
+        if method == "resources/subscribe":
+            session = await handshake(gateway, **ANN)
+            headers, era = session.headers, "handshake"
+        codes = []
+        for _ in range(7):
+            if era == "modern":
+                named = {"mcp-name": params["taskId"]} if "taskId" in params else {}
+                codes.append((await gateway.rpc(method, params, headers={**headers, **named}))["error"]["code"])
+            else:
+                body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+                codes.append((await gateway.post(body, headers)).json()["error"]["code"])
+        assert QUOTA not in codes[:5]
+        assert codes[5:] == [QUOTA, QUOTA]
+        # What ends something is taken, and others are served.
+        ended = await gateway.rpc("tasks/cancel", {"taskId": "a"}, headers={**ANN, "mcp-name": "a"})
+        assert ended["error"]["code"] != QUOTA
+        await bob_is_served(gateway)
