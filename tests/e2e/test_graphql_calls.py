@@ -76,6 +76,47 @@ async def test_g8_a_refused_document_is_an_error_in_the_words_of_the_endpoint(tm
             assert result["_meta"][ERRORS] == errors
 
 
+FORMS: tuple[tuple[int, str, Any, str], ...] = (
+    (200, "application/json", {"data": None, "errors": "quota used up"}, "quota used up"),
+    (404, "application/json", {"errors": "[API] Not Found"}, "[API] Not Found"),
+    (200, "application/json", {"errors": {"message": "throttled"}}, "throttled"),
+    (200, "application/json", {"errors": ["Not Authenticated"]}, "Not Authenticated"),
+    (200, "application/json", {"errors": [{"error": {"message": "deeper"}}]}, "deeper"),
+    (200, "application/json", {"error_code": "X", "error_message": "budget exhausted"}, "budget exhausted"),
+    (200, "application/json", {"data": None, "error": "no rows"}, "no rows"),
+    (400, "application/json", {"path": "$", "error": "not in any of the allowlists"}, "not in any of the allowlists"),
+    (429, "application/json", {"error": {"code": 7, "message": "slow down"}}, "slow down"),
+    (400, "application/problem+json", {"type": "about:blank", "title": "Bad", "detail": "no such day"}, "no such day"),
+    (400, "text/plain", "unknown field day", "HTTP 400: unknown field day"),
+    (404, "text/html", "<style>p{}</style><p>No such <b>shop</b> &amp; more</p>", "HTTP 404: No such shop & more"),
+    (503, "application/json", {"message": "being repaired"}, "HTTP 503: being repaired"),
+)
+
+
+@pytest.mark.parametrize("era", ["modern", "handshake"])
+async def test_g8_errors_in_any_form_keep_their_words_and_are_asked_for_once(tmp_path: Path, era: str) -> None:
+    async with graphql_gateway(tmp_path, FILES) as (server, gateway):
+        await gateway.until_listed(NAME)
+        for status, content_type, body, words in FORMS:
+            said = body if isinstance(body, str) else json.dumps(body)
+            server.change(fault={"kind": "answer", "status": status, "body": said, "content_type": content_type})
+            before = len(server.sent())
+            result = await call(gateway, era, NAME, {"id": 7})
+            assert result["isError"], (body, result)
+            assert words in text_of(result), (body, result)
+            assert len(server.sent()) - before == 1, body
+            if isinstance(body, dict) and status < 500 and "errors" not in body:
+                # The whole object is kept, whatever else it says.
+                assert {key: result["_meta"][ERRORS][0][key] for key in body} == body
+        for errors in ([], None, {}, ""):
+            said = json.dumps({"data": {"employee": None}, "errors": errors, "extensions": {"cost": 1}})
+            server.change(fault={"kind": "answer", "status": 200, "body": said})
+            result = await call(gateway, era, NAME, {"id": 7})
+            assert "isError" not in result
+            assert result["structuredContent"] == {"employee": None}
+            assert result["_meta"]["typegate/graphqlExtensions"] == {"cost": 1}
+
+
 @pytest.mark.parametrize("era", ["modern", "handshake"])
 async def test_g8_a_page_of_a_proxy_is_a_short_readable_error(tmp_path: Path, era: str) -> None:
     page = "<html><body>" + "<h1>Bad Gateway</h1>" * 500 + "</body></html>"

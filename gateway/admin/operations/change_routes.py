@@ -126,6 +126,8 @@ class ChangeRoutes:
 
     def _listed_name(self, server: str, name: str | None) -> str | None:
         """The name of a changed item as its server writes it: hidden characters in it are not shown."""
+        if name is None:
+            return None
         names = [row["name"] for row in self._fleet.lock.rows() if row["server"] == server]
         return name if name in names else next((one for one in names if clean(one) == name), name)
 

@@ -24,6 +24,8 @@ _SCALARS: Final[Mapping[str, str | list[str]]] = {
 }
 # A default that no JSON value stands for.
 _NO_VALUE: Final = object()
+# Values of an enum that are described: lists of countries and currencies would cost a model thousands of tokens.
+_MAX_VALUES: Final = 60
 # Longer integers are no number that anybody means, and slow to read.
 _MAX_DIGITS: Final = 400
 
@@ -52,7 +54,7 @@ def input_schema(
         type_ = types[name]
         made = writer.schema(type_)
         if name in descriptions:
-            made = {**made, "description": descriptions[name]}
+            made = _described(made, descriptions[name], type_)
         if variable.default_value is not None:
             made = _with_default(made, variable.default_value, type_)
         elif isinstance(type_, gql.GraphQLNonNull):
@@ -73,6 +75,35 @@ def type_description(type_: Any) -> str | None:
     if isinstance(named, gql.GraphQLScalarType):
         return None if gql.is_specified_scalar_type(named) else _of_scalar(named)
     return named.description or None if named is not None else None
+
+
+def with_deprecation(made: dict[str, Any], reason: str) -> dict[str, Any]:
+    """Return a schema that says that its value is deprecated, and why."""
+    parts = [made.get("description"), f"Deprecated: {reason}" if reason else "Deprecated."]
+    return {**made, "description": "\n\n".join(part for part in parts if part), "deprecated": True}
+
+
+def _described(made: dict[str, Any], description: str | None, type_: Any) -> dict[str, Any]:
+    """Return a schema with a description, to which that of the values of an enum is added."""
+    parts = [description, _of_values(type_)]
+    text = "\n\n".join(part for part in parts if part)
+    return {**made, "description": text} if text else made
+
+
+def _of_values(type_: Any) -> str:
+    """Return what the schema says of the values of an enum, a line for each that has something to say."""
+    type_ = type_.of_type if isinstance(type_, gql.GraphQLNonNull) else type_
+    if not isinstance(type_, gql.GraphQLEnumType):
+        return ""
+    lines = []
+    for name, value in type_.values.items():
+        deprecated = value.deprecation_reason is not None
+        parts = [value.description, f"Deprecated: {value.deprecation_reason}" if deprecated else None]
+        if told := " ".join(" ".join(part.split()) for part in parts if part):
+            lines.append(f"- {name}: {told}")
+    shown = lines[:_MAX_VALUES]
+    more = [f"- and {len(lines) - _MAX_VALUES} more"] if len(lines) > _MAX_VALUES else []
+    return "\n".join([*shown, *more])
 
 
 class _Writer:
@@ -100,8 +131,7 @@ class _Writer:
             made = {"type": "string", "enum": list(type_.values)}
         elif type_.name in _SCALARS:
             made = {"type": _SCALARS[type_.name]}
-        description = type_description(type_)
-        return {**made, "description": description} if description else made
+        return _described(made, type_description(type_), type_)
 
     def _object(self, type_: gql.GraphQLInputObjectType) -> dict[str, Any]:
         if self._uses[type_.name] < 2:
@@ -128,9 +158,9 @@ class _Writer:
         # In a @oneOf object the one member that is given must not be null.
         made = self._plain(field.type) if only_one else self.schema(field.type)
         if field.description:
-            made = {**made, "description": field.description}
+            made = _described(made, field.description, field.type)
         if field.deprecation_reason is not None:
-            made = {**made, "deprecated": True}
+            made = with_deprecation(made, field.deprecation_reason)
         default = _literal_of(field)
         return _with_default(made, default, field.type) if default is not None else made
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 import graphql as gql
 
 from gateway.upstream.graphql.documents import Document, Fragment
-from gateway.upstream.graphql.inputs import input_schema, type_description
+from gateway.upstream.graphql.inputs import input_schema, type_description, with_deprecation
 from gateway.upstream.graphql.rejections import FileRejected
 
 # An `s` after capitals is a plural: `getIDs` is `get_ids`.
@@ -74,15 +74,23 @@ def tool_of(document: Document, schema: gql.GraphQLSchema, shared: Mapping[str, 
     mutation = operation.operation == gql.OperationType.MUTATION
     fragments = {node.name.value: node for node in whole.definitions if isinstance(node, gql.FragmentDefinitionNode)}
     fields = list(_root_fields(operation, root, fragments))
+    info = gql.TypeInfo(schema)
+    uses = _Uses(info)
+    gql.visit(whole, gql.TypeInfoVisitor(info, uses))
+    inputs = input_schema(
+        operation.variable_definitions or (), schema, _descriptions(document, operation, schema, uses.described)
+    )
+    for variable, reason in uses.deprecated.items():
+        if variable in inputs["properties"]:
+            inputs["properties"][variable] = with_deprecation(inputs["properties"][variable], reason)
+    description = document.description or _described(operation, fields, own_name)
     return Operation(
         name=name,
         file=document.file,
         definition={
             "name": name,
-            "description": document.description or _described(operation, fields, own_name),
-            "inputSchema": input_schema(
-                operation.variable_definitions or (), schema, _descriptions(document, operation, whole, schema)
-            ),
+            "description": "\n".join([description, *uses.deprecated_fields[:_MAX_FIELDS]]),
+            "inputSchema": inputs,
             "annotations": {"readOnlyHint": False, "destructiveHint": True} if mutation else {"readOnlyHint": True},
         },
         # As written, not printed anew: endpoints that allow only known documents compare them byte for byte.
@@ -179,51 +187,58 @@ def _described(
 
 
 def _descriptions(
-    document: Document, operation: gql.OperationDefinitionNode, whole: gql.DocumentNode, schema: gql.GraphQLSchema
+    document: Document, operation: gql.OperationDefinitionNode, schema: gql.GraphQLSchema, described: Mapping[str, str]
 ) -> dict[str, str]:
     """The description of each variable: from the document, of its type, or of the argument that it is given to."""
     found = dict(document.arguments)
-    wanting: set[str] = set()
     for variable in operation.variable_definitions or ():
         name = variable.variable.name.value
         if name not in found:
             of_type = type_description(gql.type_from_ast(schema, variable.type))
-            if of_type is None:
-                wanting.add(name)
-            else:
-                found[name] = of_type
-    # A visit of the whole document, only where it can find something.
-    if wanting:
-        info = gql.TypeInfo(schema)
-        uses = _Uses(info, wanting)
-        gql.visit(whole, gql.TypeInfoVisitor(info, uses))
-        found |= uses.found
+            if (text := of_type or described.get(name)) is not None:
+                found[name] = text
     return found
 
 
 class _Uses(gql.Visitor):
-    """Looks at where variables are used, for the descriptions that the schema has there."""
+    """Looks at where variables and fields are used, for what the schema says there.
 
-    def __init__(self, info: gql.TypeInfo, wanting: set[str]) -> None:
+    Attributes:
+        described: The description of the first argument or member that each variable is given to.
+        deprecated: Variables that are given to something deprecated, with the reason.
+        deprecated_fields: What is said of fields that are deprecated.
+    """
+
+    def __init__(self, info: gql.TypeInfo) -> None:
         super().__init__()
-        self.found: dict[str, str] = {}
+        self.described: dict[str, str] = {}
+        self.deprecated: dict[str, str] = {}
+        self.deprecated_fields: list[str] = []
         self._info = info
-        self._wanting = wanting
+
+    def enter_field(
+        self, node: gql.FieldNode, _key: object, _parent: object, _path: object, _ancestors: object
+    ) -> None:
+        """Note a deprecated field."""
+        field = self._info.get_field_def()
+        if field is not None and field.deprecation_reason is not None:
+            text = f"Deprecated field {node.name.value}: {' '.join(field.deprecation_reason.split())}"
+            if text not in self.deprecated_fields:
+                self.deprecated_fields.append(text)
 
     def enter_variable(
         self, node: gql.VariableNode, _key: object, parent: object, _path: object, _ancestors: object
     ) -> None:
-        """Take the description of the argument, or of the member of an input object."""
+        """Take what the schema says of the argument, or of the member of an input object."""
         name = node.name.value
-        if name not in self._wanting or name in self.found:
-            return
-        description: str | None = None
+        given_to: gql.GraphQLArgument | gql.GraphQLInputField | None = None
         if isinstance(parent, gql.ArgumentNode):
-            argument = self._info.get_argument()
-            description = argument.description if argument is not None else None
+            given_to = self._info.get_argument()
         elif isinstance(parent, gql.ObjectFieldNode):
             owner = gql.get_named_type(self._info.get_parent_input_type())
             if isinstance(owner, gql.GraphQLInputObjectType) and parent.name.value in owner.fields:
-                description = owner.fields[parent.name.value].description
-        if description:
-            self.found[name] = description
+                given_to = owner.fields[parent.name.value]
+        if given_to is not None and given_to.description:
+            self.described.setdefault(name, given_to.description)
+        if given_to is not None and given_to.deprecation_reason is not None:
+            self.deprecated.setdefault(name, given_to.deprecation_reason)

@@ -7,6 +7,8 @@ is some. The error objects and `extensions` are in `_meta`, whole, so that nothi
 
 from __future__ import annotations
 
+import html
+import re
 from typing import Any, Final
 
 from gateway import wire
@@ -22,6 +24,24 @@ _MAX_SHOWN: Final = 20
 # In characters: some servers put a stack trace into the message.
 _MAX_MESSAGE: Final = 2_000
 _MAX_PATH: Final = 300
+# Of a page or a text instead of a response: its first words say what it is.
+_MAX_WORDS: Final = 100
+# Members that tell what went wrong where there is no list of errors, the most telling one first: of Hasura, monday.com,
+# Problem Details (RFC 9457), OAuth and others.
+_TELLING: Final = (
+    "errors",
+    "error",
+    "error_message",
+    "errorMessage",
+    "message",
+    "detail",
+    "error_description",
+    "title",
+)
+_SERVER_FAILED: Final = 500
+_TAG: Final = re.compile(
+    rb"<(?:script|style)\b.{0,2000}?</(?:script|style)\s*>|<[^<>]{0,500}>", re.DOTALL | re.IGNORECASE
+)
 
 
 def response_of(answer: HttpAnswer) -> dict[str, Any]:
@@ -44,13 +64,39 @@ def response_of(answer: HttpAnswer) -> dict[str, Any]:
             if answer.status < 300:
                 raise UnusableAnswer(f"the answer is not JSON ({excerpt(str(error), 200)})") from None
     # Whatever the status: under `application/json` request errors may come with 200 or 400.
-    if isinstance(response, dict) and ("data" in response or _errors(response)):
+    if isinstance(response, dict) and (response.get("data") is not None or _errors(response)):
+        return response
+    is_answer = isinstance(response, dict) and answer.status < _SERVER_FAILED and not 300 <= answer.status < 400
+    if is_answer and (told := _told(response)):
+        # As if it had been told in the usual form: the whole object is kept with it.
+        return {"errors": [{**response, "message": told}], "extensions": response.get("extensions")}
+    if isinstance(response, dict) and "data" in response:
         return response
     if answer.status >= 300:
-        moved = "a redirect is not followed" if answer.status < 400 else ""
+        moved = "a redirect is not followed" if answer.status < 400 else _words(answer, response)
         raise HttpStatusError(answer.status, moved)
     kind = excerpt(answer.content_type, 100) or "of no type"
-    raise UnusableAnswer(f"the answer is no GraphQL response ({kind})")
+    words = _words(answer, response)
+    raise UnusableAnswer(f"the answer is no GraphQL response ({kind}{f': {words}' if words else ''})")
+
+
+def _told(value: Any) -> str:
+    """Return the text of an object that tells of an error in a form of its own; empty if there is none."""
+    if isinstance(value, str):
+        return value.strip()
+    if not isinstance(value, dict):
+        return ""
+    return next((text for key in _TELLING if (text := _told(value.get(key)))), "")
+
+
+def _words(answer: HttpAnswer, response: Any) -> str:
+    """Return the first words of an answer that is no response."""
+    if isinstance(response, dict):
+        return excerpt(_told(response), _MAX_WORDS)
+    if not answer.content_type.startswith("text/"):
+        return ""
+    text = _TAG.sub(b" ", answer.body[: _MAX_WORDS * 40]).decode("utf-8", "replace")
+    return excerpt(html.unescape(text), _MAX_WORDS)
 
 
 def is_request_error(response: dict[str, Any]) -> bool:
@@ -103,9 +149,7 @@ def error_text(errors: list[Any]) -> str:
 
 
 def _line(error: Any) -> str:
-    message = error.get("message") if isinstance(error, dict) else error
-    text = message.strip()[:_MAX_MESSAGE] if isinstance(message, str) else ""
-    text = text or "the endpoint gave no reason"
+    text = _told(error)[:_MAX_MESSAGE] or "the endpoint gave no reason"
     path = error.get("path") if isinstance(error, dict) else None
     if isinstance(path, list) and path:
         text += f" (at {excerpt('.'.join(str(step) for step in path), _MAX_PATH)})"
@@ -113,5 +157,10 @@ def _line(error: Any) -> str:
 
 
 def _errors(response: dict[str, Any]) -> list[Any]:
+    """The errors of a response, in a list also where they are one text or one object."""
     errors = response.get("errors")
+    if isinstance(errors, str) and errors.strip():
+        return [errors]
+    if isinstance(errors, dict) and errors:
+        return [errors]
     return errors if isinstance(errors, list) else []

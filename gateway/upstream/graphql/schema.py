@@ -14,6 +14,7 @@ from gateway.upstream.graphql.endpoint import Endpoint
 from gateway.upstream.graphql.folder import FilesUnusable
 from gateway.upstream.graphql.rejections import SCHEMA_ERRORS
 from gateway.upstream.graphql.responses import error_text, response_of
+from gateway.upstream.graphql.subgraph import completed
 from gateway.worker_thread import run_in_thread
 from registry.schema.display_text import excerpt
 
@@ -68,15 +69,23 @@ def load_schema(data: bytes, name: str) -> gql.GraphQLSchema:
             raise FilesUnusable(f"schema: {name}: {_reason(str(error))}") from None
     try:
         document = gql.parse(gql.Source(text, name), max_tokens=_MAX_TOKENS)
-        schema = gql.build_ast_schema(document, assume_valid=True, assume_valid_sdl=True)
+        schema = _built(document)
     except gql.GraphQLSyntaxError as error:
         line, column = error.locations[0] if error.locations else (1, 1)
         raise FilesUnusable(f"schema: {name}:{line}:{column}: {_reason(error.message)}") from None
     except SCHEMA_ERRORS as error:  # boundary: whatever a schema provokes spoils that schema only
         raise FilesUnusable(f"schema: {name}: {_reason(str(error) or type(error).__name__)}") from None
-    if schema.query_type is None:
+    if schema.query_type is None and schema.mutation_type is None:
         raise FilesUnusable(f"schema: {name}: it defines no type Query")
     return schema
+
+
+def _built(document: gql.DocumentNode) -> gql.GraphQLSchema:
+    try:
+        return gql.build_ast_schema(completed(document), assume_valid=True, assume_valid_sdl=True)
+    except SCHEMA_ERRORS:
+        whole = completed(document, names_of_tools=True)
+        return gql.build_ast_schema(whole, assume_valid=True, assume_valid_sdl=True)
 
 
 def _from_introspection(found: Any) -> gql.GraphQLSchema:

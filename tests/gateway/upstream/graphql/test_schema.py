@@ -150,3 +150,62 @@ def loaded(found: Any) -> Any:
         return load_introspection(json.dumps(found).encode())
     except GatewayError:
         return None
+
+
+SUBGRAPH = """
+extend schema @link(url: "https://specs.example.test/federation/v2.3", import: ["@key"])
+directive @tag(name: String!) on FIELD_DEFINITION
+type Product @key(fields: "id") { id: ID! name: String @shareable made: Date }
+extend type Query { product(id: ID!): Product _entities(representations: [_Any!]!): [_Entity]! }
+extend type Query { more(filter: Filter, by: Order): Thing }
+extend type Mutation { rename(id: ID!, name: String!): Product }
+extend union Found = Product | Other
+type Shelf implements Node { id: ID! found: Found }
+extend enum Order { UP DOWN }
+extend input Filter { text: String order: Order }
+"""
+
+
+@pytest.mark.parametrize(
+    ("sdl", "document"),
+    [
+        (SUBGRAPH, "query A($id: ID!) { product(id: $id) { id made } }"),
+        (SUBGRAPH, "query A($r: [_Any!]!) { _entities(representations: $r) { ... on Product { name } } }"),
+        (SUBGRAPH, "query A($f: Filter, $o: Order) { more(filter: $f, by: $o) }"),
+        (SUBGRAPH, 'mutation A { rename(id: 1, name: "x") { id } }'),
+        ("extend schema { query: Root } type Root { a: Int }", "{ a }"),
+        ("schema { query: Root } extend type Root { a: Int }", "{ a }"),
+        ("extend type Mutation { a: Int }", "mutation A { a }"),
+        ("type Query { a(any: _Any): Int b: federation__FieldSet }", "query A($any: _Any) { a(any: $any) b }"),
+    ],
+)
+def test_the_part_of_a_schema_that_a_subgraph_keeps_is_enough(sdl: str, document: str) -> None:
+    made = make_operation(read_document("a.graphql", document.encode()), load_schema(sdl.encode(), "s"), {})
+    assert isinstance(made, Operation), made
+
+
+def test_descriptions_and_deprecations_of_values_arguments_and_fields_reach_the_model() -> None:
+    schema = load_schema(
+        b"""
+        "A colour." enum Color { "Like fire." RED  GREEN @deprecated(reason: "use BLUE") BLUE }
+        input Filter { color: Color = RED  old: Int @deprecated(reason: "use color")  "Around it." frame: Color! }
+        type Result { size: Int @deprecated(reason: "use width") width: Int }
+        type Query {
+          find(filter: Filter, color: Color, colors: [Color], deep: Int @deprecated(reason: "no")): Result
+        }
+        """,
+        "s",
+    )
+    variables = "$f: Filter, $c: Color!, $cs: [Color], $d: Int"
+    text = f"query A({variables}) {{ find(filter: $f, color: $c, colors: $cs, deep: $d) {{ size }} }}"
+    made = make_operation(read_document("a.graphql", text.encode()), schema, {})
+    assert isinstance(made, Operation)
+    assert made.definition["description"].endswith("\nDeprecated field size: use width")
+    found = made.definition["inputSchema"]["properties"]
+    values = "- RED: Like fire.\n- GREEN: Deprecated: use BLUE"
+    assert found["c"]["description"] == f"A colour.\n\n{values}"
+    assert found["cs"]["items"]["description"] == f"A colour.\n\n{values}"
+    assert (found["d"]["description"], found["d"]["deprecated"]) == ("Deprecated: no", True)
+    members = found["f"]["properties"]
+    assert members["frame"]["description"] == f"Around it.\n\n{values}"
+    assert (members["old"]["description"], members["old"]["deprecated"]) == ("Deprecated: use color", True)
