@@ -1,4 +1,4 @@
-"""What workers of one machine count together, held by their parent: the second implementation of `CallStore`.
+"""Counts of all workers of one machine, held by their parent: the second implementation of `CallStore`.
 
 A worker sends one line of JSON for each report over a Unix socket in the private directory, and the parent answers it
 with one. The counts are those of `redis_store`, and so is the arithmetic.
@@ -161,7 +161,7 @@ class ParentStore:
             self.close()
             raise StoreTrouble("down", f"the parent of the workers does not answer ({error})") from None
         except BaseException:
-            # The answer that nobody has read would be taken for the next one.
+            # The next request would read the answer to this one.
             self.close()
             raise
 

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 # The part of a quota that all workers together let run without asking, and by which a burst can exceed it.
 _UNASKED: Final = 8
-# Ends are reported as fast as answers are sent: after this time all are known that a caller has heard of.
+# A worker reports the end of a request when it sends the answer: after this time the parent knows the end, too.
 _ENDS_S: Final = 0.05
 # As for calls per minute: a request that has waited this long is counted by its worker alone.
 _ASK_S: Final = 1.0

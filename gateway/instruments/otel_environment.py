@@ -1,6 +1,6 @@
 """The variables that operators set for every workload: which signals are sent, as what, and by which protocol.
 
-What the configuration says has precedence; exporters read endpoints, headers, timeouts and certificates themselves.
+The configuration has precedence; exporters read endpoints, headers, timeouts and certificates themselves.
 
 Source: OpenTelemetry specification, "Environment Variables" and "OTLP Exporter Configuration".
 """
@@ -70,7 +70,7 @@ def exporter_of(settings: TelemetryConfig, signal: Signal) -> Any:
 
 
 def service_name_of(settings: TelemetryConfig) -> str | None:
-    """Return the name of the service where the configuration or nobody names it; None where a variable does."""
+    """Return the name of the service; None where a variable names it and the configuration does not."""
     if "service_name" in settings.model_fields_set:
         return settings.service_name
     pairs = [pair.partition("=") for pair in _variable("OTEL_RESOURCE_ATTRIBUTES").split(",")]

@@ -27,7 +27,7 @@ _REOPEN_S: Final = 0.3
 _MAX_FAILURES: Final = 3
 # A proxy that ends idle streams waits for some seconds at least; what lives shorter was refused.
 _LASTING_S: Final = 1.0
-# How long to wait for an acknowledgement, which takes one round trip. A server that sends none is used all the same.
+# How long to wait for an acknowledgement, which takes one round trip. Lists are compared after this time, too.
 _ACKNOWLEDGED_S: Final = 2.0
 _TASK_S: Final = 10.0
 """How long the state of one watched task is waited for after a subscription has been opened again."""
@@ -58,7 +58,7 @@ class Watcher:
         self._announces_updates = isinstance(resources, dict) and resources.get("subscribe") is True
         # The URIs that the server has confirmed by answers to `resources/subscribe`.
         self._subscribed: set[str] = set()
-        # Whether subscribers may have missed updates that the server sent while no stream was open for them.
+        # Whether the server may have sent updates while no stream was open for them.
         self._has_missed = False
         self.announces_changes = False
 
@@ -101,7 +101,7 @@ class Watcher:
         self.announces_changes = "tools" in self._announced
 
     async def _compare_lists(self, opened: anyio.Event, scope: anyio.CancelScope) -> None:
-        """List again once a stream is open: changes that the server made before it opened were announced to nobody."""
+        """List again once a stream is open: the server announced no change that it made before."""
         with scope:
             with anyio.move_on_after(_ACKNOWLEDGED_S):
                 await opened.wait()
@@ -163,7 +163,7 @@ class Watcher:
             await self._follow_by_requests(watch_list)
 
     async def _follow_by_requests(self, watch_list: WatchList) -> None:
-        # What happened to these between two connections is not known.
+        # The server may have changed these between two connections.
         missed = set(watch_list.keys["resourceSubscriptions"])
         while True:
             # Both before the first await: a change in between is seen by the next round.
@@ -183,7 +183,7 @@ class Watcher:
         """Keep one stream open for all that is watched; the one before ends when the next is acknowledged."""
         async with anyio.create_task_group() as group:
             current: anyio.CancelScope | None = None
-            # What happened to these between two connections is not known.
+            # The server may have changed these between two connections.
             self._has_missed = bool(watch_list)
             while True:
                 changed, version = watch_list.changed, watch_list.version
