@@ -275,7 +275,6 @@ class Gateway:
         await self.fleet.start(self.config.servers, resting=resting)
         for part in (
             self.announcer,
-            self._vain_rules,
             self.notes,
             self.tool_vectors,
             self.hooks,
@@ -284,6 +283,9 @@ class Gateway:
             self.audit,
         ):
             self._group.start_soon(part.run)
+        # Of several workers one logs.
+        if self._records_changes:
+            self._group.start_soon(self._vain_rules.run)
         if self._tracing is not None:
             self._group.start_soon(self._tracing.run)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from anyio import to_thread
+from anyio import move_on_after, to_thread
 from support.gateways import glance_again, running_gateway
 from support.upstreams.running import rescript, scripted_stdio_server, tool
 
@@ -150,3 +150,19 @@ async def test_a_tool_that_takes_anything_may_take_the_argument_of_a_rule(schema
     async with running_gateway(tmp_path, {"bank": bank}, gateway={"policy": {"rules": rules}}) as gateway:
         await gateway.until_listed("bank__wire_money")
         assert not (await gateway.admin("policy")).json()["warnings"]
+
+
+async def test_of_several_workers_one_logs(tmp_path: Path) -> None:
+    bank, _ = scripted_stdio_server(tmp_path, "bank", tools=[WIRE])
+    rules = [{"name": "r", **when(amuont={"above": 1})}]
+    servers = {"bank": {**bank, "copies": True}}
+    settings = {"policy": {"rules": rules}}
+    async with running_gateway(tmp_path, servers, gateway=settings, arguments=("--workers", "2")) as gateway:
+        await gateway.until_listed("bank__wire_money")
+        while "the rule 'r'" not in gateway.logged():
+            await glance_again()
+        # The other worker has listed by now, and would have logged it a second later.
+        with move_on_after(3):
+            while gateway.logged().count("the rule 'r'") < 2:
+                await glance_again()
+        assert gateway.logged().count("the rule 'r'") == 1
