@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from fnmatch import fnmatchcase
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from gateway.commands import output
 from gateway.commands.admin_client import DEFAULT_URL, REQUEST_S, admin_document, admin_rows, request
@@ -21,6 +21,9 @@ from gateway.commands.running import from_running
 from registry.catalog.overrides import usage_text
 from registry.catalog.unmatched import HIDES_NOTHING
 from registry.views.profile import DEFAULT_PROFILE
+
+if TYPE_CHECKING:
+    from gateway.app import Gateway
 
 _SERVER_COLUMNS = (
     "name",
@@ -276,6 +279,7 @@ def _inspect_config(args: Namespace, *, progress: bool = False) -> Inspection:
                 *vain_rules(gateway.views, gateway.registry),
                 *(f"profile {name}: {text}" for name, each in views for text in each.warnings),
                 *gateway.hooks.warnings(),
+                *_trusted_hints(gateway),
             ]
             return Inspection(
                 servers=rows.server_rows(gateway.fleet, gateway.registry.catalog),
@@ -294,6 +298,26 @@ def _inspect_config(args: Namespace, *, progress: bool = False) -> Inspection:
             )
 
     return anyio.run(connected, backend="asyncio", backend_options={"use_uvloop": sys.platform != "win32"})
+
+
+def _trusted_hints(gateway: Gateway) -> list[str]:
+    """What rights go by that depend on hints, where no lock file says which were approved."""
+    config = gateway.config.gateway
+    conditions = [when for rule in config.policy.rules for when in (rule.when, rule.ask.when if rule.ask else None)]
+    by_rules = any(
+        hint is not None
+        for when in conditions
+        if when is not None
+        for hint in (when.read_only, when.destructive, when.idempotent, when.open_world)
+    )
+    if gateway.lock.lockfile is not None or not (
+        by_rules or any("tools:read" in key.scopes for key in config.auth.api_keys)
+    ):
+        return []
+    return [
+        "there is no lock file: rules on hints and the scope tools:read go by the `annotations` of the configuration, "
+        "then by what each tool declared when it was first listed"
+    ]
 
 
 def _listed_tools(args: Namespace) -> list[dict[str, Any]]:

@@ -73,6 +73,7 @@ async def test_without_a_lock_file_rights_follow_the_hints_that_were_seen_first(
             assert await refused(gateway, "fs__wipe", KIM)
         checked = typegate("check", "--config", str(gateway.config), "--state-dir", str(gateway.state_dir), "--json")
         told = [row for row in json.loads(checked.stdout)["quarantine"] if row["code"] == "hints_changed"]
+        assert any("when it was first listed" in one for one in json.loads(checked.stdout)["warnings"])
         assert {row["tool"] for row in told} == {"wipe", "out", "read"}
         # What was seen first is remembered over a restart, and a check in between has not replaced it.
         async with serving(gateway.config, tmp_path) as gateway:
