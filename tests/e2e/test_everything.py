@@ -148,6 +148,10 @@ async def test_the_typescript_client_gets_the_same_answers_and_questions_as_dire
         async with anyio.create_task_group() as group:
             group.start_soon(ask, "direct", server, "")
             group.start_soon(ask, "gateway", gateway.url, PREFIX)
+    # Of a question through the gateway the text names the server.
+    named = json.dumps(reports["gateway"])
+    assert named.count(f"Server '{ALIAS}' asks: ") >= 3
+    reports["gateway"] = json.loads(named.replace(f"Server '{ALIAS}' asks: ", ""))
     direct, through = compared(reports["direct"]), compared(reports["gateway"])
     asked = [one["asked"] for one in direct["calls"]]
     assert [len(one) for one in asked[:4]] == [1, 1, 1, 0], asked
