@@ -34,7 +34,7 @@ _AUDIO_SINCE = "2025-03-26"
 # Members of results that versions with a handshake do not know.
 _MODERN_ONLY = ("resultType", "ttlMs", "cacheScope")
 
-MENDED_KEY: Final = "typegate/mended"
+REPAIRED_KEY: Final = "typegate/repaired"
 """The member of a result's `_meta` that says what clients would have refused all of it for, and was repaired."""
 _MENDED_METHODS: Final = frozenset({"prompts/get", "resources/read", "completion/complete"})
 # An operator looks at the first of thousands that are alike.
@@ -199,7 +199,7 @@ def with_notes(result: dict[str, Any], notes: RepairNotes) -> dict[str, Any]:
     """Return a result that says in `_meta` what of it was repaired."""
     if not notes:
         return result
-    return with_meta(result, MENDED_KEY, list(dict.fromkeys(detail for _, detail in notes))[:_MAX_MENDED])
+    return with_meta(result, REPAIRED_KEY, list(dict.fromkeys(detail for _, detail in notes))[:_MAX_MENDED])
 
 
 def _mend_other(result: dict[str, Any], method: str, params: dict[str, Any]) -> dict[str, Any]:

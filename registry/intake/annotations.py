@@ -89,7 +89,7 @@ def repair_icons(value: Any, notes: RepairNotes) -> Any:
     repaired = map_items(value, _icon)
     if repaired is value and None not in value:  # null is no icon, but `_icon` returns it as it came
         return value
-    notes.append(("icons", "icons of the wrong shape were mended or dropped"))
+    notes.append(("icons", "icons of the wrong shape were repaired or dropped"))
     return [icon for icon in repaired if icon is not None]
 
 

@@ -177,7 +177,7 @@ async def test_no_member_costs_a_client_a_list_or_a_result(client: str, tmp_path
     for word, outcome in zip(ITEMS, seen["calls"], strict=False):
         assert outcome["result"]["content"][1] == ITEMS[word][1], (word, outcome)
         assert len(outcome["result"]["content"]) == 3
-        assert outcome["result"]["_meta"]["typegate/mended"]
+        assert outcome["result"]["_meta"]["typegate/repaired"]
     is_error, one_item, large = (outcome["result"] for outcome in seen["calls"][-3:])
     assert is_error["isError"] is True
     assert one_item["content"] == [{"type": "text", "text": "alone"}]
