@@ -113,7 +113,7 @@ def _repaired(item: dict[str, Any], key: str, kind: ItemKind, notes: RepairNotes
         elif arguments != item["arguments"]:
             changes["arguments"] = arguments
         if "arguments" in changes or "arguments" in dropped:
-            notes.append(("arguments", "arguments of the wrong shape or with hidden characters were repaired or dropped"))
+            notes.append(("arguments", "arguments of a wrong shape or with hidden characters were repaired or removed"))
     return edited(item, changes=changes, dropped=dropped)
 
 
