@@ -214,6 +214,37 @@ async def test_a_stale_session_asks_for_the_token_and_a_second_tab_sees_changes(
 
 
 @pytest.mark.heavy
+async def test_a_late_answer_about_the_ended_session_takes_no_token_away(tmp_path: Path) -> None:
+    async with (
+        running_gateway(tmp_path, {}) as gateway,
+        running_browser() as browser,
+        visiting(browser, gateway) as visit,
+    ):
+        page, asked, answered = visit.page, anyio.Event(), anyio.Event()
+
+        async def hold(route: Any) -> None:
+            asked.set()
+            await answered.wait()
+            await route.fulfill(status=401, body="{}")
+
+        await page.route("**/admin/notes", hold)
+        # Asked with the session that is about to end, and answered after the next one has begun.
+        await page.evaluate(
+            "void (window.late = import('/admin/page/api.js').then((api) => api.get('notes')).catch(() => {}))"
+        )
+        with anyio.fail_after(10):
+            await asked.wait()
+        await page.get_by_role("button", name="Sign out").click()
+        await page.get_by_label("Admin token").fill(TOKEN)
+        await page.keyboard.press("Enter")
+        await page.get_by_role("button", name="Sign out").wait_for()
+        answered.set()
+        await page.evaluate("window.late")
+        await expect(page.get_by_label("Admin token")).to_have_count(0)
+        await expect(page.get_by_role("button", name="Sign out")).to_be_visible()
+
+
+@pytest.mark.heavy
 async def test_a_dialog_ends_with_its_room_and_what_it_asked_is_not_done(tmp_path: Path) -> None:
     async with (
         running_gateway(tmp_path, {"up": {"url": "http://127.0.0.1:9/mcp"}}) as gateway,

@@ -41,11 +41,13 @@ async function sent(method, path, body, headers) {
 }
 
 async function ask(method, path, body, headers = {}) {
+  const session = state.session;
   const csrf = method === "GET" || !state.session?.csrf ? {} : { "x-csrf-token": state.session.csrf };
   try {
     return await sent(method, path, body, { ...csrf, ...headers });
   } catch (error) {
-    if (error.status === 401) state.onSignedOut();
+    // A refusal that comes late is about the session before: somebody may have signed in again since.
+    if (error.status === 401 && state.session === session) state.onSignedOut();
     throw error;
   }
 }

@@ -62,10 +62,12 @@ function shell() {
   framed = new AbortController();
   listen(["link", "closed"], framed.signal, async (events) => {
     showLive();
-    if (!events.some((event) => event.event === "closed") || !state.session) return;
+    const session = state.session;
+    if (!events.some((event) => event.event === "closed") || !session) return;
     try {
       if (await resume()) start();
-      else signInView("The session has ended. Sign in again to go on where you were.");
+      // Unless the token is asked for already: another form would lose what is typed.
+      else if (state.session === session) state.onSignedOut();
     } catch {
       // Not there yet: tried again, as the stream itself would be.
       setTimeout(() => state.session && start(), 2000);

@@ -30,7 +30,8 @@ function tell(events) {
 /** Begin to listen; whatever was missed while away is fetched anew by whoever shows it. */
 export function start() {
   stop();
-  source = new EventSource(eventsUrl());
+  const opened = new EventSource(eventsUrl());
+  source = opened;
   source.onopen = () => {
     const again = live.on === false;
     live.on = true;
@@ -40,7 +41,7 @@ export function start() {
     live.on = false;
     tell([{ event: "link" }]);
     // A refusal ends it for good; the session is looked at again, and then the stream.
-    if (source.readyState === EventSource.CLOSED) setTimeout(() => source && tell([{ event: "closed" }]), 1000);
+    if (opened.readyState === EventSource.CLOSED) setTimeout(() => source === opened && tell([{ event: "closed" }]), 1000);
   };
   source.onmessage = (message) => {
     const events = JSON.parse(message.data);
