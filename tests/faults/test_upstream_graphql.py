@@ -39,7 +39,7 @@ FAULTS: dict[str, dict[str, Any]] = {
     "null": {"kind": "answer", "body": '{"data": null}'},
     "list_of_data": {"kind": "answer", "body": '{"data": [1]}'},
     "no_errors": {"kind": "answer", "body": '{"data": null, "errors": []}'},
-    "odd_errors": {"kind": "answer", "body": '{"data": null, "errors": {"message": "x"}}'},
+    "odd_errors": {"kind": "answer", "body": '{"data": null, "errors": 5}'},
     "empty": {"kind": "answer", "body": "{}"},
     "gzip": {"kind": "answer", "body": "x", "headers": {"content-encoding": "gzip"}},
 }
