@@ -40,8 +40,8 @@ _HIDES_ALONE: Final = re.compile(rf"{_HIDES}(?:list)?")
 _FILTER: Final = re.compile(r"tools?filters?")
 _SWITCHES: Final = {"enabled": True, "isactive": True, "isenabled": True, "active": True, "isdisabled": False}
 _SWITCH: Final[TypeAdapter[bool]] = TypeAdapter(bool)
-# Keys about consent: whether a host asks its user before a call.
-_APPROVALS: Final = re.compile(r"auto|always|approv|confirm|trust|permissionmode")
+# Keys about consent: whether a host asks its user before a call. `alwaysLoad` is a key of ours.
+_APPROVALS: Final = re.compile(r"auto|always(?!load)|approv|confirm|trust|permissionmode")
 _MAY_HIDE: Final = re.compile(
     r"(?:den(?:y|ied)|disallow|exclu|hid(?:e|den)|block|forbid|blacklist|restrict|prohibit|banned)"
 )

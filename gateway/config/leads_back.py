@@ -65,7 +65,7 @@ def check_ancestors(path: Path) -> None:
 
 
 def _ancestors() -> Iterator[tuple[list[str], str | None]]:
-    """The command line and the working directory of each process above this one."""
+    """The command line of each process above this one, and its working directory; None where that is hidden."""
     pid = os.getppid()
     for _ in range(_MOST_ANCESTORS):
         try:
@@ -73,9 +73,13 @@ def _ancestors() -> Iterator[tuple[list[str], str | None]]:
             words = os.fsdecode((folder / "cmdline").read_bytes()).split("\0")[:-1]
             # The name of the program may hold anything but stands in parentheses.
             parent = int((folder / "stat").read_text(errors="replace").rpartition(")")[2].split()[1])
-            yield words, os.readlink(folder / "cwd")
         except (OSError, ValueError, IndexError):
             return
+        try:
+            yield words, os.readlink(folder / "cwd")
+        except OSError:
+            # A gateway does not let its servers see it; most of them start where it has started.
+            yield words, None
         pid = parent
 
 

@@ -87,7 +87,7 @@ def bad_tokens(issuer: FakeIssuer) -> dict[str, tuple[str, str]]:
         "issuer with a slash": (issuer.token(iss=f"{issuer.url}/"), "not accepted here"),
         "foreign audience": (issuer.token(aud="https://elsewhere.example.test/mcp"), "another service"),
         "no audience": (issuer.token(aud=None), "no audience"),
-        "almost our audience": (issuer.token(aud=f"{AUDIENCE}/"), "another service"),
+        "almost our audience": (issuer.token(aud=f"{AUDIENCE}//"), "another service"),
         "alg none": (f"{part({'alg': 'none', 'typ': 'at+jwt'})}.{claims}.", "algorithm"),
         "alg None": (f"{part({'alg': 'None', 'typ': 'at+jwt'})}.{claims}.", "algorithm"),
         "HS256 with the public key": (confused, "algorithm"),

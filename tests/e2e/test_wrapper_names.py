@@ -130,13 +130,14 @@ async def test_a_name_that_is_no_unicode_costs_neither_the_list_nor_a_look_at_it
     ):
         await gateway.until_listed("odd__echo")
         names = await names_by_tool(gateway, "odd")
-        assert set(names) == {"echo", "half\ud800"}
+        # Administrators are shown no character that they could not see.
+        assert set(names) == {"echo", "half"}
         looking = typegate("tools", "--url", gateway.url)
         environment = {**os.environ, **looking["env"], "TYPEGATE_ADMIN_TOKEN": TOKEN, "PYTHONIOENCODING": "ascii"}
         seen = await anyio.run_process([looking["command"], *looking["args"]], env=environment)
-        assert b"half\\ud800" in seen.stdout
-        assert (await gateway.server("odd"))["serverInfo"] == script["server_info"]
-        await gateway.call(names["half\ud800"])
+        assert b"half" in seen.stdout
+        assert (await gateway.server("odd"))["serverInfo"] == {"name": "", "n": 2**70}
+        await gateway.call(names["half"])
         assert [call["name"] for call in http.recording.calls()] == ["half\ud800"]
 
 
