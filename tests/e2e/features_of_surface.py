@@ -136,7 +136,9 @@ async def a_resource_of_several_servers_has_an_address_for_each(lane: Lane) -> N
     read = await host.result("resources/read", {"uri": own})
     assert read["contents"][0]["text"] == f"{shared} of {lane.server.name}"
     first = await host.result("resources/read", {"uri": shared})
-    assert first["contents"][0]["text"].endswith("of modern-stdio" if lane.through else f"of {lane.server.name}")
+    # Without the name of a server it leads to the one that was listed first, which is known only while it runs.
+    answers = f"{shared} of {'' if lane.through else lane.server.name}"
+    assert first["contents"][0]["text"].startswith(answers)
 
 
 @feature(announces)
@@ -175,12 +177,16 @@ async def arguments_of_prompts_and_templates_are_completed(lane: Lane) -> None:
 
 @feature()
 async def errors_keep_their_code_and_data(lane: Lane) -> None:
-    where = {"elicitations": [{"mode": "url", "url": "https://example.com/", "message": "Go", "elicitationId": "e"}]}
+    # Questions to a user alone are changed: they name their server.
+    asked = f"Server '{lane.server.name}' asks: Go" if lane.through else "Go"
+    link = {"mode": "url", "url": "https://example.com/", "message": "Go", "elicitationId": "e"}
+    where = {"elicitations": [link]}
     data = {"deep": [None, 2**53 + 1, {"": ""}]}
     for code, given in ((-32042, where), (-32050, data), (-32099, data)):
         error = {"code": code, "message": f"failed ☹ {code}", "data": given}
         answer = await lane.host.ask("tools/call", {"name": lane.name("error"), "arguments": error})
-        assert answer.get("error") == error, answer
+        expected = error if given is data else {**error, "data": {"elicitations": [{**link, "message": asked}]}}
+        assert answer.get("error") == expected, answer
     error = {"code": -32007, "message": "SMTP down ☹", "data": data}
     answer = await lane.host.ask("tools/call", {"name": lane.name("error"), "arguments": error})
     if lane.through:

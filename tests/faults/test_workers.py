@@ -8,6 +8,7 @@ import socket
 import stat
 import tempfile
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 import anyio
@@ -184,7 +185,11 @@ async def test_a_session_comes_to_a_worker_by_its_id_alone(tmp_path: Path) -> No
 
 def sockets_of(pid: int) -> Path:
     """The directory of the private sockets that a worker listens on."""
-    inodes = {os.readlink(link)[8:-1] for link in Path(f"/proc/{pid}/fd").iterdir() if "socket:[" in os.readlink(link)}
+    links: list[str] = []
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # closed meanwhile
+            links.append(os.readlink(link))
+    inodes = {link[8:-1] for link in links if "socket:[" in link}
     for line in Path("/proc/net/unix").read_text().splitlines():
         fields = line.split()
         if fields[6] in inodes and len(fields) > 7 and fields[7].startswith(tempfile.gettempdir()):

@@ -40,8 +40,9 @@ _ESCAPE: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\
 _GROUP_BAR: Final = re.compile(r"^\s*[|+](?:[\s|+-]|\d+(?= -))*")
 # The frame that rich draws around messages and tracebacks.
 _BOX: Final = re.compile(r"\s*(?:│(?P<inside>.*)│|[╭┌][─━]*(?P<title>[^─━]*)[─━]*[╮┐]|[╰└][─━]+[╯┘])\s*")
-# Times, process ids, ports and the names of temporary files differ each time.
-_VARYING: Final = re.compile(r"\w*\d\w*")
+# Times, process ids, ports and the names of temporary files differ each time. Only looked for where a word begins:
+# otherwise the time for a long word grows with its square.
+_VARYING: Final = re.compile(r"(?<!\w)\w*\d\w*")
 
 # What is never the reason: notices, warnings, progress of package managers, advice.
 _NOISE: Final = re.compile(
@@ -259,17 +260,19 @@ class StderrLog:
     def add(self, line: bytes) -> None:
         """Take the next line."""
         self._last.append(line)
-        clean = clean_line(line)
-        if self._was_said(clean):
-            return
         second = int(asyncio.get_running_loop().time())
         if second != self._second:
             self.close()
             self._second, self._count = second, 0
-        self._count += 1
-        if self._count > _LINES_PER_S:
+        if self._count >= _LINES_PER_S:
+            # Not read at all: a server may print thousands of long lines a second.
             self._dropped += 1
-        elif clean:
+            return
+        clean = clean_line(line)
+        if self._was_said(clean):
+            return
+        self._count += 1
+        if clean:
             log.info("stderr: %s", clean, extra={"server": self._server})
 
     def _was_said(self, line: str) -> bool:

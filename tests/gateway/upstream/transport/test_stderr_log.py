@@ -257,3 +257,12 @@ At least one directory must be provided by EITHER method for the server to opera
 )  # fmt: skip
 def test_the_line_that_explains_the_end_is_found(said: str, reason: str) -> None:
     assert explanation(said.splitlines()) == reason
+
+
+def test_a_long_word_does_not_take_the_square_of_its_length() -> None:
+    began_s = time.process_time()
+    log = StderrLog("s")
+    for _ in range(500):
+        log._was_said("e" * 2_000)
+    # 10 s with an expression that is tried at each character.
+    assert time.process_time() - began_s < 2
