@@ -22,7 +22,8 @@ from support.upstreams.running import builtin_tools, scripted_http_server, scrip
 
 pytestmark = pytest.mark.heavy
 
-IDLE, SLOW = 9_000, 200
+# One address may have nine tenths of all connections.
+IDLE, SLOW = 8_000, 200
 NEEDED = 10_000
 GET = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n"
 
@@ -51,7 +52,7 @@ def connect(gateway: RunningGateway, said: bytes) -> socket.socket:
 
 
 @pytest.mark.heavy
-async def test_nine_thousand_idle_and_two_hundred_slow_callers_leave_the_others_served(tmp_path: Path) -> None:
+async def test_eight_thousand_idle_and_two_hundred_slow_callers_leave_the_others_served(tmp_path: Path) -> None:
     slow = (b"POST /mcp HTTP/1.1\r\nhost: 127.0.0.1\r\nx-slow: ", raw_post(b"{", "content-length: 1000", length=False))
     server, _ = scripted_stdio_server(tmp_path, "up", tools=builtin_tools("echo"))
     callers: list[socket.socket] = []
@@ -70,7 +71,8 @@ async def test_nine_thousand_idle_and_two_hundred_slow_callers_leave_the_others_
 
             try:
                 for number in range(IDLE + SLOW):
-                    callers.append(connect(gateway, slow[number % 2] if number % 46 == 0 else b""))
+                    # Those that have asked for something: a caller that says nothing is cut after 10 s.
+                    callers.append(connect(gateway, slow[number % 2] if number % 41 == 0 else GET))
                     if number % 500 == 0:
                         await healthy()
                 assert len(callers) == IDLE + SLOW
@@ -124,7 +126,9 @@ async def test_callers_cannot_take_the_descriptors_that_upstreams_need(tmp_path:
                 used_s = cpu_of(pid)
                 for number in range(300):
                     callers.append(connect(gateway, GET if number % 2 else b""))
-                assert (await raw_exchange(gateway, b"")).startswith(b"HTTP/1.1 503 ")
+                # Room is made for a newcomer: those that wait for nothing are cut.
+                asking = GET.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n")
+                assert (await raw_exchange(gateway, asking)).startswith(b"HTTP/1.1 200 ")
                 assert descriptors_of(pid) < 100
                 for alias in ("up", "web"):
                     assert "isError" not in await gateway.call(f"{alias}__echo")
