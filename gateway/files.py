@@ -7,13 +7,10 @@ import os
 import stat
 import sys
 import tempfile
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-_LOCK_POLL_S: Final = 0.01
 # On Windows a locked part of a file cannot be read: this is beyond what any file with a lock holds.
 _LOCKED_BYTE: Final = 2**30
 
@@ -135,28 +132,6 @@ def write_whole(path: Path, content: bytes, *, mode: int = 0o600) -> None:
     except OSError:
         Path(temporary).unlink(missing_ok=True)
         raise
-
-
-@contextmanager
-def locked(path: Path, *, within_s: float) -> Iterator[None]:
-    """Hold the lock that this file stands for; other processes wait. Blocks, and belongs into a thread.
-
-    Raises:
-        TimeoutError: Another process has held it for too long.
-        OSError: The file cannot be created.
-    """
-    flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
-    descriptor = os.open(path, flags, 0o600)
-    try:
-        end_s = time.monotonic() + within_s
-        while not try_lock(descriptor, write=True):
-            if time.monotonic() > end_s:
-                raise TimeoutError(f"another process has kept {path} locked for {within_s:g} s")
-            time.sleep(_LOCK_POLL_S)
-        yield
-    finally:
-        # Which unlocks it.
-        os.close(descriptor)
 
 
 def try_lock(descriptor: int, *, write: bool) -> bool:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import anyio
 import anyio.to_thread
@@ -23,10 +24,15 @@ from gateway.config.plan import Steps
 from gateway.config.source import read
 from gateway.config.watch import OtherFiles, digest_of, digests_of, follow
 from gateway.errors import ConfigError
+from gateway.files import try_lock
 from gateway.hooks.loading import hook_files
 from gateway.lock.listing_lock import lock_files
 
 log = logging.getLogger(__name__)
+
+# To apply a change takes a second at most, with thousands of tools.
+_LOCK_S: Final = 5.0
+_LOCK_POLL_S: Final = 0.02
 
 OnReloaded = Callable[[], Awaitable[None]]
 
@@ -193,12 +199,24 @@ class Reloader:
 
     @asynccontextmanager
     async def _alone(self) -> AsyncIterator[None]:
-        scope = self.overlay.exclusive()
-        await anyio.to_thread.run_sync(scope.__enter__)
+        """Keep other gateways with the same state directory from changing anything meanwhile.
+
+        Raises:
+            ConfigError: Another process is changing something, and does not end.
+        """
+        descriptor = self.overlay.open_lock()
         try:
+            end_s = anyio.current_time() + _LOCK_S
+            # Polled here and not in a thread, which would take the lock after its caller has left.
+            while descriptor is not None and not try_lock(descriptor, write=True):
+                if anyio.current_time() > end_s:
+                    what = f"another process has been changing {self.overlay.path} for {_LOCK_S:g} s; try again"
+                    raise ConfigError(what, file=str(self.path or "overlay"))
+                await anyio.sleep(_LOCK_POLL_S)
             yield
         finally:
-            scope.__exit__(None, None, None)
+            if descriptor is not None:
+                os.close(descriptor)  # which unlocks it
 
     async def _change(self, changes: Sequence[Change], check: Callable[[Config], None]) -> None:
         config = with_changes(self.base, changes, self._admits)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,7 +28,7 @@ from gateway.config.unmatched_rules import AddedNames
 from gateway.config.upstream_types.registration import read_server
 from gateway.config.wording import refusal
 from gateway.errors import ConfigError
-from gateway.files import NotOurs, locked, make_private_folder, read_private, write_whole
+from gateway.files import NotOurs, make_private_folder, read_private, write_whole
 from registry.catalog.names import check_aliases
 from registry.errors import AliasError
 
@@ -46,8 +46,6 @@ _MAX_BYTES: Final = 64 * 1024 * 1024
 # Of the SHA-256 of the configuration's path: several gateways of one user share a state directory.
 _NAME_CHARS: Final = 16
 _ID_BYTES: Final = 6
-# To apply a change takes a second at most, with thousands of tools.
-_LOCK_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,24 +154,22 @@ class Overlay:
             what = "mend it, or remove it to serve without what administrators have changed"
             raise ConfigError(f"{self.error}; {what}", file=self._named or "overlay")
 
-    @contextmanager
-    def exclusive(self) -> Iterator[None]:
-        """Keep other gateways with the same state directory from changing the file meanwhile. Blocks.
+    def open_lock(self) -> int | None:
+        """Open the file whose lock other gateways with the same state directory wait for before they change anything.
 
-        Raises:
-            ConfigError: Another process is changing it, and does not end.
+        Returns:
+            Its descriptor; None where this process writes nothing, or cannot.
         """
-        with ExitStack() as stack:
-            if self.path is not None and self._writes:
-                try:
-                    make_private_folder(self.path.parent)
-                    stack.enter_context(locked(self.path.parent.with_suffix(".lock"), within_s=_LOCK_S))
-                except TimeoutError as error:
-                    raise ConfigError(f"{error}; try again", file=self._named or "overlay") from None
-                except OSError as error:
-                    # Reported when the changes are to be written.
-                    log.debug("%s cannot be locked: %s", self.path, error)
-            yield
+        if self.path is None or not self._writes:
+            return None
+        try:
+            make_private_folder(self.path.parent)
+            flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+            return os.open(self.path.parent.with_suffix(".lock"), flags, 0o600)
+        except OSError as error:
+            # Reported when the changes are to be written.
+            log.debug("changes of administrators cannot be locked: %s", error)
+            return None
 
     def to_edit(self) -> tuple[Change, ...]:
         """Return the changes to which another one is added: those of the file, where this process writes it."""

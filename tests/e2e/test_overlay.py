@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import anyio
+import httpx2
 import pytest
 from support.callers import Host, running_host
-from support.gateways import RunningGateway, glance_again, running_gateway, serving
+from support.gateways import TOKEN, RunningGateway, glance_again, running_gateway, serving
 from support.teams import each_worker, ready, running_team
 from support.upstreams.running import builtin_tools, scripted_http_server
 
@@ -337,3 +341,32 @@ async def test_a_session_that_was_ended_and_a_link_that_was_used_stay_so_over_a_
             for one in (beside, again)
         ]
         assert [one.status_code for one in begun] == [200, 401]
+
+
+async def test_a_change_waits_for_another_process_and_says_so_if_that_does_not_end(tmp_path: Path) -> None:
+    async with (
+        scripted_http_server(tmp_path, "up", tools=builtin_tools("echo")) as up,
+        running_gateway(tmp_path, {"one": up.config, "two": up.config}) as gateway,
+    ):
+        await gateway.until_listed("one__echo", "two__echo")
+        url, head = f"{gateway.origin}/admin/servers/one/disable", {"authorization": f"Bearer {TOKEN}"}
+        with locked(gateway.state_dir / "overlays.lock"), pytest.raises(httpx2.ReadTimeout):
+            await gateway.client.post(url, json={}, headers=head, timeout=0.5)
+        assert (await gateway.admin("servers/two/disable", "POST", {})).status_code == 200
+        with locked(gateway.state_dir / "overlays.lock"):
+            again = f"{gateway.origin}/admin/servers/two/enable"
+            refused = await gateway.client.post(again, json={}, headers=head, timeout=15)
+        assert refused.status_code == 409
+        assert "another process has been changing" in refused.text
+        assert (await states(gateway))["two"] == "disabled"
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the lock as another gateway would."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
